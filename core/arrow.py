@@ -1,0 +1,147 @@
+"""Between Spark's types and Arrow's: schemas, and batches made to fit one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from krishiv_spark.errors import SchemaError
+
+__all__ = ["arrow_schema", "conform", "plain_schema", "spark_schema"]
+
+# PySpark 4.2 renamed `timestamp_utc=True` (4.0, 4.1: the default) to `timezone="UTC"`.
+_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema in which Spark exchanges rows of a schema; timestamps are UTC.
+
+    Raises:
+        SchemaError: If a column has a type that Arrow cannot carry.
+    """
+    return pa.schema([_arrow_field(field) for field in schema.fields])
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    try:
+        converted = to_arrow_schema(StructType([field]), **_UTC).field(0)
+    except PySparkException as error:
+        raise SchemaError(
+            f"column {field.name!r} has type {field.dataType.simpleString()}, which Arrow cannot "
+            "carry to a Python connector: cast it, for instance to a string or a number"
+        ) from error
+    return converted.remove_metadata()
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark schema of Arrow rows; a timestamp without a zone becomes TIMESTAMP_NTZ.
+
+    Raises:
+        SchemaError: If a column has a type that Spark has no counterpart for.
+    """
+    return StructType([_spark_field(field) for field in plain_schema(schema)])
+
+
+def _spark_field(field: pa.Field) -> StructField:
+    try:
+        return from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields[0]
+    except PySparkException as error:
+        raise SchemaError(
+            f"column {field.name!r} has the Arrow type {field.type}, which Spark has no type for: "
+            "leave it out with the option 'columns', or give a schema without it"
+        ) from error
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema with the types in which Spark can hold the same values.
+
+    Dictionaries become their values, unsigned integers the next wider signed type, nanoseconds
+    microseconds, and large or view types the ordinary ones.
+    """
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain_type(field.type), nullable=field.nullable)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    nested = _plain_nested(kind)
+    return nested if nested is not None else _PLAIN.get(str(kind), kind)
+
+
+_PLAIN: dict[str, pa.DataType] = {
+    "uint8": pa.int16(),
+    "uint16": pa.int32(),
+    "uint32": pa.int64(),
+    "uint64": pa.decimal128(20, 0),
+    "halffloat": pa.float32(),
+    "large_string": pa.string(),
+    "string_view": pa.string(),
+    "large_binary": pa.binary(),
+    "binary_view": pa.binary(),
+    "date64[ms]": pa.date32(),
+    "time32[s]": pa.time64("ns"),
+    "time32[ms]": pa.time64("ns"),
+    "time64[us]": pa.time64("ns"),
+}
+
+
+def _plain_nested(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    if _is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    tests: tuple[Callable[[pa.DataType], bool], ...] = (
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_fixed_size_list,
+    )
+    return any(test(kind) for test in tests)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Make a batch fit a schema: columns by name, cast where types differ, nothing rounded.
+
+    Raises:
+        SchemaError: If a column is missing, or a value does not fit its type.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = [_fit(batch, field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fit(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    index = batch.schema.get_field_index(field.name)
+    if index < 0:
+        raise SchemaError(f"no column {field.name!r} among {', '.join(batch.schema.names)}")
+    column = batch.column(index)
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"
+        ) from error

@@ -1,0 +1,95 @@
+"""The class that Spark registers: ties a format's name to its reader and writer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
+from krishiv_spark.checkpoint import query_id
+from krishiv_spark.errors import OptionError
+from krishiv_spark.lifecycle.reading import BatchRead, RowShape, stream_read
+from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
+from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
+from krishiv_spark.sources.base import StreamReader
+
+__all__ = ["KrishivDataSource"]
+
+
+class KrishivDataSource(DataSource):
+    """A format: subclass it, name it, and give it a reader, a writer or both.
+
+    Attributes:
+        format_name: What users write in ``.format(...)``.
+        reader_type: The source, or None for a format that cannot be read.
+        writer_type: The sink, or None for a format that cannot be written.
+    """
+
+    format_name: ClassVar[str]
+    reader_type: ClassVar[type[StreamReader[Any, Any]] | None] = None
+    writer_type: ClassVar[type[Writer[Any]] | None] = None
+
+    @classmethod
+    @final
+    def name(cls) -> str:
+        return cls.format_name
+
+    @final
+    def schema(self) -> StructType:
+        reader = self._reader(None, streaming=True)
+        shape = RowShape.inferred(plain_schema(reader.infer_schema()), reader.options)
+        return spark_schema(shape.target)
+
+    @final
+    def reader(self, schema: StructType) -> DataSourceReader:
+        reader, shape = self._shaped(schema, streaming=False)
+        return BatchRead(reader, shape)
+
+    @final
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        reader, shape = self._shaped(schema, streaming=True)
+        return stream_read(reader, shape)
+
+    @final
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWrite(self._writer(schema, overwrite=overwrite, streaming=False))
+
+    @final
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        writer = self._writer(schema, overwrite=overwrite, streaming=True)
+        location = self.options.get("checkpointLocation")
+        if location is None and isinstance(writer, SupportsGenerations):
+            raise OptionError(
+                f"{self.format_name}: give the checkpoint with .option('checkpointLocation', ...) "
+                "on this writer; one that is only in the session's configuration "
+                "(spark.sql.streaming.checkpointLocation) never reaches a Python sink"
+            )
+        return StreamWrite(writer, None if location is None else query_id(location))
+
+    def _shaped(
+        self, schema: StructType, *, streaming: bool
+    ) -> tuple[StreamReader[Any, Any], RowShape]:
+        options = self._reader(None, streaming=streaming).options
+        shape = RowShape.expected(arrow_schema(schema), options)
+        return self._reader(shape.columns, streaming=streaming), shape
+
+    def _reader(self, schema: Any, *, streaming: bool) -> StreamReader[Any, Any]:
+        if self.reader_type is None:
+            raise OptionError(f"{self.format_name} is a sink only: it cannot be read")
+        options = self.reader_type.options_type.parse(self.options, self.format_name)
+        return self.reader_type(options, schema, streaming=streaming)
+
+    def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any]:
+        if self.writer_type is None:
+            raise OptionError(f"{self.format_name} is a source only: it cannot be written")
+        options = self.writer_type.options_type.parse(self.options, self.format_name)
+        mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND
+        return self.writer_type(options, arrow_schema(schema), mode, streaming=streaming)

@@ -1,0 +1,71 @@
+"""Every error that krishiv-spark raises on purpose.
+
+    KrishivError
+    ├── OptionError (also ValueError)   an option is unknown, misspelt or has a bad value
+    ├── SchemaError                     rows have a type or shape that the format cannot carry
+    ├── OffsetError                     a stored position cannot be used
+    │   ├── OffsetVersionError          it was written by a newer version
+    │   └── DataLossError               the data that it points to is no longer there
+    ├── LogError                        the epoch log is damaged or its storage cannot hold one
+    └── SinkError                       an epoch did not become visible
+        ├── CommitRejected              it certainly did not happen
+        ├── CommitUnknown               it may have happened: look before deciding anything
+        └── Fenced                      another writer owns the query
+
+An error crosses process borders inside Spark, so each of them pickles. What a caller may believe
+after an error is its class; the text is for people and is never parsed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KrishivError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        retriable: Whether the same call may succeed later without anyone changing anything.
+    """
+
+    retriable: ClassVar[bool] = False
+
+
+class OptionError(KrishivError, ValueError):
+    """An option is unknown, missing, misspelt, or its value is not acceptable."""
+
+
+class SchemaError(KrishivError):
+    """Rows have a column, type or shape that the format cannot carry."""
+
+
+class OffsetError(KrishivError):
+    """A stored position is damaged or cannot be used."""
+
+
+class OffsetVersionError(OffsetError):
+    """A stored position was written by a version of the format that is not known here."""
+
+
+class DataLossError(OffsetError):
+    """The data between two positions is no longer there, wholly or in part."""
+
+
+class LogError(KrishivError):
+    """The epoch log is damaged, or its storage cannot create an entry exclusively."""
+
+
+class SinkError(KrishivError):
+    """An epoch did not become visible, or it is not known whether it did."""
+
+
+class CommitRejected(SinkError):
+    """The commit certainly did not happen; the epoch may be staged again."""
+
+
+class CommitUnknown(SinkError):
+    """The commit may have happened; nothing staged may be touched before that is looked up."""
+
+
+class Fenced(SinkError):
+    """Another writer has taken the query over; this one must not publish any more."""

@@ -1,0 +1,57 @@
+"""The formats that ship with the package, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.sinks.console import ConsoleWriter
+from krishiv_spark.sinks.memory import MemoryWriter
+from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sources.memory import MemoryReader
+from krishiv_spark.sources.parquet import ParquetReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FORMATS", "ConsoleDataSource", "MemoryDataSource", "ParquetDataSource", "register"]
+
+
+class MemoryDataSource(KrishivDataSource):
+    """``krishiv-memory``: pushed batches as a stream, query results as Arrow."""
+
+    format_name = "krishiv-memory"
+    reader_type = MemoryReader
+    writer_type = MemoryWriter
+
+
+class ConsoleDataSource(KrishivDataSource):
+    """``krishiv-console``: prints each epoch on the driver."""
+
+    format_name = "krishiv-console"
+    writer_type = ConsoleWriter
+
+
+class ParquetDataSource(KrishivDataSource):
+    """``krishiv-parquet``: folders of Parquet files, exactly once for every reader."""
+
+    format_name = "krishiv-parquet"
+    reader_type = ParquetReader
+    writer_type = ParquetWriter
+
+
+FORMATS: tuple[type[KrishivDataSource], ...] = (
+    MemoryDataSource,
+    ConsoleDataSource,
+    ParquetDataSource,
+)
+
+
+def register(spark: SparkSession) -> None:
+    """Register every format of the package in a session; driver.
+
+    Spark finds the formats by itself where the package is installed; this is for sessions that
+    were started before it was, and for those who like it said.
+    """
+    for source in FORMATS:
+        spark.dataSource.register(source)

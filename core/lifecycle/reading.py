@@ -1,0 +1,226 @@
+"""Spark's reader methods, in terms of `StreamReader`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from krishiv_spark.arrow import conform
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.offsets import Offset, Start
+from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
+from krishiv_spark.sources.base import (
+    UNLIMITED,
+    Limit,
+    SourceOptions,
+    StreamReader,
+    SupportsAvailableNow,
+    SupportsBacklog,
+    SupportsMovingStart,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+__all__ = ["BatchRead", "RowShape", "stream_read"]
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        SupportsTriggerAvailableNow as _SupportsTriggerAvailableNow,
+    )
+except ImportError:  # PySpark 4.0 and 4.1 do not have the module
+    _SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """How the rows of a source look to Spark: the reader's columns, and `_late` where asked for.
+
+    Attributes:
+        columns: Arrow schema that the reader yields.
+        target: Arrow schema that Spark expects: the same, with `_late` behind it under the
+            policy "flag".
+        options: Event time column and late-row policy.
+    """
+
+    columns: pa.Schema
+    target: pa.Schema
+    options: SourceOptions
+
+    def __post_init__(self) -> None:
+        if self.options.event_time is not None:
+            check_event_time(self.options.event_time, self.columns)
+        elif self.options.late_rows != "keep":
+            raise SchemaError(
+                f"option 'lateRows' = {self.options.late_rows!r} needs an event time: "
+                "name its column with the option 'eventTime'"
+            )
+
+    @classmethod
+    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowShape:
+        """The shape of a reader whose schema the user did not give."""
+        late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
+        flags = options.late_rows == "flag"
+        return cls(columns, columns.append(late) if flags else columns, options)
+
+    @classmethod
+    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowShape:
+        """The shape behind the schema that Spark expects.
+
+        Raises:
+            SchemaError: If late rows are to be flagged, but a schema given by the user has no
+                column for it.
+        """
+        if options.late_rows != "flag":
+            return cls(target, target, options)
+        if LATE_COLUMN not in target.names:
+            raise SchemaError(
+                f"option 'lateRows' = 'flag' needs a column {LATE_COLUMN} BOOLEAN in the schema"
+            )
+        return cls(target.remove(target.names.index(LATE_COLUMN)), target, options)
+
+    def judged(self, batch: pa.RecordBatch, watermark_ms: int | None) -> pa.RecordBatch:
+        """A batch of the reader's rows after the late-row policy, as Spark expects it."""
+        rows = conform(batch, self.columns)
+        if self.options.event_time is not None:
+            rows = judge(rows, self.options.event_time, self.options.late_rows, watermark_ms)
+        return conform(rows, self.target)
+
+
+class Slice(InputPartition):
+    """One partition of a batch, with the watermark that the batch began at."""
+
+    def __init__(self, value: Any, watermark_ms: int | None) -> None:
+        super().__init__(value)
+        self.watermark_ms = watermark_ms
+
+
+def _slices(reader: StreamReader[Any, Any], start: Offset, end: Offset) -> list[InputPartition]:
+    mark = start.watermark.ms if start.watermark else None
+    return [Slice(part, mark) for part in reader.plan(start, end)]
+
+
+def _rows(
+    reader: StreamReader[Any, Any], shape: RowShape, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
+    if isinstance(partition, Slice):
+        for batch in reader.read(partition.value):
+            yield shape.judged(batch, partition.watermark_ms)
+
+
+def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
+    if not isinstance(reader, SupportsMovingStart):
+        raise TypeError(f"{type(reader).__name__} has no moving start, but began at {start}")
+    return reader.resolve(start)
+
+
+@final
+class BatchRead(DataSourceReader):
+    """``spark.read``: everything from the initial position to the newest, once."""
+
+    def __init__(self, reader: StreamReader[Any, Any], shape: RowShape) -> None:
+        self._reader = reader
+        self._shape = shape
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Spark: planner process, once."""
+        first = self._reader.initial()
+        start = _pinned(self._reader, first) if isinstance(first, Start) else first
+        return _slices(self._reader, start, self._reader.latest(start, UNLIMITED))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Spark: executor, once per attempt of a task."""
+        return _rows(self._reader, self._shape, partition)
+
+
+class _StreamRead(DataSourceStreamReader):
+    """``spark.readStream``, without `latestOffset`, whose form differs between versions."""
+
+    def __init__(self, reader: StreamReader[Any, Any], shape: RowShape) -> None:
+        self._reader = reader
+        self._shape = shape
+        # 4.0 and 4.1 ask for the newest offset without saying where the query stands. On a
+        # restart they call partitions(last, last) first, so the last end is always known here.
+        self._position: Offset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._reader.initial().to_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = self._load(start), self._load(end)
+        self._position = last
+        if isinstance(first, Start) or first == last:
+            return []
+        return _slices(self._reader, first, last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self._reader, self._shape, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        position = self._load(end)
+        if not isinstance(position, Start):
+            self._reader.committed(position)
+
+    def _load(self, value: dict[str, Any]) -> Offset:
+        if value.get("kind") == Start.kind:
+            return Start.from_dict(value)
+        return self._reader.offset_type.from_dict(value)
+
+    def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
+        if isinstance(start, Start):
+            return _pinned(self._reader, start).to_dict()
+        return self._reader.latest(start, limit).to_dict()
+
+
+@final
+class _PlainStreamRead(_StreamRead):
+    """PySpark 4.0 and 4.1."""
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the form of 4.0 and 4.1
+        start = self._position if self._position is not None else self._reader.initial()
+        return self._next(start, self._reader.options.limit())
+
+
+class _LimitedStreamRead(_StreamRead):
+    """PySpark 4.2 and later: Spark says where the query stands, and knows read limits."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        # Trigger.Once asks for everything; otherwise Spark hands back getDefaultReadLimit().
+        own = UNLIMITED if isinstance(limit, ReadAllAvailable) else self._reader.options.limit()
+        return self._next(self._load(start), own)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        from pyspark.sql.streaming import datasource as spark
+
+        limit = self._reader.options.limit()
+        if limit.files is not None:
+            return spark.ReadMaxFiles(limit.files)
+        if limit.bytes is not None:
+            return spark.ReadMaxBytes(limit.bytes)
+        return spark.ReadMaxRows(limit.rows) if limit.rows is not None else spark.ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return dict(self._reader.backlog()) if isinstance(self._reader, SupportsBacklog) else None
+
+
+@final
+class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # absent in 4.0 and 4.1
+    """PySpark 4.2 and later, over a reader that can end."""
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._reader.freeze()  # type: ignore[attr-defined]  # chosen in stream_read for this ability
+
+
+def stream_read(reader: StreamReader[Any, Any], shape: RowShape) -> DataSourceStreamReader:
+    """The stream reader in the form that the running PySpark calls."""
+    if _SupportsTriggerAvailableNow is object:
+        return _PlainStreamRead(reader, shape)
+    ending = isinstance(reader, SupportsAvailableNow)
+    return (_EndingStreamRead if ending else _LimitedStreamRead)(reader, shape)

@@ -1,0 +1,211 @@
+"""Typed options: one model per connector and direction, parsed once, unknown keys refused."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SecretStr,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+
+from krishiv_spark.errors import OptionError
+
+__all__ = ["ByteSize", "Duration", "Names", "Options", "SecretStr", "parse_bytes", "parse_duration"]
+
+_MILLISECONDS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "w": 604_800_000,
+    "week": 604_800_000,
+}
+_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_duration(text: object) -> object:
+    """Turn ``"10 minutes"``, ``"7d"`` or ``"500 ms"`` into milliseconds.
+
+    Args:
+        text: A whole number and a unit; an int is taken as milliseconds already.
+
+    Raises:
+        ValueError: If the number or the unit cannot be read; a bare number has no unit.
+    """
+    if not isinstance(text, str):
+        return text
+    number, unit = _quantity(text, "a number and a unit, such as '10 minutes', '30 s' or '7d'")
+    if unit not in _MILLISECONDS:
+        unit = unit.removesuffix("s") if unit != "s" else unit
+    if unit not in _MILLISECONDS:
+        raise ValueError(f"{text!r} needs a unit of time: ms, s, min, h, d or w")
+    return number * _MILLISECONDS[unit]
+
+
+def parse_bytes(text: object) -> object:
+    """Turn ``"128m"``, ``"1 GiB"`` or ``"65536"`` into bytes; units are powers of 1024.
+
+    Raises:
+        ValueError: If the number or the unit cannot be read.
+    """
+    if not isinstance(text, str):
+        return text
+    number, unit = _quantity(text, "a number of bytes, such as '134217728', '128m' or '1 GiB'")
+    unit = re.sub(r"(?<=[kmgt])i?b$", "", unit)
+    if unit not in _BYTES:
+        raise ValueError(f"{text!r} needs a unit of size: b, k, m, g or t")
+    return number * _BYTES[unit]
+
+
+def _quantity(text: str, wanted: str) -> tuple[int, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return int(match[1]), match[2].lower()
+
+
+def _split(text: object) -> object:
+    if isinstance(text, str):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+Duration = Annotated[int, BeforeValidator(parse_duration)]
+"""Milliseconds, written with a unit."""
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+"""Bytes, written with or without a unit."""
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Names separated by commas."""
+
+OptionsT = TypeVar("OptionsT", bound="Options")
+
+
+class Options(BaseModel):
+    """The options of one connector in one direction.
+
+    A field ``max_files_per_trigger`` is written ``maxFilesPerTrigger`` by users, in any case, as
+    Spark's options are. Further spellings go into ``Field(validation_alias=AliasChoices(...))``.
+    Use ``SecretStr`` for what must not be shown.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        hide_input_in_errors=True,
+        arbitrary_types_allowed=True,
+    )
+
+    spark_keys: ClassVar[frozenset[str]] = frozenset({"path", "checkpointlocation", "queryname"})
+    """Keys that Spark itself adds; they are no error in a model that has no field for them."""
+
+    @classmethod
+    def parse(cls: type[OptionsT], given: Mapping[str, str], format_name: str) -> OptionsT:
+        """Read what the user wrote.
+
+        Args:
+            given: The options as Spark hands them over; keys in any case.
+            format_name: How the user knows the connector, for the message.
+
+        Raises:
+            OptionError: If a key is unknown (the nearest one is named), given twice under two
+                spellings, missing, or has a bad value.
+        """
+        spellings = cls._spellings()
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            field = spellings.get(key.lower())
+            if field is None:
+                _refuse_unknown(key, cls, format_name)
+            elif field in values and values[field] != value:
+                raise OptionError(f"{format_name}: option {key!r} is given under two names")
+            else:
+                values[field] = value
+        return cls._build(values, format_name)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of all options as users write them."""
+        return [_written(cls, field) for field in cls.model_fields]
+
+    @classmethod
+    def _spellings(cls) -> dict[str, str]:
+        return {
+            spelling.lower(): field
+            for field in cls.model_fields
+            for spelling in _all_spellings(cls, field)
+        }
+
+    @classmethod
+    def _build(cls: type[OptionsT], values: dict[str, Any], format_name: str) -> OptionsT:
+        try:
+            return cls.model_validate(values, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise OptionError(_explain(error, cls, values, format_name)) from None
+
+
+def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
+    if key.lower() in model.spark_keys:
+        return
+    known = {name.lower(): name for name in model.names()}
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
+    hint = f"; did you mean {known[near[0]]!r}?" if near else f"; known: {_listing(known.values())}"
+    raise OptionError(f"{format_name}: unknown option {key!r}{hint}")
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _all_spellings(model: type[Options], field: str) -> list[str]:
+    alias = model.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [choice for choice in alias.choices if isinstance(choice, str)]
+    return [alias] if isinstance(alias, str) else [field]
+
+
+def _written(model: type[Options], field: str) -> str:
+    return _all_spellings(model, field)[0]
+
+
+def _explain(
+    error: ValidationError, model: type[Options], values: Mapping[str, Any], format_name: str
+) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        name = _written(model, field) if field in model.model_fields else field
+        reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            lines.append(f"{format_name}: option {name!r} is required")
+        elif not field:
+            lines.append(f"{format_name}: {reason}")
+        else:
+            lines.append(f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}")
+    return "; ".join(lines)
+
+
+def _shown(model: type[Options], field: str, values: Mapping[str, Any]) -> str:
+    if "Secret" in str(model.model_fields[field].annotation):
+        return ""
+    return f" = {values.get(field)!r}"

@@ -1,0 +1,75 @@
+"""How a table's folder is laid out, for the sink that writes it and the source that follows it.
+
+    <table>/part-0000000012-00003-000-<tag>-<nonce>.parquet     visible, of epoch 12, task 3
+    <table>/day=2013-01-01/part-....parquet                     the same, partitioned
+    <table>/_krishiv/<query id>/log/                            the epoch log: the point of truth
+    <table>/_krishiv/<query id>/staged/<generation>/*.staged    not visible to any glob for Parquet
+
+The tag is the start of the query's id, so that a file says which query and epoch it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["META", "STAGED_SUFFIX", "DataFile", "log_folder", "query_tag", "staged_folder"]
+
+META = "_krishiv"
+STAGED_SUFFIX = ".staged"
+
+_NAME = re.compile(
+    r"part-(?P<epoch>\d{10})-(?P<partition>\d{5})-(?P<index>\d{3,})"
+    r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12})\.parquet"
+)
+
+
+def query_tag(query: str) -> str:
+    """Twelve hexadecimal digits that stand for a query id in file names."""
+    return hashlib.sha256(query.encode()).hexdigest()[:12]
+
+
+def log_folder(table: Path, query: str) -> Path:
+    """Where the epoch log of a query lives."""
+    return table / META / query / "log"
+
+
+def staged_folder(table: Path, query: str, generation: int) -> Path:
+    """Where the tasks of one generation stage their files."""
+    return table / META / query / "staged" / str(generation)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """The name of a file that the sink made.
+
+    Attributes:
+        epoch: Epoch that it belongs to.
+        partition: Task that wrote it.
+        index: Number of the file within the task.
+        tag: `query_tag` of its query.
+        nonce: Random, one for each attempt of a task.
+    """
+
+    epoch: int
+    partition: int
+    index: int
+    tag: str
+    nonce: str
+
+    def __str__(self) -> str:
+        return (
+            f"part-{self.epoch:010d}-{self.partition:05d}-{self.index:03d}"
+            f"-{self.tag}-{self.nonce}.parquet"
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> DataFile | None:
+        """Read a file name; None for a file that some other program wrote."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        numbers = (int(match[key]) for key in ("epoch", "partition", "index"))
+        return cls(*numbers, tag=match["tag"], nonce=match["nonce"])

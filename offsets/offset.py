@@ -1,0 +1,160 @@
+"""Positions: frozen values with one canonical JSON text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from krishiv_spark.errors import OffsetError, OffsetVersionError
+
+__all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
+
+OffsetT = TypeVar("OffsetT", bound="Offset")
+
+
+def canonical_json(value: object) -> str:
+    """The one text of a JSON value: sorted keys, no white space, ASCII, no floats.
+
+    Spark compares offsets as text (``MicroBatchExecution``): two texts of one position would be
+    two positions, and a batch without data would run for ever.
+
+    Raises:
+        TypeError: If the value holds a float, whose text is not unique, or no JSON at all.
+    """
+    _refuse_floats(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _refuse_floats(value: object) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"an offset cannot hold the float {value!r}: use an int, with the unit")
+    if isinstance(value, Mapping):
+        for item in value.values():
+            _refuse_floats(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_floats(item)
+
+
+class Value(BaseModel):
+    """A frozen value that an offset is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Watermark(Value):
+    """How far event time has come.
+
+    Attributes:
+        ms: No row below this is expected any more; milliseconds since 1970 UTC. None when no
+            event time has been seen yet.
+        held: Why the latest batch did not move it, for the people who read the progress.
+    """
+
+    ms: int | None = None
+    held: str | None = None
+
+
+class Offset(Value):
+    """Where a reader stands: the position of the next record, exclusive end of what was read.
+
+    Subclass it with typed fields of JSON's types. Equal offsets have equal text, and different
+    offsets have different texts.
+
+    Attributes:
+        kind: Names the offset's form in its text; part of every released form.
+        version: Number of the form; raise it when the meaning of a field changes.
+        watermark: Event time at this position, None for a reader without event time.
+    """
+
+    kind: ClassVar[str] = "offset"
+    version: ClassVar[int] = 1
+
+    watermark: Watermark | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The offset as Spark carries it: keys sorted, so that its text is canonical."""
+        fields = self.model_dump(mode="json", exclude_none=True)
+        result: dict[str, Any] = json.loads(
+            canonical_json({"kind": self.kind, "v": self.version, **fields})
+        )
+        return result
+
+    def to_json(self) -> str:
+        """The canonical text."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def from_json(cls: type[OffsetT], text: str) -> OffsetT:
+        """Read a text that some released version wrote.
+
+        Raises:
+            OffsetVersionError: If it is of a version that is not known here.
+            OffsetError: If it is damaged or belongs to another kind of reader.
+        """
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise OffsetError(f"damaged {cls.kind} offset {_shorten(text)}: {error}") from error
+        return cls.from_dict(value)
+
+    @classmethod
+    def from_dict(cls: type[OffsetT], value: object) -> OffsetT:
+        """Like `from_json`, from the parsed value."""
+        if not isinstance(value, dict):
+            raise OffsetError(f"damaged {cls.kind} offset: {_shorten(value)} is not an object")
+        fields = dict(value)
+        kind, version = fields.pop("kind", None), fields.pop("v", None)
+        _check_form(cls, kind, version, value)
+        try:
+            # JSON rules of pydantic, so that a list may fill a tuple and nothing else is converted
+            return cls.model_validate_json(json.dumps(cls.upgrade(version, fields)))
+        except ValidationError as error:
+            raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: {error}") from error
+
+    @classmethod
+    def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """Turn the fields of an older version into today's; override it when raising `version`."""
+        del version
+        return fields
+
+
+class Start(Offset):
+    """A starting point that is not a position yet, such as "latest".
+
+    Spark asks for the initial offset again after a crash and stores only the ends of batches. A
+    start that moves is therefore pinned: this marker never changes, and the first batch, empty,
+    goes from the marker to the position that it meant when the query began.
+
+    Attributes:
+        at: What the start means.
+        ms: For "timestamp", milliseconds since 1970 UTC.
+    """
+
+    kind: ClassVar[str] = "start"
+
+    at: Literal["earliest", "latest", "timestamp"]
+    ms: int | None = None
+
+
+def _check_form(cls: type[Offset], kind: object, version: object, value: object) -> None:
+    if kind != cls.kind:
+        raise OffsetError(
+            f"an offset of kind {kind!r} where {cls.kind!r} is needed: {_shorten(value)}; "
+            "a checkpoint belongs to one query with one source"
+        )
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: no version")
+    if version > cls.version:
+        raise OffsetVersionError(
+            f"{cls.kind} offset of version {version}, but this krishiv-spark knows up to "
+            f"{cls.version}: upgrade krishiv-spark, or start the query with a new checkpoint"
+        )
+
+
+def _shorten(value: object, limit: int = 200) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"

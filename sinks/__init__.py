@@ -1,0 +1,1 @@
+"""Sinks: the contract in `base`, and one module per format."""

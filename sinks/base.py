@@ -1,0 +1,198 @@
+"""What an author of a sink implements. This file is the specification.
+
+Spark's part (processes, pickled copies, camelCase) is in ``krishiv_spark.lifecycle``. A writer is
+built anew in every process that needs one:
+
+    planner (driver)    check, begin, last_committed     before any task of an epoch starts
+    task (executor)     stage                            once per attempt of a task
+    committer (driver)  last_committed, then publish     or discard, when tasks have failed
+
+Nothing set on ``self`` in one process is seen in another. What has to travel goes into the value
+that `stage` returns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+
+from krishiv_spark.options import Options
+
+__all__ = [
+    "AtLeastOnceWriter",
+    "Epoch",
+    "Guarantee",
+    "OutputMode",
+    "SupportsGenerations",
+    "Task",
+    "TwoPhaseWriter",
+    "Writer",
+]
+
+C = TypeVar("C")
+
+
+class Guarantee(Enum):
+    """What a reader of the external system may rely on, whatever dies."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+    NONE = "none"
+
+
+class OutputMode(Enum):
+    """What an epoch does to the rows of earlier epochs."""
+
+    APPEND = "append"
+    """It adds to them."""
+    REPLACE = "replace"
+    """It takes their place: Spark's output mode "complete", or a batch write in mode "overwrite"."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at one task of an epoch, on an executor.
+
+    Attributes:
+        query: Id of the streaming query, or of the batch job.
+        epoch: Number of the epoch (Spark's batch id); 0 for a batch job.
+        partition: Number of the task within the epoch.
+        attempt: Spark's id of this attempt, unique within the application.
+        generation: What `SupportsGenerations.begin` returned for this epoch, else None.
+        nonce: Random, new for every attempt: two attempts never stage under one name.
+    """
+
+    query: str
+    epoch: int
+    partition: int
+    attempt: int
+    generation: int | None = None
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is being published, on the driver.
+
+    Attributes:
+        query: Id of the streaming query, or of the batch job.
+        number: Spark's batch id; grows by one with each batch, repeated after a restart.
+        generation: What `SupportsGenerations.begin` returned for this attempt, else None.
+    """
+
+    query: str
+    number: int
+    generation: int | None = None
+
+
+class Writer(ABC, Generic[C]):
+    """Common root of `TwoPhaseWriter` and `AtLeastOnceWriter`.
+
+    Args:
+        options: The parsed options, an instance of `options_type`.
+        schema: Arrow schema of every batch that `stage` receives; timestamps are UTC.
+        mode: Whether epochs add or replace.
+        streaming: Whether epochs follow one another; a batch job has the one epoch 0.
+
+    The constructor runs in every process and does no I/O.
+    """
+
+    options_type: ClassVar[type[Options]] = Options
+    guarantee: ClassVar[Guarantee] = Guarantee.NONE
+
+    def __init__(
+        self, options: Options, schema: pa.Schema, mode: OutputMode, *, streaming: bool = True
+    ) -> None:
+        self.options = options
+        self.schema = schema
+        self.mode = mode
+        self.streaming = streaming
+
+    def check(self) -> None:
+        """Refuse what cannot work, before any row moves. Planner, once per epoch.
+
+        Raises:
+            OptionError: If an option does not fit the external system as it is.
+            SchemaError: If the rows do not fit it.
+        """
+
+    @abstractmethod
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> C | None:
+        """Bring the rows of one task to where `publish` can make them visible. Executor.
+
+        Args:
+            batches: The rows, in Spark's order; pulled one at a time, so memory stays bounded.
+            task: Which attempt this is.
+
+        Returns:
+            A picklable value, or None when there is nothing to publish.
+        """
+
+    @abstractmethod
+    def publish(self, epoch: Epoch, staged: Sequence[C]) -> None:
+        """Make the epoch visible. Committer; not called for an epoch that adds no rows."""
+
+    def discard(self, staged: Sequence[C]) -> None:
+        """Remove staged things that will never be published. Best effort, any number of times."""
+
+
+class TwoPhaseWriter(Writer[C]):
+    """A sink that is exactly once: rows are staged by tasks, published by the driver.
+
+    `stage` leaves things durable, invisible, and named uniquely for the attempt: retried and
+    speculative attempts of one task run side by side, and Spark never reports the losers.
+
+    `publish` makes all of an epoch visible together with its mark, in one step of the external
+    system. If the mark is there already it must fail, not overwrite. Its errors are chosen by
+    what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other error
+    counts as unknown, and nothing staged is touched after it.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+
+    @abstractmethod
+    def last_committed(self, query: str) -> int | None:
+        """The newest epoch that the external system itself says it holds for the query. Driver.
+
+        Finishing a half-published epoch is its first duty: the answer is final.
+
+        Returns:
+            Number of the epoch, or None when it holds none.
+        """
+
+    @abstractmethod
+    def discard(self, staged: Sequence[C]) -> None:
+        """Remove staged things that will never be published. Best effort, any number of times."""
+
+
+class AtLeastOnceWriter(Writer[C]):
+    """A sink without two phases: an epoch that is replayed after a crash is delivered again.
+
+    `stage` brings the rows, or what will be shown of them, to the driver, and `publish` delivers
+    them. Rows are never lost.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+
+
+@runtime_checkable
+class SupportsGenerations(Protocol):
+    """Ability of a writer that must fence off drivers believed dead."""
+
+    def begin(self, query: str) -> int:
+        """Take the query over. Planner, once per epoch, before any of its tasks starts.
+
+        From now on no earlier generation can publish, and only now may be touched what earlier
+        generations left behind.
+
+        Returns:
+            A number that is higher than any before; it reaches `stage` in its `Task` and
+            `publish` in its `Epoch`.
+        """
+        ...

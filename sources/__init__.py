@@ -1,0 +1,1 @@
+"""Sources: the contract in `base`, and one module per format."""

@@ -1,0 +1,176 @@
+"""What an author of a source implements. This file is the specification.
+
+Spark's part (processes, two forms of ``latestOffset``, camelCase) is in
+``krishiv_spark.lifecycle``. A reader lives in one driver process for the whole query, where
+`initial`, `resolve`, `latest` and `plan` are called; `read` runs on executors, on pickled copies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+from pydantic import Field
+
+from krishiv_spark.offsets import Offset, Start
+from krishiv_spark.options import ByteSize, Duration, Options
+
+__all__ = [
+    "UNLIMITED",
+    "Limit",
+    "SourceOptions",
+    "StreamReader",
+    "SupportsAvailableNow",
+    "SupportsBacklog",
+    "SupportsMovingStart",
+]
+
+O = TypeVar("O", bound=Offset)  # noqa: E741  the letter that the contract uses for an offset
+O_co = TypeVar("O_co", bound=Offset, covariant=True)
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that one batch may take; every limit that is set holds. None is no limit.
+
+    A batch always takes at least one unit (file, push, record), or the query would stand still.
+    """
+
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+
+
+UNLIMITED = Limit()
+
+
+class SourceOptions(Options):
+    """Options that every source has.
+
+    Attributes:
+        event_time: Column that holds the event time: a timestamp or a date.
+        watermark_delay: Allowed lateness: the watermark trails the newest event time by it.
+        late_rows: What happens to rows strictly below the watermark at the start of their batch.
+    """
+
+    event_time: str | None = Field(
+        default=None, description="Column with the event time; turns the watermark on."
+    )
+    watermark_delay: Duration = Field(
+        default=0, ge=0, description="Allowed lateness, such as `10 minutes`."
+    )
+    late_rows: Literal["keep", "flag", "drop"] = Field(
+        default="keep",
+        description="Rows below the watermark at the start of the batch: kept, flagged in a "
+        "boolean column `_late`, or dropped.",
+    )
+    max_rows_per_trigger: int | None = Field(
+        default=None, gt=0, description="Most rows in a batch."
+    )
+    max_files_per_trigger: int | None = Field(
+        default=None, gt=0, description="Most files in a batch."
+    )
+    max_bytes_per_trigger: ByteSize | None = Field(
+        default=None, gt=0, description="Most bytes in a batch, such as `512m`."
+    )
+
+    def limit(self) -> Limit:
+        """The read limits as one value."""
+        return Limit(
+            self.max_rows_per_trigger, self.max_files_per_trigger, self.max_bytes_per_trigger
+        )
+
+
+class StreamReader(ABC, Generic[O, P]):
+    """A source, for streams and batches alike.
+
+    Args:
+        options: The parsed options, an instance of `options_type`.
+        schema: Arrow schema that `read` is expected to yield, by name; None while it is inferred.
+        streaming: Whether a stream is read; a batch reads from `initial` to `latest` once.
+
+    The constructor runs in every process and does no I/O.
+    """
+
+    options_type: ClassVar[type[SourceOptions]] = SourceOptions
+    offset_type: ClassVar[type[Offset]]
+
+    def __init__(
+        self, options: SourceOptions, schema: pa.Schema | None, *, streaming: bool
+    ) -> None:
+        self.options = options
+        self.schema = schema
+        self.streaming = streaming
+
+    @abstractmethod
+    def infer_schema(self) -> pa.Schema:
+        """The schema of the rows when the user gave none. Driver, when the reader is loaded.
+
+        Raises:
+            OptionError: If it cannot be inferred, with what to do.
+        """
+
+    @abstractmethod
+    def initial(self) -> O | Start:
+        """Where a new query begins. Driver; called again after a restart, so it must be constant.
+
+        A start that moves, such as "latest", is returned as a `Start` by a reader that has the
+        ability `SupportsMovingStart`; it is pinned by an empty first batch.
+        """
+
+    @abstractmethod
+    def latest(self, start: O, limit: Limit) -> O:
+        """The end of the next batch, exclusive. Driver, once per trigger; metadata only, no rows.
+
+        Args:
+            start: End of the previous batch.
+            limit: The most that the batch may take.
+
+        Returns:
+            A position at or behind `start`; equal to it when there is nothing new.
+        """
+
+    @abstractmethod
+    def plan(self, start: O, end: O) -> Sequence[P]:
+        """Split the rows between two positions over tasks. Driver.
+
+        A pure function of its arguments: a replay after a crash must plan the same rows.
+        """
+
+    @abstractmethod
+    def read(self, partition: P) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition. Executor; memory stays bounded over a long partition."""
+
+    def committed(self, end: O) -> None:
+        """A hint that everything before `end` is done. One batch late; never for the last batch."""
+
+
+@runtime_checkable
+class SupportsMovingStart(Protocol[O_co]):
+    """Ability to begin where the external system stands at the first trigger."""
+
+    def resolve(self, start: Start) -> O_co:
+        """The position that a moving start means now. Driver, once in the life of a query."""
+        ...
+
+
+@runtime_checkable
+class SupportsAvailableNow(Protocol):
+    """Ability to end: with it, ``trigger(availableNow=True)`` honours the read limits."""
+
+    def freeze(self) -> None:
+        """From now on `latest` must not see anything newer than what is there now. Driver."""
+        ...
+
+
+@runtime_checkable
+class SupportsBacklog(Protocol):
+    """Ability to report what waits behind the current batch, for the query's progress."""
+
+    def backlog(self) -> Mapping[str, Any]:
+        """What is newest in the external system, as JSON; shown as ``latestOffset`` (Spark 4.2+)."""
+        ...

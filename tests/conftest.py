@@ -1,0 +1,40 @@
+"""Fixtures for every test: one Spark session per process, with a folder of its own."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:  # noqa: F821
+    from pyspark.sql import SparkSession
+
+    with tempfile.TemporaryDirectory(prefix="krishiv-spark-") as folder:
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("krishiv-spark-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
