@@ -25,6 +25,7 @@ import pyarrow as pa
 from krishiv_spark.options import Options
 
 __all__ = [
+    "BATCH_PREFIX",
     "AtLeastOnceWriter",
     "Epoch",
     "Guarantee",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 C = TypeVar("C")
+
+BATCH_PREFIX = "batch-"
+"""The id of a batch job is this and a random part; that of a streaming query is Spark's."""
 
 
 class Guarantee(Enum):

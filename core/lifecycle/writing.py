@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import KrishivError, SinkError
 from krishiv_spark.sinks.base import (
+    BATCH_PREFIX,
     Epoch,
     OutputMode,
     SupportsGenerations,
@@ -171,7 +172,7 @@ class BatchWrite(_Write, DataSourceArrowWriter):
     """``df.write``: a job of one epoch under an id of its own."""
 
     def __init__(self, writer: Writer[Any]) -> None:
-        super().__init__(writer, f"batch-{uuid.uuid4()}")
+        super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""

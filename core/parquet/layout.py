@@ -11,11 +11,21 @@ The tag is the start of the query's id, so that a file says which query and epoc
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["META", "STAGED_SUFFIX", "DataFile", "log_folder", "query_tag", "staged_folder"]
+__all__ = [
+    "META",
+    "STAGED_SUFFIX",
+    "DataFile",
+    "log_folder",
+    "query_tag",
+    "staged_folder",
+    "visible_files",
+]
 
 META = "_krishiv"
 STAGED_SUFFIX = ".staged"
@@ -41,6 +51,15 @@ def staged_folder(table: Path, query: str, generation: int) -> Path:
     return table / META / query / "staged" / str(generation)
 
 
+def visible_files(table: Path) -> Iterator[Path]:
+    """Every Parquet file that an ordinary reader of the folder sees, in no order."""
+    for folder, subfolders, names in os.walk(table):
+        subfolders[:] = [name for name in subfolders if not name.startswith(("_", "."))]
+        for name in names:
+            if name.endswith(".parquet") and not name.startswith(("_", ".")):
+                yield Path(folder, name)
+
+
 @dataclass(frozen=True)
 class DataFile:
     """The name of a file that the sink made.
@@ -64,6 +83,10 @@ class DataFile:
             f"part-{self.epoch:010d}-{self.partition:05d}-{self.index:03d}"
             f"-{self.tag}-{self.nonce}.parquet"
         )
+
+    def numbered(self, index: int) -> DataFile:
+        """The name of another file of the same attempt."""
+        return replace(self, index=index)
 
     @classmethod
     def parse(cls, name: str) -> DataFile | None:

@@ -1,0 +1,53 @@
+"""Writing to a disk so that it is still there after the power fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["sync_file", "sync_folder", "sync_folders", "write_aside"]
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Create a new file with its content on the disk; the folder is not synced.
+
+    A file that could not be written whole is removed again.
+
+    Raises:
+        FileExistsError: If the path is taken.
+        OSError: If it cannot be written, for instance because the disk is full.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def sync_file(path: Path) -> None:
+    """Bring the content of a file to the disk."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk (``fsync(2)``: a file's own sync does not)."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """`sync_folder` for each distinct folder."""
+    for folder in sorted(set(folders)):
+        sync_folder(folder)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,25 @@
+"""Paths as users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from krishiv_spark.errors import OptionError
+
+__all__ = ["local_path"]
+
+
+def local_path(text: str) -> Path:
+    """A path or ``file:`` URL as an absolute path.
+
+    Raises:
+        OptionError: If it is a URL of another kind, or relative to nothing that workers share.
+    """
+    scheme, colon, rest = text.partition(":")
+    if colon and "/" not in scheme and scheme.lower() != "file" and rest.startswith("//"):
+        raise OptionError(
+            f"krishiv-parquet: 'path' {text!r} is on {scheme}; only folders of a file system are "
+            "supported, local or mounted: a path or file:// URL"
+        )
+    path = text if scheme.lower() != "file" or not colon else "/" + rest.lstrip("/")
+    return Path(path).absolute()

@@ -1,0 +1,296 @@
+"""The epoch log: the only place that decides between drivers.
+
+Some systems cannot make several things visible in one step. There, an epoch is true when its
+*intent* is in this log. Entries are numbered and each number is created exclusively, so that they
+have one order, and whoever fails to append reads on and learns why.
+
+    owner    a new attempt at an epoch begins; the entry's number is its *generation*
+    intent   the epoch consists of exactly these staged things: the linearization point
+    void     the intent before came to nothing; its epoch may be staged again
+
+An intent is appended only right behind the owner entry of its own generation. A driver that was
+believed dead therefore cannot publish after another took over; and what it did log before is
+finished by its successor.
+
+Old entries are folded into a snapshot and removed, so that finding the end of the log costs the
+same at epoch 10 and at epoch 1 000 000. A number that was removed could be created once more by a
+driver that slept through it. Hence three rules: the snapshot is written before anything is
+removed; readers pass over numbers at or below it; and whoever has created an entry looks for a
+newer snapshot *afterwards* and, finding one, counts as fenced.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import uuid
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from krishiv_spark.errors import CommitUnknown, Fenced, KrishivError, LogError
+from krishiv_spark.offsets.journal import Journal, Listing, open_journal
+from krishiv_spark.offsets.offset import Value, canonical_json
+
+__all__ = ["Entry", "EpochLog", "State", "open_log"]
+
+_FOLD_EVERY = 64
+_LOOKS = 5
+
+
+class Entry(Value):
+    """One entry of the log.
+
+    Attributes:
+        kind: What it says.
+        nonce: Random, so that an entry can be told from one that somebody else put there.
+        writer: Host and process that appended it, for people.
+        epoch: The epoch of an intent or a void.
+        staged: Of an intent, what the epoch consists of; JSON that only the sink understands.
+    """
+
+    v: Literal[1] = 1
+    kind: Literal["owner", "intent", "void"]
+    nonce: str
+    writer: str
+    epoch: int | None = None
+    staged: Any = None
+
+
+class State(Value):
+    """The log up to a number, as one value; the content of a snapshot.
+
+    Attributes:
+        number: Number of the last entry; 0 for an empty log.
+        owner: Number of the newest owner entry: the generation that may append an intent.
+        owner_writer: Who that is, for people.
+        intent: The newest intent that was not voided.
+        intent_number: Its number; its generation is the number before.
+        held: The newest epoch with an intent that was not voided.
+        held_before: What `held` was before the newest intent.
+        nonce: Nonce of the last entry, by which a log is known again.
+    """
+
+    v: Literal[1] = 1
+    number: int = 0
+    owner: int = 0
+    owner_writer: str = ""
+    intent: Entry | None = None
+    intent_number: int = 0
+    held: int | None = None
+    held_before: int | None = None
+    nonce: str = ""
+
+    @property
+    def intent_generation(self) -> int:
+        """The generation that logged the newest intent."""
+        return self.intent_number - 1
+
+    def after(self, entry: Entry) -> State:
+        """The state with one entry more."""
+        number = self.number + 1
+        change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
+        if entry.kind == "owner":
+            change |= {"owner": number, "owner_writer": entry.writer}
+        elif entry.kind == "intent":
+            change |= {"intent": entry, "intent_number": number}
+            change |= {"held": entry.epoch, "held_before": self.held}
+        else:
+            change |= {"intent": None, "intent_number": 0, "held": self.held_before}
+        return self.model_copy(update=change)
+
+
+class EpochLog:
+    """The log of one query and one sink.
+
+    Args:
+        journal: Where the entries are.
+        fold_every: A snapshot is made when this many entries lie behind the newest one.
+    """
+
+    def __init__(self, journal: Journal, fold_every: int = _FOLD_EVERY) -> None:
+        self._journal = journal
+        self._fold_every = fold_every
+        self._known = State()
+
+    def state(self) -> State:
+        """What the log says now.
+
+        Raises:
+            LogError: If an entry is damaged or missing.
+        """
+        for _ in range(_LOOKS):
+            state = self._look(self._journal.list())
+            if state is not None:
+                self._known = state
+                return state
+        raise LogError(
+            f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
+            "it from a backup, or move the folder away and start with a new checkpoint"
+        )
+
+    def begin(self) -> int:
+        """Take the query over: no earlier generation can append an intent any more.
+
+        Returns:
+            The new generation, higher than any before.
+        """
+        while True:
+            number = self.state().number + 1
+            if self._append(number, _entry("owner")) and not self._folded_over(number):
+                return number
+
+    def intend(self, generation: int, epoch: int, staged: object) -> State:
+        """Append the intent of an epoch. **The linearization point of every sink with a log.**
+
+        Args:
+            generation: What `begin` returned for this attempt.
+            epoch: Number of the epoch.
+            staged: What it consists of, as JSON.
+
+        Returns:
+            The state with the intent in it.
+
+        Raises:
+            Fenced: If another attempt has taken the query over.
+            CommitUnknown: If the storage failed while the entry was being created.
+        """
+        before = self.state()
+        if before.number != generation:
+            raise self._fenced(generation, before)
+        intent = _entry("intent", epoch=epoch, staged=staged)
+        if not self._decided(generation + 1, intent):
+            raise self._fenced(generation, self.state())
+        return before.after(intent)
+
+    def _decided(self, number: int, intent: Entry) -> bool:
+        try:
+            return self._append(number, intent) and not self._folded_over(number)
+        except KrishivError:
+            raise
+        except Exception as error:  # whatever a disk, a network or an object store may raise
+            raise CommitUnknown(
+                f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent was "
+                f"being written ({error}); restart the query, which looks and settles it"
+            ) from error
+
+    def void(self, state: State) -> State:
+        """Declare the newest intent of a state to have come to nothing.
+
+        Raises:
+            Fenced: If the log has moved on since the state was read.
+        """
+        epoch = state.intent.epoch if state.intent else None
+        void = _entry("void", epoch=epoch)
+        if not self._append(state.number + 1, void) or self._folded_over(state.number + 1):
+            raise self._fenced(state.owner, self.state())
+        return state.after(void)
+
+    def fold(self, state: State) -> None:
+        """Keep the folder small: snapshot a state and remove what it covers, now and then.
+
+        Call it when the newest intent of the state is finished.
+        """
+        listing = self._journal.list()
+        newest = max(listing.snapshots, default=0)
+        if state.number - newest >= self._fold_every:
+            self._journal.replace(_snapshot_name(state.number), _bytes(state))
+            self._remove_covered(listing, state.number, keep=newest)
+
+    def destroy(self) -> None:
+        """Remove the log, of a job that is over."""
+        self._journal.destroy()
+
+    def _remove_covered(self, listing: Listing, number: int, keep: int) -> None:
+        # Ascending, so that an owner entry goes before what lies behind it; and one older
+        # snapshot stays, so that a listing that runs meanwhile meets one of the two.
+        covered = [_entry_name(entry) for entry in listing.entries if entry <= number]
+        older = [_snapshot_name(other) for other in listing.snapshots if other < keep]
+        self._journal.remove([*covered, *older])
+
+    def _look(self, listing: Listing) -> State | None:
+        state = self._base(listing)
+        if state is None:
+            return None
+        later = [number for number in listing.entries if number > state.number]
+        if later != list(range(state.number + 1, state.number + 1 + len(later))):
+            return None  # somebody folds or appends while we look: look again
+        for number in later:
+            entry = self._read_entry(number)
+            if entry is None:
+                return None
+            state = state.after(entry)
+        return state
+
+    def _base(self, listing: Listing) -> State | None:
+        """The newest state from which to read on: one that was seen before, or a snapshot."""
+        snapshot, known = max(listing.snapshots, default=0), self._known
+        if known.number > snapshot and known.number in listing.entries:
+            entry = self._read_entry(known.number)
+            if entry is not None and entry.nonce == known.nonce:
+                return known
+        return self._read_snapshot(snapshot) if snapshot else State()
+
+    def _append(self, number: int, entry: Entry) -> bool:
+        data = _bytes(entry)
+        name = _entry_name(number)
+        # A store that lost its answer may say that the name is taken, by our own first try.
+        return self._journal.create(name, data) or self._journal.read(name) == data
+
+    def _folded_over(self, number: int) -> bool:
+        """Whether a number that was just created had been used and removed before."""
+        if max(self._journal.list().snapshots, default=0) >= number:
+            return True
+        before = number - 1
+        if before == 0 or self._journal.read(_entry_name(before)) is not None:
+            return False
+        # Its predecessor is gone: right only if the newest snapshot ends exactly there.
+        return max(self._journal.list().snapshots, default=0) != before
+
+    def _read_entry(self, number: int) -> Entry | None:
+        return self._parse(_entry_name(number), Entry)
+
+    def _read_snapshot(self, number: int) -> State | None:
+        return self._parse(_snapshot_name(number), State)
+
+    def _parse(self, name: str, form: Any) -> Any:
+        data = self._journal.read(name)
+        try:
+            return None if data is None else form.model_validate_json(data)
+        except ValidationError as error:
+            raise LogError(
+                f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
+                f"({error.error_count()} problems, first: {error.errors()[0]['msg']}); restore it "
+                "from a backup, or upgrade krishiv-spark"
+            ) from error
+
+    def _fenced(self, generation: int, state: State) -> Fenced:
+        return Fenced(
+            f"generation {generation} of the query no longer owns the epoch log {self._journal}: "
+            f"generation {state.owner} ({state.owner_writer}) does; two drivers run on one "
+            "checkpoint, stop one of them"
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def open_log(location: str) -> EpochLog:
+    """The log at a path or URL; the same object within a process, which knows what it has read."""
+    return EpochLog(open_journal(location))
+
+
+def _entry(kind: Literal["owner", "intent", "void"], **fields: Any) -> Entry:
+    writer = f"{platform.node()}:{os.getpid()}"
+    return Entry(kind=kind, nonce=uuid.uuid4().hex, writer=writer, **fields)
+
+
+def _bytes(value: Value) -> bytes:
+    return canonical_json(value.model_dump(mode="json", exclude_none=True)).encode()
+
+
+def _entry_name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def _snapshot_name(number: int) -> str:
+    return f"{number:020d}.snapshot.json"

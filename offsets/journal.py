@@ -1,0 +1,229 @@
+"""Numbered entries that can be created once: the storage under an epoch log."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from krishiv_spark.durable import sync_folder, write_aside
+from krishiv_spark.errors import LogError
+
+__all__ = ["DiskJournal", "Journal", "Listing", "ObjectJournal", "open_journal"]
+
+_ENTRY = re.compile(r"(\d{20})\.json")
+_SNAPSHOT = re.compile(r"(\d{20})\.snapshot\.json")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a journal holds at one look, ascending."""
+
+    entries: tuple[int, ...] = ()
+    snapshots: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Listing:
+        """Sort names into entries and snapshots; other names are passed over."""
+        entries, snapshots = [], []
+        for name in names:
+            if match := _ENTRY.fullmatch(name):
+                entries.append(int(match[1]))
+            elif match := _SNAPSHOT.fullmatch(name):
+                snapshots.append(int(match[1]))
+        return cls(tuple(sorted(entries)), tuple(sorted(snapshots)))
+
+
+class Journal(Protocol):
+    """Storage of numbered entries and snapshots. An entry is whole or absent."""
+
+    def list(self) -> Listing:
+        """What is there; not atomic against concurrent writers."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The content behind a name, or None when it is not there."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create durably, exclusively. False when the name is taken, by whomever.
+
+        Raises:
+            LogError: If the storage cannot create exclusively.
+        """
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite durably."""
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove in the order given; what is gone already is no error."""
+        ...
+
+    def destroy(self) -> None:
+        """Remove everything, for a log that nobody will ask again."""
+        ...
+
+
+class DiskJournal:
+    """A folder on a POSIX file system: written aside, synced, linked to its number."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return str(self.folder)
+
+    def list(self) -> Listing:
+        try:
+            return Listing.of(os.listdir(self.folder))
+        except FileNotFoundError:
+            return Listing()
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        aside = self._aside(name, data)
+        try:
+            os.link(aside, self.folder / name)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise self._explained(error) from error
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_folder(self.folder)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._aside(name, data).replace(self.folder / name)
+        sync_folder(self.folder)
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def destroy(self) -> None:
+        for name in os.listdir(self.folder):
+            (self.folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody has just begun to use it again
+            self.folder.rmdir()
+
+    def _aside(self, name: str, data: bytes) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / f".{name}.{uuid.uuid4().hex}"
+        write_aside(aside, data)
+        return aside
+
+    def _explained(self, error: OSError) -> Exception:
+        if error.errno not in _NO_LINKS:
+            return error
+        return LogError(
+            f"the file system of {self.folder} cannot create a hard link ({error.strerror}), which "
+            "the epoch log needs to decide between drivers: put it on a POSIX file system or an "
+            "object store with the option 'epochLog'"
+        )
+
+
+class ObjectJournal:
+    """A prefix in an object store that knows put-if-absent: S3, Google Cloud Storage, Azure.
+
+    Args:
+        url: Such as ``s3://bucket/prefix``; credentials come from the environment, as the
+            store's own tools read them.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._opened: Any = None
+
+    def __repr__(self) -> str:
+        return self.url
+
+    def list(self) -> Listing:
+        import obstore
+
+        pages = obstore.list(self._store)
+        return Listing.of(item["path"].rsplit("/", 1)[-1] for page in pages for item in page)
+
+    def read(self, name: str) -> bytes | None:
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._store, name).bytes())
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+
+        try:
+            obstore.put(self._store, name, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        except (NotSupportedError, NotImplementedError) as error:
+            raise LogError(
+                f"{self.url} cannot create an object exclusively: {error}; choose another place "
+                "for the epoch log with the option 'epochLog'"
+            ) from error
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        import obstore
+
+        obstore.put(self._store, name, data)
+
+    def remove(self, names: Iterable[str]) -> None:
+        import obstore
+
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._store, name)
+
+    def destroy(self) -> None:
+        import obstore
+
+        self.remove([item["path"] for page in obstore.list(self._store) for item in page])
+
+    @property
+    def _store(self) -> Any:
+        if self._opened is None:
+            from obstore.store import from_url
+
+            self._opened = from_url(self.url)
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "_opened": None}
+
+
+def open_journal(location: str) -> Journal:
+    """The journal at a path or URL.
+
+    Raises:
+        LogError: If the URL is of a kind on which no entry can be created exclusively.
+    """
+    scheme, _, rest = location.partition("://")
+    if not rest:
+        return DiskJournal(Path(location.removeprefix("file:")))
+    if scheme == "file":
+        return DiskJournal(Path(rest))
+    if scheme in {"s3", "s3a", "gs", "az", "abfs", "abfss", "memory"}:
+        return ObjectJournal(location.replace("s3a://", "s3://", 1))
+    raise LogError(
+        f"an epoch log cannot live at {location!r}: {scheme} has no exclusive create; use a local "
+        "path, s3://, gs:// or az:// in the option 'epochLog'"
+    )

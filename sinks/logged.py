@@ -1,0 +1,98 @@
+"""Sinks whose external system cannot make several things visible in one step.
+
+Their point of truth is an intent in the epoch log (`krishiv_spark.offsets.epochs`). An author
+writes `stage` and `discard` as for any two-phase sink, and two verbs more: `log`, where the log
+is, and `finish`, which makes an intent visible by pure repetition.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar, final
+
+from pydantic import BaseModel
+
+from krishiv_spark.errors import SinkError
+from krishiv_spark.offsets import EpochLog, State
+from krishiv_spark.sinks.base import Epoch, TwoPhaseWriter
+
+__all__ = ["LoggedWriter"]
+
+StagedT = TypeVar("StagedT", bound=BaseModel)
+
+
+class LoggedWriter(TwoPhaseWriter[StagedT]):
+    """A two-phase sink over an epoch log. What `stage` returns is a pydantic model."""
+
+    staged_type: type[StagedT]
+
+    @abstractmethod
+    def log(self, query: str) -> EpochLog:
+        """The epoch log of a query. Driver."""
+
+    @abstractmethod
+    def finish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        """Make visible what an intent names. Driver; repeated until it has succeeded once.
+
+        It meets any mixture of things that are visible already and things that are not, and
+        removes what else the generation has staged.
+        """
+
+    @abstractmethod
+    def finished(self, epoch: Epoch) -> bool:
+        """Whether `finish` has nothing left to do. Cheap; False is always allowed."""
+
+    def sweep(self, query: str, generation: int) -> None:
+        """Remove what generations before this one left behind. Planner, after recovery."""
+
+    @final
+    def begin(self, query: str) -> int:
+        """Append the owner entry, finish what an earlier generation published, then clean up."""
+        log = self.log(query)
+        generation = log.begin()
+        self._roll_forward(query, log.state())
+        self.sweep(query, generation)
+        return generation
+
+    @final
+    def last_committed(self, query: str) -> int | None:
+        """The newest epoch with an intent, made wholly visible first."""
+        state = self.log(query).state()
+        self._roll_forward(query, state)
+        return state.held
+
+    @final
+    def publish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        """Log the intent, then finish it. Whatever dies behind the intent, the epoch is true."""
+        if epoch.generation is None:
+            raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never begun")
+        log = self.log(epoch.query)
+        whole = self.prepare(epoch, staged)
+        dumped = [item.model_dump(mode="json") for item in whole]
+        state = log.intend(epoch.generation, epoch.number, dumped)
+        self.finish(epoch, whole)
+        if self.streaming:
+            log.fold(state)
+        else:
+            self.forget(epoch.query)
+
+    def forget(self, query: str) -> None:
+        """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""
+        self.log(query).destroy()
+
+    def prepare(self, epoch: Epoch, staged: Sequence[StagedT]) -> Sequence[StagedT]:
+        """Last step before the intent: what must be durable before the epoch is true.
+
+        Returns:
+            What the intent shall name: `staged`, with whatever else the epoch consists of.
+        """
+        del epoch
+        return staged
+
+    def _roll_forward(self, query: str, state: State) -> None:
+        if state.intent is None or state.intent.epoch is None:
+            return
+        epoch = Epoch(query, state.intent.epoch, state.intent_generation)
+        if not self.finished(epoch):
+            self.finish(epoch, [self.staged_type.model_validate(s) for s in state.intent.staged])

@@ -1,0 +1,259 @@
+"""``krishiv-parquet`` as a sink: exactly once, for every reader of the folder.
+
+Tasks stage files that no glob for Parquet finds. The driver logs an intent that names them, and
+only then renames them to their final names. A reader that knows nothing of all this sees whole
+files of logged epochs, and nothing else. The unit of parallelism is Spark's task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import AliasChoices, Field
+
+from krishiv_spark.arrow import plain_schema
+from krishiv_spark.durable import sync_folder, sync_folders
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.offsets import EpochLog, open_log
+from krishiv_spark.options import ByteSize, Names, Options
+from krishiv_spark.parquet.files import FileShape, StagedFiles, TaskFiles, chunks
+from krishiv_spark.parquet.layout import (
+    META,
+    STAGED_SUFFIX,
+    DataFile,
+    log_folder,
+    query_tag,
+    staged_folder,
+    visible_files,
+)
+from krishiv_spark.parquet.paths import local_path
+from krishiv_spark.parquet.progress import TableLog, table_logs
+from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch, OutputMode, Task
+from krishiv_spark.sinks.logged import LoggedWriter
+
+__all__ = ["ParquetSinkOptions", "ParquetWriter"]
+
+
+class ParquetSinkOptions(Options):
+    """Options of the sink."""
+
+    path: str = Field(
+        validation_alias=AliasChoices("path", "parquet.path"),
+        description="Folder of the table, on a file system that every worker shares.",
+    )
+    partition_by: Names = Field(
+        default=(), description="Columns that become folders, separated by commas."
+    )
+    compression: Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed"] = Field(
+        default="snappy", description="Codec of the files."
+    )
+    max_records_per_file: int | None = Field(default=None, gt=0, description="Most rows in a file.")
+    target_file_size: ByteSize | None = Field(
+        default=None, gt=0, description="A file is closed when it has grown to this, as `512m`."
+    )
+    epoch_log: str | None = Field(
+        default=None,
+        description="Another place for the epoch log: a path, `s3://`, `gs://` or `az://`.",
+    )
+
+    def shape(self) -> FileShape:
+        """How rows are cut into files."""
+        plain = self.compression in {"none", "uncompressed"}
+        codec = "none" if plain else self.compression
+        return FileShape(
+            self.partition_by, codec, self.max_records_per_file, self.target_file_size
+        )
+
+
+class ParquetWriter(LoggedWriter[StagedFiles]):
+    """Files in a folder; an epoch is true when its intent is in the log under ``_krishiv/``."""
+
+    options_type = ParquetSinkOptions
+    staged_type = StagedFiles
+    options: ParquetSinkOptions
+
+    @property
+    def table(self) -> Path:
+        """The table's folder."""
+        return local_path(self.options.path)
+
+    def check(self) -> None:
+        """Planner: the folder can be written, and the rows fit Parquet and what is there."""
+        _check_columns(self.schema, self.options.partition_by)
+        _check_writable(self.table)
+        _check_same_types(self.table, self.schema)
+
+    def log(self, query: str) -> EpochLog:
+        """In the table's folder, or where the option ``epochLog`` says, one for each query."""
+        if self.options.epoch_log is None:
+            return open_log(str(log_folder(self.table, query)))
+        return open_log(f"{self.options.epoch_log.rstrip('/')}/{query}")
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> StagedFiles | None:
+        """Executor: write files, synced, under names that only this attempt uses."""
+        folder = self._staged(task.query, task.generation)
+        name = DataFile(task.epoch, task.partition, 0, query_tag(task.query), task.nonce)
+        with TaskFiles(folder, name, self.options.shape()) as files:
+            for rows in chunks(batches):
+                files.write(rows)
+            closed = files.close()
+        if not closed:
+            return None
+        return StagedFiles(folder=folder.relative_to(self.table).as_posix(), files=closed)
+
+    def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:
+        """Driver: the staged names reach the disk; in mode REPLACE, look what will go."""
+        folder = self._staged(epoch.query, epoch.generation)
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder)
+        sync_folder(folder.parent)
+        if self.mode is OutputMode.APPEND:
+            return staged
+        return [*staged, StagedFiles(removes=tuple(self._replaced(epoch)))]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
+        folder = self._staged(epoch.query, epoch.generation)
+        sync_folders(self._reveal(folder, staged))
+        for item in staged:
+            for name in item.removes:
+                (self.table / name).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def finished(self, epoch: Epoch) -> bool:
+        """Driver: `finish` removes the generation's folder last."""
+        return not self._staged(epoch.query, epoch.generation).exists()
+
+    def sweep(self, query: str, generation: int) -> None:
+        """Planner: earlier generations of this query can publish nothing any more."""
+        staged = self._staged(query, generation).parent
+        for name in _listing(staged):
+            if int(name) < generation:
+                shutil.rmtree(staged / name, ignore_errors=True)
+        for entry in table_logs(self.table):
+            if entry.query.startswith(BATCH_PREFIX) and entry.query != query:
+                self._settle(entry)
+
+    def forget(self, query: str) -> None:
+        """Driver: a batch job is over; its folder goes, and ``_krishiv`` with the last of them."""
+        super().forget(query)
+        shutil.rmtree(self.table / META / query, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other queries live in it
+            (self.table / META).rmdir()
+
+    def _settle(self, job: TableLog) -> None:
+        """Finish a batch job whose driver died behind its intent."""
+        if job.unfinished(job.log.state()):
+            self.last_committed(job.query)
+            self.forget(job.query)
+
+    def discard(self, staged: Sequence[StagedFiles]) -> None:
+        """Anywhere: remove staged files."""
+        for item in staged:
+            for file in item.files:
+                (self.table / item.folder / f"{file.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+
+    def _staged(self, query: str, generation: int | None) -> Path:
+        return staged_folder(self.table, query, generation or 0)
+
+    def _reveal(self, folder: Path, staged: Sequence[StagedFiles]) -> Iterable[Path]:
+        """Rename staged files to their final names; those that are gone were renamed before."""
+        touched = set()
+        for item in staged:
+            for file in item.files:
+                target = self.table / file.folder
+                target.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.rename(folder / f"{file.name}{STAGED_SUFFIX}", target / file.name)
+                except FileNotFoundError:
+                    continue
+                touched.update([target, *_between(self.table, target)])
+        return touched
+
+    def _replaced(self, epoch: Epoch) -> Iterator[str]:
+        """Files that go: of this query's earlier epochs, or all of them for a batch job."""
+        tag = query_tag(epoch.query)
+        for path in visible_files(self.table):
+            name = DataFile.parse(path.name)
+            if not self.streaming or (name is not None and name.tag == tag):
+                yield path.relative_to(self.table).as_posix()
+
+
+def _between(table: Path, folder: Path) -> list[Path]:
+    """The folders from a partition's folder up to the table: each may be new."""
+    return [parent for parent in folder.parents if parent == table or table in parent.parents]
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    for name in partition_by:
+        if name not in schema.names:
+            raise OptionError(
+                f"krishiv-parquet: option 'partitionBy' names column {name!r}, but there are "
+                f"{', '.join(schema.names)}"
+            )
+        if pa.types.is_nested(schema.field(name).type):
+            raise OptionError(f"krishiv-parquet: column {name!r} is nested and cannot partition")
+    if len(set(partition_by)) == len(schema.names):
+        raise OptionError("krishiv-parquet: 'partitionBy' leaves no column for the files")
+    for field in schema:
+        _check_type(field.name, field.type)
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    if pa.types.is_duration(kind):
+        raise SchemaError(f"column {name!r} is an interval, which Parquet cannot hold: cast it")
+    for index in range(kind.num_fields):
+        child = kind.field(index)
+        if (child.metadata or {}).get(b"variant") == b"true":
+            raise SchemaError(
+                f"column {name!r} is a variant, which this Parquet sink cannot hold: "
+                "use to_json(...) or variant_get(...)"
+            )
+        _check_type(f"{name}.{child.name}", child.type)
+
+
+def _check_writable(table: Path) -> None:
+    try:
+        table.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"krishiv-parquet: 'path' {table} cannot be made: {error}") from error
+    if not os.access(table, os.W_OK | os.X_OK):
+        raise OptionError(f"krishiv-parquet: 'path' {table} cannot be written: permission denied")
+
+
+@lru_cache(maxsize=64)
+def _check_same_types(table: Path, schema: pa.Schema) -> None:
+    """Compare with one file that is there; once per process, the schema of a query is fixed."""
+    existing = next(visible_files(table), None)
+    if existing is None:
+        return
+    found = _schema_of(existing)
+    for field in schema:
+        index = found.get_field_index(field.name)
+        if index >= 0 and found.field(index).type != field.type:
+            raise SchemaError(
+                f"column {field.name!r} is {field.type}, but {found.field(index).type} in "
+                f"{existing}: cast it, or write into another folder"
+            )
+
+
+def _schema_of(file: Path) -> pa.Schema:
+    try:
+        return plain_schema(pq.read_schema(file))
+    except (pa.ArrowException, OSError):
+        return pa.schema([])  # a damaged file, or one that is just being removed, says nothing
