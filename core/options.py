@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.alias_generators import to_camel
+from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
 
@@ -120,7 +121,7 @@ class Options(BaseModel):
     """Keys that Spark itself adds; they are no error in a model that has no field for them."""
 
     @classmethod
-    def parse(cls: type[OptionsT], given: Mapping[str, str], format_name: str) -> OptionsT:
+    def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
         """Read what the user wrote.
 
         Args:
@@ -157,7 +158,7 @@ class Options(BaseModel):
         }
 
     @classmethod
-    def _build(cls: type[OptionsT], values: dict[str, Any], format_name: str) -> OptionsT:
+    def _build(cls, values: dict[str, Any], format_name: str) -> Self:
         try:
             return cls.model_validate(values, by_name=True, by_alias=False)
         except ValidationError as error:

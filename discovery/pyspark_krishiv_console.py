@@ -1,4 +1,4 @@
-"""Lets Spark find ``krishiv-console`` by itself (``lookup_data_sources``: modules ``pyspark_*``)."""
+"""Lets Spark find ``krishiv-console`` by itself: it imports modules ``pyspark_*``."""
 
 from krishiv_spark.formats import ConsoleDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Lets Spark find ``krishiv-parquet`` by itself (``lookup_data_sources``: modules ``pyspark_*``)."""
+"""Lets Spark find ``krishiv-parquet`` by itself: it imports modules ``pyspark_*``."""
 
 from krishiv_spark.formats import ParquetDataSource as DefaultSource
 

@@ -25,7 +25,7 @@ import functools
 import os
 import platform
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -34,6 +34,8 @@ from krishiv_spark.offsets.journal import Journal, Listing, open_journal
 from krishiv_spark.offsets.offset import Value, canonical_json
 
 __all__ = ["Entry", "EpochLog", "State", "open_log"]
+
+ValueT = TypeVar("ValueT", bound=Value)
 
 _FOLD_EVERY = 64
 _LOOKS = 5
@@ -142,7 +144,7 @@ class EpochLog:
                 return number
 
     def intend(self, generation: int, epoch: int, staged: object) -> State:
-        """Append the intent of an epoch. **The linearization point of every sink with a log.**
+        """Append the intent of an epoch: the linearization point of every sink with a log.
 
         Args:
             generation: What `begin` returned for this attempt.
@@ -254,7 +256,7 @@ class EpochLog:
     def _read_snapshot(self, number: int) -> State | None:
         return self._parse(_snapshot_name(number), State)
 
-    def _parse(self, name: str, form: Any) -> Any:
+    def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
         data = self._journal.read(name)
         try:
             return None if data is None else form.model_validate_json(data)

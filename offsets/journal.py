@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -83,18 +84,21 @@ class DiskJournal:
         return str(self.folder)
 
     def list(self) -> Listing:
+        """See `Journal`."""
         try:
             return Listing.of(os.listdir(self.folder))
         except FileNotFoundError:
             return Listing()
 
     def read(self, name: str) -> bytes | None:
+        """See `Journal`."""
         try:
             return (self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def create(self, name: str, data: bytes) -> bool:
+        """See `Journal`."""
         aside = self._aside(name, data)
         try:
             os.link(aside, self.folder / name)
@@ -108,18 +112,18 @@ class DiskJournal:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
+        """See `Journal`."""
         self._aside(name, data).replace(self.folder / name)
         sync_folder(self.folder)
 
     def remove(self, names: Iterable[str]) -> None:
+        """See `Journal`."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
-        for name in os.listdir(self.folder):
-            (self.folder / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody has just begun to use it again
-            self.folder.rmdir()
+        """See `Journal`."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _aside(self, name: str, data: bytes) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -153,12 +157,14 @@ class ObjectJournal:
         return self.url
 
     def list(self) -> Listing:
+        """See `Journal`."""
         import obstore
 
         pages = obstore.list(self._store)
         return Listing.of(item["path"].rsplit("/", 1)[-1] for page in pages for item in page)
 
     def read(self, name: str) -> bytes | None:
+        """See `Journal`."""
         import obstore
 
         try:
@@ -167,6 +173,7 @@ class ObjectJournal:
             return None
 
     def create(self, name: str, data: bytes) -> bool:
+        """See `Journal`."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
@@ -182,11 +189,13 @@ class ObjectJournal:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
+        """See `Journal`."""
         import obstore
 
         obstore.put(self._store, name, data)
 
     def remove(self, names: Iterable[str]) -> None:
+        """See `Journal`."""
         import obstore
 
         for name in names:
@@ -194,6 +203,7 @@ class ObjectJournal:
                 obstore.delete(self._store, name)
 
     def destroy(self) -> None:
+        """See `Journal`."""
         import obstore
 
         self.remove([item["path"] for page in obstore.list(self._store) for item in page])

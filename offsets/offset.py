@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import Self
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 
@@ -88,7 +89,7 @@ class Offset(Value):
         return canonical_json(self.to_dict())
 
     @classmethod
-    def from_json(cls: type[OffsetT], text: str) -> OffsetT:
+    def from_json(cls, text: str) -> Self:
         """Read a text that some released version wrote.
 
         Raises:
@@ -102,7 +103,7 @@ class Offset(Value):
         return cls.from_dict(value)
 
     @classmethod
-    def from_dict(cls: type[OffsetT], value: object) -> OffsetT:
+    def from_dict(cls, value: object) -> Self:
         """Like `from_json`, from the parsed value."""
         if not isinstance(value, dict):
             raise OffsetError(f"damaged {cls.kind} offset: {_shorten(value)} is not an object")

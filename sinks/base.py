@@ -56,7 +56,7 @@ class OutputMode(Enum):
     APPEND = "append"
     """It adds to them."""
     REPLACE = "replace"
-    """It takes their place: Spark's output mode "complete", or a batch write in mode "overwrite"."""
+    """It takes their place: Spark's output mode "complete", a batch's "overwrite"."""
 
 
 @dataclass(frozen=True)

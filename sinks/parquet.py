@@ -68,9 +68,7 @@ class ParquetSinkOptions(Options):
         """How rows are cut into files."""
         plain = self.compression in {"none", "uncompressed"}
         codec = "none" if plain else self.compression
-        return FileShape(
-            self.partition_by, codec, self.max_records_per_file, self.target_file_size
-        )
+        return FileShape(self.partition_by, codec, self.max_records_per_file, self.target_file_size)
 
 
 class ParquetWriter(LoggedWriter[StagedFiles]):
@@ -151,7 +149,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
 
     def _settle(self, job: TableLog) -> None:
         """Finish a batch job whose driver died behind its intent."""
-        if job.unfinished(job.log.state()):
+        if job.log.state().intent is not None:
             self.last_committed(job.query)
             self.forget(job.query)
 

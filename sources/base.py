@@ -172,5 +172,5 @@ class SupportsBacklog(Protocol):
     """Ability to report what waits behind the current batch, for the query's progress."""
 
     def backlog(self) -> Mapping[str, Any]:
-        """What is newest in the external system, as JSON; shown as ``latestOffset`` (Spark 4.2+)."""
+        """What is newest in the external system, as JSON; as ``latestOffset`` (Spark 4.2+)."""
         ...

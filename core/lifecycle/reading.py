@@ -116,7 +116,8 @@ def _rows(
 def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
     if not isinstance(reader, SupportsMovingStart):
         raise TypeError(f"{type(reader).__name__} has no moving start, but began at {start}")
-    return reader.resolve(start)
+    position: Offset = reader.resolve(start)
+    return position
 
 
 @final
@@ -174,7 +175,8 @@ class _StreamRead(DataSourceStreamReader):
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
         if isinstance(start, Start):
             return _pinned(self._reader, start).to_dict()
-        return self._reader.latest(start, limit).to_dict()
+        end: Offset = self._reader.latest(start, limit)
+        return end.to_dict()
 
 
 @final

@@ -35,9 +35,7 @@ __all__ = ["BatchWrite", "Plan", "PlanningFailed", "Staged", "StreamWrite"]
 _log = logging.getLogger(__name__)
 
 # 4.1 and later hand Arrow only to this class; 4.0's worker hands it to any DataSourceArrowWriter.
-_StreamArrowWriter: type[DataSourceStreamWriter] = getattr(
-    datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
-)
+_StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 
 class PlanningFailed(pickle.PicklingError):
@@ -98,8 +96,8 @@ class _Write:
         return Plan(query, generation, self._held(query))
 
     def _held(self, query: str) -> int | None:
-        is_two_phase = isinstance(self._writer, TwoPhaseWriter)
-        return self._writer.last_committed(query) if is_two_phase else None
+        writer = self._writer
+        return writer.last_committed(query) if isinstance(writer, TwoPhaseWriter) else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
@@ -139,7 +137,7 @@ class _Write:
         received = [message for message in messages if isinstance(message, Staged)]
         try:
             self._writer.discard([m.payload for m in received if m.payload is not None])
-        except Exception:  # best effort: the failure of the tasks is what the user must see
+        except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
             _log.exception("what the failed tasks had staged could not be removed")
 
 
@@ -154,14 +152,18 @@ def _epoch_of(received: Sequence[Staged], number: int) -> Epoch:
 
 
 @final
-class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc, valid-type]  # base chosen by version
+class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
     """``df.writeStream``."""
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(  # type: ignore[override]  # streams name the batch, batches do not
+        self, messages: list[WriterCommitMessage | None], batchId: int
+    ) -> None:
         """Spark: commit process (driver), once all tasks have succeeded."""
         self._commit(messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(  # type: ignore[override]  # as `commit`
+        self, messages: list[WriterCommitMessage | None], batchId: int
+    ) -> None:
         """Spark: commit process (driver), when a task or the commit has failed."""
         del batchId
         self._abort(messages)

@@ -11,6 +11,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
+from typing_extensions import Self
 
 from krishiv_spark.durable import sync_file
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
@@ -135,7 +136,7 @@ class TaskFiles:
         self._closed: list[StagedFile] = []
         self._count = 0
 
-    def __enter__(self) -> TaskFiles:
+    def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         return self
 

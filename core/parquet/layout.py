@@ -94,5 +94,5 @@ class DataFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        numbers = (int(match[key]) for key in ("epoch", "partition", "index"))
-        return cls(*numbers, tag=match["tag"], nonce=match["nonce"])
+        epoch, partition, index = (int(match[key]) for key in ("epoch", "partition", "index"))
+        return cls(epoch, partition, index, match["tag"], match["nonce"])
