@@ -177,6 +177,16 @@ class EpochLog:
                 f"being written ({error}); restart the query, which looks and settles it"
             ) from error
 
+    def check_owner(self, generation: int) -> None:
+        """Assert that no later generation has begun.
+
+        Raises:
+            Fenced: If one has.
+        """
+        state = self.state()
+        if state.owner != generation:
+            raise self._fenced(generation, state)
+
     def void(self, state: State) -> State:
         """Declare the newest intent of a state to have come to nothing.
 

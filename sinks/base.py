@@ -200,3 +200,11 @@ class SupportsGenerations(Protocol):
             `publish` in its `Epoch`.
         """
         ...
+
+    def check_owner(self, epoch: Epoch) -> None:
+        """Committer, for an epoch that is held already: stop a driver that was taken over from.
+
+        Raises:
+            Fenced: If a later generation has begun.
+        """
+        ...

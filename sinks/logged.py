@@ -56,6 +56,12 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         return generation
 
     @final
+    def check_owner(self, epoch: Epoch) -> None:
+        """Whoever was taken over from must not go on to the next epoch and take over again."""
+        if epoch.generation is not None:
+            self.log(epoch.query).check_owner(epoch.generation)
+
+    @final
     def last_committed(self, query: str) -> int | None:
         """The newest epoch with an intent, made wholly visible first."""
         state = self.log(query).state()

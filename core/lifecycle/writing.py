@@ -124,9 +124,14 @@ class _Write:
         staged = [message.payload for message in received if message.payload is not None]
         held = self._held(epoch.query)
         if held is not None and number <= held:
-            self._writer.discard(staged)
+            self._settle_held(epoch, staged)
         elif staged or self._writer.mode is OutputMode.REPLACE:
             self._writer.publish(epoch, staged)
+
+    def _settle_held(self, epoch: Epoch, staged: Sequence[Any]) -> None:
+        self._writer.discard(staged)
+        if isinstance(self._writer, SupportsGenerations):
+            self._writer.check_owner(epoch)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         # With every message present, the tasks succeeded and the commit failed: it may have

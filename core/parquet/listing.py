@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ class Place:
 
 
 def find_files(
-    place: Place, *, recursive: bool = False, known: Set[str] = frozenset()
+    place: Place, *, recursive: bool = False, known: AbstractSet[str] = frozenset()
 ) -> list[FoundFile]:
     """Every file of a place, in no order.
 
@@ -104,7 +105,7 @@ def find_files(
 class _Walk:
     """One listing while it is made."""
 
-    def __init__(self, root: str, recursive: bool, known: Set[str]) -> None:
+    def __init__(self, root: str, recursive: bool, known: AbstractSet[str]) -> None:
         self._root = root
         self._recursive = recursive
         self._known = known

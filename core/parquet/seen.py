@@ -49,7 +49,7 @@ class Seen:
         return cls(dict(packed), ids)
 
     def __contains__(self, path: str) -> bool:
-        return file_id(path) in self.ids
+        return bool(self.ids) and file_id(path) in self.ids
 
     def adding(self, files: Iterable[FoundFile], floor_ns: int | None) -> Seen:
         """The set with more files, and without the hours that lie wholly below the floor."""

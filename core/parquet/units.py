@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.parquet.listing import FoundFile
 from krishiv_spark.sources.base import Limit
 
-__all__ = ["Standing", "Unit", "in_order", "origin", "take", "units"]
+__all__ = ["Origin", "Unit", "in_order", "origin", "take", "units"]
 
 
 class Origin(NamedTuple):
@@ -44,15 +45,6 @@ class Unit:
     def bytes(self) -> int:
         """Size of all its files."""
         return sum(file.size for file in self.files)
-
-
-class Standing(NamedTuple):
-    """How a file stands to what was read already."""
-
-    unit: Unit | None
-    """What to read, if it is to be read."""
-    known: bool
-    """Whether it was read, for good: its size and time need not be looked up again."""
 
 
 def origin(path: str) -> Origin | None:
@@ -86,22 +78,19 @@ def in_order(found: Iterable[Unit], *, newest_first: bool = False) -> list[Unit]
     To that end an epoch counts as modified no earlier than those before it, or, newest first, no
     earlier than those behind it.
     """
-    epochs = sorted((unit for unit in found if unit.origin), key=_number, reverse=newest_first)
-    reached: dict[str, int] = {}
-    moved: dict[Unit, int] = {}
-    for unit in epochs:
-        tag = unit.origin.tag if unit.origin else ""
-        reached[tag] = moved[unit] = max(reached.get(tag, unit.modified_ns), unit.modified_ns)
     sign = -1 if newest_first else 1
-
-    def key(unit: Unit) -> tuple[int, str, int, str]:
+    reached: dict[str, int] = {}
+    keyed = []
+    for unit in sorted(found, key=_epoch, reverse=newest_first):
         tag, epoch = unit.origin or ("", 0)
-        return sign * moved.get(unit, unit.modified_ns), tag, epoch, unit.files[0].path
+        time = unit.modified_ns
+        if tag:
+            time = reached[tag] = max(reached.get(tag, time), time)
+        keyed.append(((sign * time, tag, epoch, unit.files[0].path), unit))
+    return [unit for _, unit in sorted(keyed, key=itemgetter(0))]
 
-    return sorted(found, key=key)
 
-
-def _number(unit: Unit) -> int:
+def _epoch(unit: Unit) -> int:
     return unit.origin.epoch if unit.origin else 0
 
 

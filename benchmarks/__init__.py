@@ -1,0 +1,1 @@
+"""Benchmarks beside Spark's own connectors: ``./run bench``."""

@@ -1,0 +1,83 @@
+"""What a benchmark is given, and how it becomes known by a name."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Figure
+
+__all__ = ["BENCHMARKS", "MEMORY", "Benchmark", "Run", "benchmark", "scratch"]
+
+MEMORY = Path("/dev/shm")
+
+
+@dataclass
+class Run:
+    """One call of the command.
+
+    Attributes:
+        quick: Smaller and fewer.
+        profile: Show where the time goes, instead of measuring only.
+        told: Shows what is being done, in one line.
+        folder: For everything that is written to a disk.
+        spark: Starts the session that all benchmarks share, at the first call.
+    """
+
+    quick: bool
+    profile: bool
+    told: Callable[[str], None]
+    folder: Path
+    spark: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark and its name.
+
+    Attributes:
+        name: As in ``--only``.
+        run: Measures, and fails when the output is wrong.
+        needs: Modules without which there is nothing to measure.
+    """
+
+    name: str
+    run: Callable[[Run], Iterator[Figure]]
+    needs: tuple[str, ...] = field(default=())
+
+    @property
+    def about(self) -> str:
+        """The first line of its description."""
+        return (self.run.__doc__ or "").splitlines()[0]
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that it needs and that are not there."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+BENCHMARKS: dict[str, Benchmark] = {}
+
+Measure = Callable[[Run], Iterator[Figure]]
+
+
+def benchmark(name: str, *needs: str) -> Callable[[Measure], Measure]:
+    """Make a function known under a name."""
+
+    def known(run: Measure) -> Measure:
+        BENCHMARKS[name] = Benchmark(name, run, needs)
+        return run
+
+    return known
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A new folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix="krishiv-bench-") as folder:
+        yield Path(folder)

@@ -1,0 +1,109 @@
+"""A writer's life without Spark: a new writer for each role, as the lifecycle makes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from krishiv_spark.offsets import EpochLog
+from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Task, TwoPhaseWriter
+from krishiv_spark.sinks.parquet import ParquetWriter
+
+__all__ = ["BATCH", "Life", "SeparateLogs"]
+
+BATCH = pa.RecordBatch.from_pydict(
+    {
+        "id": pa.array(range(100), pa.int64()),
+        "name": pa.array([f"name {i}" for i in range(100)], pa.string()),
+    }
+)
+
+
+class SeparateLogs(ParquetWriter):
+    """A Parquet writer that shares no memory of the log with the other roles.
+
+    Planner and commit process each read what the other one wrote; a benchmark in one process
+    must not save them that.
+    """
+
+    logs: dict[str, EpochLog]
+
+    def log(self, query: str) -> EpochLog:
+        """One for each role."""
+        return self.logs.setdefault(query, _unshared(super().log(query)))
+
+
+def _unshared(log: EpochLog) -> EpochLog:
+    return EpochLog(log._journal)  # noqa: SLF001  the same place, another memory
+
+
+@dataclass
+class Life:
+    """Drives one query's epochs through planner, tasks and committer.
+
+    Attributes:
+        kind: The writer's class.
+        options: As the user would give them.
+        tasks: Tasks of each epoch.
+        query: Its id.
+        epoch: The next epoch.
+        roles: What each long-lived process remembers: its epoch logs.
+    """
+
+    kind: type[TwoPhaseWriter[Any]]
+    options: Mapping[str, str]
+    tasks: int = 1
+    query: str = "0f5e1f6c-7f0c-4c76-8a5a-0f7d7f7f7f7f"
+    epoch: int = 0
+    roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
+
+    def commit(self) -> None:
+        """One epoch, from the planner's check to the committer's publish."""
+        planned = pickle.dumps(self._plan())
+        messages = [self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)]
+        self._publish([pickle.loads(message) for message in messages])
+        self.epoch += 1
+
+    def commits(self, count: int) -> None:
+        """Several epochs."""
+        for _ in range(count):
+            self.commit()
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Number of rows and sum of ids that must be there by now."""
+        batches = self.epoch * self.tasks
+        return batches * BATCH.num_rows, batches * sum(range(BATCH.num_rows))
+
+    def _plan(self) -> tuple[int | None, int | None]:
+        writer = self._writer("planner")
+        writer.check()
+        begin = writer.begin if isinstance(writer, SupportsGenerations) else lambda _: None
+        return begin(self.query), writer.last_committed(self.query)
+
+    def _stage(self, partition: int, plan: tuple[int | None, int | None]) -> bytes:
+        generation, held = plan
+        task = Task(self.query, self.epoch, partition, partition, generation)
+        if held is not None and self.epoch <= held:
+            raise AssertionError(f"epoch {self.epoch} is held already")
+        return pickle.dumps((task, self._writer("executor").stage(iter([BATCH]), task)))
+
+    def _publish(self, messages: list[tuple[Task, Any]]) -> None:
+        writer = self._writer("committer")
+        held = writer.last_committed(self.query)
+        if held is not None and self.epoch <= held:
+            raise AssertionError(f"epoch {self.epoch} is held already")
+        epoch = Epoch(self.query, self.epoch, messages[0][0].generation)
+        writer.publish(epoch, [payload for _, payload in messages if payload is not None])
+
+    def _writer(self, role: str) -> TwoPhaseWriter[Any]:
+        build = partial(self.kind, schema=BATCH.schema, mode=OutputMode.APPEND)
+        writer = build(self.kind.options_type.parse(self.options, "krishiv-bench"))
+        if isinstance(writer, SeparateLogs):
+            writer.logs = self.roles.setdefault(role, {})
+        return writer

@@ -1,0 +1,352 @@
+"""Numbered files on one machine: each created exclusively, found without listing them all.
+
+An entry is a line of JSON, its `Header`, and a body. The header of the newest entry alone says
+which entries are visible and how much they hold together, so an append costs the same whether it
+is the tenth or the millionth, and dropping old entries is one step with the append that drops
+them: their files are removed later, and nobody looks at them any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from krishiv_spark.errors import CommitRejected, KrishivError
+
+__all__ = ["UNBOUNDED", "Bound", "Entry", "Header", "Log", "sweep"]
+
+_DIGITS = 3  # of a folder's or file's name: at most 1000 names in a folder
+_LEVELS = 4
+_SNAPSHOT_ATTEMPTS = 1000
+_ORPHAN_AGE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known about an entry without reading its body.
+
+    Attributes:
+        first: Lowest number that is visible once this entry is the newest.
+        rows: Rows of this entry.
+        size: Bytes of its body.
+        total_rows: Rows of all entries from `first` to this one.
+        total_size: Bytes of their bodies.
+        query: Whose rows they are, where a log has entries of several queries.
+        stream: Whether the rows are not in the body, but in the log of the streaming query.
+    """
+
+    first: int
+    rows: int = 0
+    size: int = 0
+    total_rows: int = 0
+    total_size: int = 0
+    query: str = ""
+    stream: bool = False
+
+    def line(self) -> bytes:
+        """The header as the first line of its file."""
+        return json.dumps(vars(self), separators=(",", ":")).encode() + b"\n"
+
+    def without(self, number: int, old: Header) -> Header:
+        """The header after the oldest visible entry has been dropped."""
+        return replace(
+            self,
+            first=number + 1,
+            total_rows=self.total_rows - old.rows,
+            total_size=self.total_size - old.size,
+        )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much a log may hold; None is no bound.
+
+    Attributes:
+        rows: Most rows.
+        size: Most bytes of bodies.
+        drop_oldest: Whether a full log drops its oldest entries, instead of refusing the new one.
+            The newest entry stays even if it exceeds the bound alone.
+    """
+
+    rows: int | None = None
+    size: int | None = None
+    drop_oldest: bool = False
+
+    def admits(self, rows: int, size: int) -> bool:
+        """Whether so much is within the bound."""
+        return (self.rows is None or rows <= self.rows) and (self.size is None or size <= self.size)
+
+    def refuse(self, rows: int, size: int) -> None:
+        """Raise when so much is beyond the bound and nothing may be dropped for it.
+
+        Raises:
+            CommitRejected: With what to do.
+        """
+        if not self.drop_oldest and not self.admits(rows, size):
+            raise self.full(rows, size)
+
+    def full(self, rows: int, size: int) -> CommitRejected:
+        """The error for a log that has no room."""
+        return CommitRejected(
+            f"the memory result would hold {rows} rows in {size} bytes, but maxRows is "
+            f"{self.rows} and maxBytes {self.size}: raise them, set onFull to 'dropOldest', "
+            "write less, or remove it with memory_clear()"
+        )
+
+
+UNBOUNDED = Bound()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is to be appended.
+
+    Attributes:
+        bodies: The body, in pieces.
+        rows: Rows in it.
+        replaces: Whether it takes the place of all earlier entries.
+        bound: How much the log may hold with it.
+        query: See `Header`.
+        stream: See `Header`.
+    """
+
+    bodies: Sequence[bytes] = ()
+    rows: int = 0
+    replaces: bool = False
+    bound: Bound = field(default=UNBOUNDED)
+    query: str = ""
+    stream: bool = False
+
+    def after(self, number: int, newest: Header | None) -> Header:
+        """The header when the entry follows the newest one, whatever the bound says."""
+        before = newest if newest is not None and not self.replaces else Header(first=number)
+        size = sum(map(len, self.bodies))
+        return Header(
+            before.first,
+            self.rows,
+            size,
+            before.total_rows + self.rows,
+            before.total_size + size,
+            self.query,
+            self.stream,
+        )
+
+
+class Log:
+    """A folder of numbered entries.
+
+    Args:
+        folder: Where the entries are; made with the first one.
+        aside: Folder on the same file system for files that are not visible yet.
+    """
+
+    def __init__(self, folder: str, aside: str) -> None:
+        self.folder = folder
+        self.aside = aside
+
+    def newest(self) -> int | None:
+        """Number of the newest entry; None when there is none."""
+        digits = _newest(self.folder, 1)
+        return None if digits is None else int(digits)
+
+    def next_number(self) -> int:
+        """The number behind the newest."""
+        newest = self.newest()
+        return 0 if newest is None else newest + 1
+
+    def state(self) -> Header | None:
+        """Header of the newest entry; None when there is none."""
+        while (newest := self.newest()) is not None:
+            with contextlib.suppress(FileNotFoundError):  # replaced since: look again
+                return self.header(newest)
+        return None
+
+    def first(self) -> int:
+        """Lowest number that is visible."""
+        state = self.state()
+        return 0 if state is None else state.first
+
+    def header(self, number: int) -> Header:
+        """The header of an entry.
+
+        Raises:
+            FileNotFoundError: If there is no such entry, or no more.
+        """
+        with open(self._path(number), "rb") as file:
+            return Header(**json.loads(file.readline()))
+
+    def read(self, number: int) -> tuple[Header, bytes]:
+        """Header and body of an entry; raises like `header`."""
+        with open(self._path(number), "rb") as file:
+            return Header(**json.loads(file.readline())), file.read()
+
+    def numbers(self, first: int, end: int) -> Iterator[int]:
+        """Numbers of the entries from `first` (inclusive) to `end` (exclusive), ascending."""
+        for digits in _walk(self.folder, 1, "", first):
+            if int(digits) >= end:
+                return
+            yield int(digits)
+
+    def snapshot(self) -> list[tuple[Header, bytes]]:
+        """All visible entries as they were at one moment.
+
+        Raises:
+            KrishivError: If entries are dropped faster than they can be read.
+        """
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            newest = self.newest()
+            if newest is None:
+                return []
+            with contextlib.suppress(FileNotFoundError):
+                first = self.header(newest).first
+                found = [self.read(number) for number in self.numbers(first, newest + 1)]
+                if self.first() == first:
+                    return found
+        raise KrishivError(f"{self.folder} is replaced faster than it can be read: try again")
+
+    def append(self, entry: Entry, mark: str | None = None) -> bool:
+        """Give an entry the next number, whatever other processes append; see `put`."""
+        while True:
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                return self.put(self.next_number(), entry, mark)
+
+    def put(self, number: int, entry: Entry, mark: str | None = None) -> bool:
+        """Add an entry under a number that is above all others.
+
+        Args:
+            number: The number.
+            entry: What it holds.
+            mark: Name in the folder `aside` that stays a second link to the entry.
+
+        Returns:
+            Whether older entries are invisible now, so that `remove_below` has work.
+
+        Raises:
+            FileExistsError: If the number is taken.
+            CommitRejected: If there is no room; nothing has changed.
+        """
+        state = self.state()
+        header = self._fitted(number, entry, entry.after(number, state))
+        aside = f"{self.aside}/{mark or uuid.uuid4().hex}"
+        try:
+            self._write(aside, header, entry.bodies)
+            self._appear(aside, self._path(number))
+        finally:
+            if mark is None:
+                _unlink(aside)
+        return state is not None and header.first > state.first
+
+    def remove_below(self, number: int) -> None:
+        """Remove the files of entries below a number; they are invisible already."""
+        _remove_below(self.folder, 1, "", number)
+
+    def _path(self, number: int) -> str:
+        digits = f"{number:0{_DIGITS * _LEVELS}d}"
+        return "/".join([self.folder, *(digits[i : i + _DIGITS] for i in _SPLITS)])
+
+    def _fitted(self, number: int, entry: Entry, header: Header) -> Header:
+        bound = entry.bound
+        bound.refuse(header.total_rows, header.total_size)
+        if bound.admits(header.total_rows, header.total_size):
+            return header
+        for old in self.numbers(header.first, number):
+            dropped = self.header(old)
+            if dropped.stream:  # a batch job must not take a running query's rows away
+                raise bound.full(header.total_rows, header.total_size)
+            header = header.without(old, dropped)
+            if bound.admits(header.total_rows, header.total_size):
+                break
+        return header
+
+    def _write(self, aside: str, header: Header, bodies: Sequence[bytes]) -> None:
+        try:
+            with open(_created(aside), "wb") as file:
+                file.writelines([header.line(), *bodies])
+        except OSError as error:
+            _unlink(aside)
+            raise CommitRejected(f"no room for {header.size} bytes in {aside}: {error}") from error
+
+    def _appear(self, aside: str, path: str) -> None:
+        """The linearization point: an entry that is whole takes its number, or fails."""
+        try:
+            os.link(aside, path)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            sweep(self.aside)
+            os.link(aside, path)
+
+
+def sweep(aside: str) -> None:
+    """Remove files that a crash left behind before they became visible, an hour later."""
+    limit = time.time() - _ORPHAN_AGE_SECONDS
+    with contextlib.suppress(OSError), os.scandir(aside) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(file.path)  # not file.stat(): it counts no links on Windows
+                if found.st_nlink == 1 and found.st_mtime < limit:
+                    _unlink(file.path)
+
+
+_SPLITS = range(0, _DIGITS * _LEVELS, _DIGITS)
+
+
+def _created(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o600)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def _newest(folder: str, level: int) -> str | None:
+    for name in reversed(_names(folder)):
+        below = "" if level == _LEVELS else _newest(f"{folder}/{name}", level + 1)
+        if below is not None:  # a folder may be empty: made, but nothing linked into it yet
+            return name + below
+    return None
+
+
+def _walk(folder: str, level: int, prefix: str, first: int) -> Iterator[str]:
+    for name in _names(folder):
+        digits = prefix + name
+        if _last(digits) < first:
+            continue
+        if level == _LEVELS:
+            yield digits
+        else:
+            yield from _walk(f"{folder}/{name}", level + 1, digits, first)
+
+
+def _last(digits: str) -> int:
+    """The highest number that begins with some digits."""
+    return int(digits.ljust(_DIGITS * _LEVELS, "9"))
+
+
+def _remove_below(folder: str, level: int, prefix: str, number: int) -> None:
+    for name in _names(folder):
+        digits, path = prefix + name, f"{folder}/{name}"
+        if _last(digits) < number:
+            _unlink(path) if level == _LEVELS else shutil.rmtree(path, ignore_errors=True)
+        else:
+            if level < _LEVELS:
+                _remove_below(path, level + 1, digits, number)
+            return

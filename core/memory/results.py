@@ -1,0 +1,200 @@
+"""Results of queries: the epochs of a streaming query, and what a name means.
+
+A name is a log of its own. A streaming query that takes the name replaces all that was there, a
+batch job appends its rows or replaces. Who owns the name is therefore decided by one exclusive
+creation, and a query that has lost it finds out when it next publishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+
+from krishiv_spark.errors import CommitRejected, Fenced, OptionError
+from krishiv_spark.memory.log import Entry, Header, Log
+from krishiv_spark.memory.store import Store, quoted
+
+__all__ = ["NamedResult", "QueryResult", "forget", "is_name", "result_bodies"]
+
+
+class QueryResult:
+    """The rows of one streaming query, epoch by epoch."""
+
+    def __init__(self, store: Store, query: str) -> None:
+        self.store = store
+        self.query = query
+        self.folder = store.folder("queries", query)
+        self.epochs: Log = store.log("queries", quoted(query), "epochs")
+
+    def publish(self, number: int, entry: Entry, name: str | None) -> None:
+        """Make an epoch visible, under the query's id and under its name.
+
+        Raises:
+            CommitRejected: If the epoch is held already, or there is no room for it.
+            Fenced: If another query or batch job has taken the name.
+        """
+        newest = self.epochs.newest()
+        if newest is not None and number <= newest:
+            raise CommitRejected(f"query {self.query} has published epoch {newest} already")
+        if name is not None:
+            self._hold(NamedResult(self.store, name))
+        if self._put(number, entry):
+            self.epochs.remove_below(self.epochs.first())
+
+    def _put(self, number: int, entry: Entry) -> bool:
+        try:
+            return self.epochs.put(number, entry)
+        except FileExistsError as error:
+            raise CommitRejected(f"epoch {number} of {self.query} is there already") from error
+
+    def _hold(self, name: NamedResult) -> None:
+        mark = f"{self.folder}/as.{quoted(name.name)}"
+        owner = name.owner()
+        if owner != self.query:
+            if os.path.exists(mark):
+                raise Fenced(
+                    f"the memory result {name.name!r} of query {self.query} was taken over by "
+                    f"{owner}: stop one of them, or start this one under another name"
+                )
+            name.take(self.query)
+        if not os.path.exists(mark):
+            name.release_replaced()
+            os.makedirs(self.folder, exist_ok=True)
+            with open(mark, "wb"):
+                pass
+
+
+class NamedResult:
+    """What a name means: a streaming query, batch jobs, or both."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.entries: Log = store.log("names", quoted(name))
+
+    def owner(self) -> str | None:
+        """Id of the query or batch job whose rows come first; None for a name not in use."""
+        state = self.entries.state()
+        if state is None:
+            return None
+        try:
+            return self.entries.header(state.first).query
+        except FileNotFoundError:  # replaced or cleared in this moment
+            return None
+
+    def take(self, query: str) -> None:
+        """Let the name mean a streaming query, and nothing else."""
+        self.entries.append(Entry(replaces=True, query=query, stream=True))
+
+    def add(self, entry: Entry) -> None:
+        """Make the rows of a batch job visible, with its mark: both are links to one file.
+
+        Raises:
+            CommitRejected: If the job has published already, or there is no room.
+        """
+        if self.holds(entry.query):
+            raise CommitRejected(f"{entry.query} has published already")
+        if self.entries.append(entry, mark=quoted(entry.query)):
+            self.release_replaced()
+
+    def holds(self, job: str) -> bool:
+        """Whether the rows of a batch job have become visible."""
+        try:
+            return os.stat(f"{self.store.aside}/{quoted(job)}").st_nlink > 1
+        except FileNotFoundError:
+            return False
+
+    def release_replaced(self) -> None:
+        """Remove what the name does not mean any more; any number of times."""
+        first, owner = self.entries.first(), self.owner()
+        for header in self._headers(first):
+            if header.query != owner:  # it may have taken the name twice
+                self._release(header)
+        self.entries.remove_below(first)
+
+    def remove(self) -> None:
+        """Remove all that the name means, and the traces of queries that have lost it."""
+        for header in self._headers(self.entries.next_number()):
+            self._release(header)
+        shutil.rmtree(self.entries.folder, ignore_errors=True)
+        for query in self.store.known("queries"):
+            folder = self.store.folder("queries", query)
+            _unlink(f"{folder}/as.{quoted(self.name)}")
+            with contextlib.suppress(OSError):  # it has another name, or rows
+                os.rmdir(folder)
+
+    def bodies(self) -> Iterator[bytes]:
+        """The bodies of all entries, oldest first."""
+        for header, body in self.entries.snapshot():
+            if header.stream:
+                yield from _bodies(QueryResult(self.store, header.query).epochs)
+            else:
+                yield body
+
+    def _headers(self, end: int) -> Iterator[Header]:
+        for number in self.entries.numbers(0, end):
+            with contextlib.suppress(FileNotFoundError):  # another process removes it too
+                yield self.entries.header(number)
+
+    def _release(self, header: Header) -> None:
+        if header.stream:
+            epochs = QueryResult(self.store, header.query).epochs
+            shutil.rmtree(epochs.folder, ignore_errors=True)
+        else:
+            _unlink(f"{self.store.aside}/{quoted(header.query)}")
+
+
+def is_name(store: Store, key: str) -> bool:
+    """Whether there is a result under a name."""
+    return os.path.isdir(store.folder("names", key))
+
+
+def _is_query(store: Store, key: str) -> bool:
+    return os.path.isdir(QueryResult(store, key).epochs.folder)
+
+
+def result_bodies(store: Store, key: str) -> list[bytes]:
+    """The bodies of a result, oldest first.
+
+    Args:
+        store: The store.
+        key: A name, or the id of a query.
+
+    Raises:
+        OptionError: If there is none, with those that there are.
+    """
+    if is_name(store, key):
+        return list(NamedResult(store, key).bodies())
+    if _is_query(store, key):
+        return list(_bodies(QueryResult(store, key).epochs))
+    raise _unknown(store, key)
+
+
+def forget(store: Store, key: str) -> None:
+    """Remove a result; raises like `result_bodies`."""
+    if is_name(store, key):
+        NamedResult(store, key).remove()
+    elif _is_query(store, key):
+        shutil.rmtree(store.folder("queries", key), ignore_errors=True)
+    else:
+        raise _unknown(store, key)
+
+
+def _unknown(store: Store, key: str) -> OptionError:
+    queries = [query for query in store.known("queries") if _is_query(store, query)]
+    known = ", ".join(store.known("names") + queries) or "none"
+    return OptionError(
+        f"krishiv-memory: no result {key!r} on this machine; known: {known}. A result begins with "
+        "the first epoch that its query publishes"
+    )
+
+
+def _bodies(log: Log) -> Iterator[bytes]:
+    return (body for _, body in log.snapshot())
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,103 @@
+"""The folder on the driver's machine that holds results and pushes.
+
+aside/                  files that are not visible yet, and the marks of batch jobs
+names/<name>/           log: which query a name means, and the rows of batch jobs
+queries/<id>/epochs/    log: the epochs of a streaming query
+queries/<id>/as.<name>  the query has taken the name
+pushes/<name>/log/      log: what was pushed into a source
+pushes/<name>/schema    the source's schema, as an empty Arrow IPC stream
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from getpass import getuser
+from urllib.parse import quote, unquote
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.memory.log import Log
+
+__all__ = ["Store", "open_store", "quoted"]
+
+_LONGEST_NAME = 200
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  only a folder of the user's own in it is used
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where things are in the store."""
+
+    root: str
+
+    @property
+    def aside(self) -> str:
+        """Folder for files that are not visible yet."""
+        return f"{self.root}/aside"
+
+    def log(self, *parts: str) -> Log:
+        """The log in a folder of the store."""
+        return Log("/".join([self.root, *parts]), self.aside)
+
+    def folder(self, kind: str, name: str) -> str:
+        """The folder of one name or query."""
+        return f"{self.root}/{kind}/{quoted(name)}"
+
+    def known(self, kind: str) -> list[str]:
+        """The names of a kind that are in use, sorted."""
+        try:
+            return sorted(unquote(name) for name in os.listdir(f"{self.root}/{kind}"))
+        except FileNotFoundError:
+            return []
+
+
+def quoted(name: str) -> str:
+    """A name as a file name.
+
+    Raises:
+        OptionError: If it is empty or too long for one.
+    """
+    text = quote(name, safe=" ").replace(".", "%2E")  # "." and ".." are folders already
+    if not 0 < len(text) <= _LONGEST_NAME:
+        raise OptionError(
+            f"krishiv-memory: name {name!r} must have 1 to {_LONGEST_NAME} characters"
+        )
+    return text
+
+
+def open_store() -> Store:
+    """The store of this user on this machine; made when it is not there.
+
+    ``KRISHIV_MEMORY_DIR`` names it; Spark's Python workers see the variable only if it was set
+    before the session started. Otherwise it is in shared memory, or in the folder for temporary
+    files where there is none.
+
+    Raises:
+        OptionError: If the folder belongs to somebody else or cannot be made.
+    """
+    root = os.environ.get("KRISHIV_MEMORY_DIR") or _default_root()
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        _refuse_foreign(root)
+    except OSError as error:
+        raise OptionError(f"KRISHIV_MEMORY_DIR: cannot use {root}: {error}") from error
+    return Store(root)
+
+
+def _default_root() -> str:
+    is_usable = os.path.isdir(_SHARED_MEMORY) and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK)
+    parent = _SHARED_MEMORY if is_usable else tempfile.gettempdir()
+    return os.path.join(parent, f"krishiv-memory-{_user()}")
+
+
+def _user() -> str:
+    return str(os.getuid()) if hasattr(os, "getuid") else getuser()
+
+
+def _refuse_foreign(root: str) -> None:
+    # The parent may be open to everybody, and the name can be guessed.
+    if hasattr(os, "getuid") and os.stat(root, follow_symlinks=False).st_uid != os.getuid():
+        raise OptionError(
+            f"{root} belongs to another user: set KRISHIV_MEMORY_DIR to a folder of your own"
+        )

@@ -1,0 +1,189 @@
+"""What the footer of a Parquet file tells: its schema, its rows, its newest event time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.arrow import plain_schema
+from krishiv_spark.errors import DataLossError, OptionError
+
+__all__ = ["BadFileError", "Footer", "GoneError", "file_schema", "opened", "read_footer"]
+
+# Column chunks are read through a buffer of this size, or a row group of any size would be held
+# in memory as a whole.
+_BUFFER_BYTES = 2**20
+
+_PER_MS = {"milliseconds": 1, "microseconds": 1_000, "nanoseconds": 1_000_000}
+_DAY_MS = 86_400_000
+
+
+class BadFileError(DataLossError):
+    """A file is damaged or no Parquet at all; its rows cannot be had."""
+
+
+class GoneError(DataLossError):
+    """A file that was listed is no longer there, or is no longer what it was."""
+
+
+class Footer(NamedTuple):
+    """The facts that decide about batches and watermarks.
+
+    Attributes:
+        rows: Number of rows.
+        newest_ms: Newest event time, milliseconds since 1970 UTC, rounded down; None when there
+            is none or it is not known.
+        unknown: Why the newest event time is not known; None when it is, or when there is none.
+    """
+
+    rows: int
+    newest_ms: int | None = None
+    unknown: str | None = None
+
+
+@contextmanager
+def opened(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
+
+    Args:
+        path: The file.
+        size: Bytes that it must have, None for any number.
+
+    Raises:
+        GoneError: If it is not there, or has another size than it had when it was listed.
+        BadFileError: If it is damaged.
+        OptionError: If it may not be read.
+    """
+    try:
+        with pa.OSFile(path) as source:
+            _check_size(path, source.size(), size)
+            yield pq.ParquetFile(
+                source,
+                pre_buffer=False,
+                buffer_size=_BUFFER_BYTES,
+                coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
+            )
+    except FileNotFoundError as error:
+        raise GoneError(f"{path} was listed, but is no longer there") from error
+    except PermissionError as error:
+        raise OptionError(f"krishiv-parquet: may not read {path}: {error}") from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk failed, not the file: worth another attempt of the task
+        raise BadFileError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _check_size(path: str, found: int, wanted: int | None) -> None:
+    if wanted is not None and found != wanted:
+        raise GoneError(
+            f"{path} had {wanted} bytes when it was listed and has {found} now: files must be "
+            "complete when they appear in the folder, and must not change afterwards"
+        )
+
+
+def read_footer(path: str, event_time: str | None) -> Footer:
+    """Read the facts of one file; a file that cannot be read counts as one without rows.
+
+    It is the task that reads the file which reports it, and decides whether it is skipped.
+
+    Args:
+        path: The file.
+        event_time: Column to look for the newest time in, None when it is of no interest.
+
+    Raises:
+        OptionError: If the file may not be read.
+    """
+    try:
+        with opened(path) as file:
+            metadata = file.metadata
+            if event_time is None:
+                return Footer(metadata.num_rows)
+            return _timed(metadata, event_time, path)
+    except DataLossError as error:
+        return Footer(0, unknown=str(error))
+
+
+def _timed(metadata: pq.FileMetaData, event_time: str, path: str) -> Footer:
+    index = _column(metadata, event_time)
+    if index is None or not metadata.num_rows:
+        return Footer(metadata.num_rows)
+    unit = _unit(metadata.schema.column(index))
+    if unit is None:
+        kind = metadata.schema.column(index).physical_type
+        return Footer(metadata.num_rows, unknown=f"{path}: {event_time} is stored as {kind}")
+    newest = None
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        statistics = group.column(index).statistics
+        if statistics is not None and statistics.has_min_max:
+            reached = _milliseconds(statistics.max_raw, unit)
+            newest = reached if newest is None else max(newest, reached)
+        elif not _only_nulls(statistics, group.num_rows):
+            return Footer(metadata.num_rows, unknown=f"{path}: no statistics of {event_time}")
+    return Footer(metadata.num_rows, newest)
+
+
+def _only_nulls(statistics: Any, rows: int) -> bool:
+    if statistics is None:
+        return rows == 0
+    return bool(statistics.has_null_count and statistics.null_count == rows)
+
+
+def _column(metadata: pq.FileMetaData, name: str) -> int | None:
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    if name in paths:
+        return paths.index(name)
+    folded = [path.lower() for path in paths]
+    return folded.index(name.lower()) if name.lower() in folded else None
+
+
+def _unit(column: Any) -> str | None:
+    """The unit of a time or date column; None for INT96 and whatever else has no usable order."""
+    logical = json.loads(column.logical_type.to_json())
+    if logical["Type"] == "Date":
+        return "days"
+    return str(logical["timeUnit"]) if logical["Type"] == "Timestamp" else None
+
+
+def _milliseconds(raw: int, unit: str) -> int:
+    return raw * _DAY_MS if unit == "days" else raw // _PER_MS[unit]
+
+
+def file_schema(path: str) -> pa.Schema:
+    """The columns of a file, in types that Spark has; every one may be null.
+
+    Raises:
+        DataLossError: If the file is damaged or gone.
+        OptionError: If it may not be read.
+    """
+    with opened(path) as file:
+        columns = (file.schema.column(i) for i in range(len(file.schema)))
+        physical = (column.physical_type for column in columns)
+        return plain_schema(pa.schema([_field(field, physical) for field in file.schema_arrow]))
+
+
+def _field(field: pa.Field, physical: Iterator[str]) -> pa.Field:
+    return pa.field(field.name, _type(field.type, physical), nullable=True)
+
+
+def _type(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
+    """A type with everything nullable, and INT96 as an instant, as Spark understands it.
+
+    Args:
+        kind: The type, as Arrow reads it.
+        physical: Physical types of the leaf columns that are left, in their order in the file.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return _type(kind.storage_type, physical)
+    if pa.types.is_struct(kind):
+        return pa.struct([_field(kind.field(i), physical) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        key = _type(kind.key_type, physical)
+        return pa.map_(key, _field(kind.item_field, physical))
+    if pa.types.is_nested(kind):
+        return pa.list_(_field(kind.value_field, physical))
+    return pa.timestamp("us", tz="UTC") if next(physical) == "INT96" else kind

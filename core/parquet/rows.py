@@ -1,0 +1,208 @@
+"""From files to rows: byte ranges on the driver, record batches on executors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.arrow import conform
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.parquet.folders import typed
+from krishiv_spark.parquet.footers import BadFileError, GoneError, opened
+
+__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "pack", "read_part"]
+
+_log = logging.getLogger(__name__)
+
+# Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
+_OPEN_COST = 4 * 2**20
+_BATCH_BYTES = 8 * 2**20
+_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """A part of one file: the row groups whose midpoint lies in a range of bytes.
+
+    Attributes:
+        path: Absolute path.
+        start: First byte.
+        end: Byte behind the last one.
+        size: Bytes of the whole file.
+        values: Partition columns and their texts.
+    """
+
+    path: str
+    start: int
+    end: int
+    size: int
+    values: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """What one task reads."""
+
+    ranges: tuple[FileRange, ...]
+
+
+@dataclass(frozen=True)
+class ReadRules:
+    """How files become rows.
+
+    Attributes:
+        schema: What to yield. Columns are found by name, if need be whatever their case; one that
+            a file does not have is null.
+        skip_bad: Whether damaged files are skipped.
+        skip_gone: Whether files that are no longer there are skipped.
+    """
+
+    schema: pa.Schema
+    skip_bad: bool = False
+    skip_gone: bool = False
+
+
+def cut(whole: FileRange, most: int) -> list[FileRange]:
+    """A file in ranges of at most `most` bytes."""
+    starts = range(0, whole.size, most)
+    return [
+        FileRange(whole.path, start, min(start + most, whole.size), whole.size, whole.values)
+        for start in starts
+    ]
+
+
+def pack(ranges: Iterable[FileRange], most: int) -> list[FilePart]:
+    """Ranges in their order, as tasks of about `most` bytes each, opening a file included."""
+    parts: list[list[FileRange]] = []
+    room = 0
+    for piece in ranges:
+        cost = piece.end - piece.start + _OPEN_COST
+        if cost > room or not parts:
+            parts.append([])
+            room = most + _OPEN_COST
+        parts[-1].append(piece)
+        room -= cost
+    return [FilePart(tuple(part)) for part in parts]
+
+
+def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task. Executor; holds about a page of each column and one batch.
+
+    Raises:
+        BadFileError: If a file is damaged, unless such files are skipped; the rows in front of
+            the damage have been yielded then.
+        GoneError: If a file is no longer there or was changed, unless such files are skipped.
+        SchemaError: If a file's columns do not fit.
+    """
+    skipped = 0
+    for piece in part.ranges:
+        try:
+            yield from _read_range(piece, rules.schema)
+        except (BadFileError, GoneError) as error:  # noqa: PERF203  one per file is nothing
+            if not (rules.skip_bad if isinstance(error, BadFileError) else rules.skip_gone):
+                raise _advised(error) from error
+            _log.warning("skipped: %s", error)
+            skipped += 1
+    if skipped:
+        _log.warning("skipped %d of the %d file ranges of a task", skipped, len(part.ranges))
+
+
+def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
+    bad = isinstance(error, BadFileError)
+    option = "'badFiles' = 'skip'" if bad else "'failOnDataLoss' = 'false'"
+    return type(error)(f"{error}; the option {option} goes on without it")
+
+
+def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with opened(piece.path, piece.size) as file:
+        shape = _Shape.of(schema, file.schema_arrow.names, piece)
+        columns = sorted(set(shape.columns.values()))
+        for index in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(index)
+            if group.num_rows and piece.start <= _midpoint(group, piece.size) < piece.end:
+                size = _batch_rows(group, columns)
+                for batch in file.iter_batches(size, [index], columns, use_threads=False):
+                    yield shape.fit(batch)
+
+
+def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
+    """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    start = chunks[0].data_page_offset
+    if chunks[0].has_dictionary_page:
+        start = min(start, chunks[0].dictionary_page_offset)
+    middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
+    return min(middle, size - 1)  # in some range, whatever the footer says
+
+
+def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """How many rows make a batch of a moderate size."""
+    wanted = set(columns)
+    chunks = (group.column(i) for i in range(group.num_columns))
+    size = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted
+    )
+    per_row: int = max(1, size // group.num_rows)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How the batches of one file become those that are wanted."""
+
+    path: str
+    schema: pa.Schema
+    columns: Mapping[str, str]
+    constants: Mapping[str, pa.Scalar]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, names: Sequence[str], piece: FileRange) -> _Shape:
+        values = dict(piece.values)
+        constants = {
+            name: typed(values[folder], schema.field(name), piece.path)
+            for name, folder in _matches(schema.names, values).items()
+        }
+        stored = [name for name in schema.names if name not in constants]
+        columns = _matches(stored, names)
+        return cls(piece.path, schema, columns, constants)
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """One batch of the file in the schema that is wanted."""
+        arrays = [self._array(field, batch) for field in self.schema]
+        try:
+            # Built without the schema, whose types `conform` casts to.
+            rows = pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+            return conform(rows, self.schema)
+        except SchemaError as error:
+            raise SchemaError(f"{self.path}: {error}") from error
+
+    def _array(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
+        if field.name in self.constants:
+            array = pa.repeat(self.constants[field.name], batch.num_rows)
+        elif field.name in self.columns:
+            array = _unwrapped(batch.column(self.columns[field.name]))
+        else:
+            array = pa.nulls(batch.num_rows, field.type)
+        if array.null_count and not field.nullable:
+            raise SchemaError(f"{self.path}: column {field.name!r} is NOT NULL, but has nulls")
+        return array
+
+
+def _matches(wanted: Iterable[str], names: Collection[str]) -> dict[str, str]:
+    """For each wanted name the one that is meant by it: the same, or else the same in any case."""
+    folded = {name.lower(): name for name in names}
+    return {
+        name: name if name in names else folded[name.lower()]
+        for name in wanted
+        if name.lower() in folded
+    }
+
+
+def _unwrapped(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array

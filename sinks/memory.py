@@ -1,0 +1,107 @@
+"""``krishiv-memory`` as a sink: exactly once, into a store on the driver's machine.
+
+Tasks send their rows to the driver as Arrow; an epoch is true when its file takes its number
+(`krishiv_spark.memory.log.Log`). The unit of parallelism is Spark's task; all rows pass through
+the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.memory.log import Bound, Entry
+from krishiv_spark.memory.results import NamedResult, QueryResult
+from krishiv_spark.memory.rows import Rows, encode
+from krishiv_spark.memory.store import Store, open_store, quoted
+from krishiv_spark.options import ByteSize, Options
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task, TwoPhaseWriter
+
+__all__ = ["MemorySinkOptions", "MemoryWriter"]
+
+
+class MemorySinkOptions(Options):
+    """Options of the sink. The result has a name, or is found by the query's id."""
+
+    name: str | None = Field(default=None, description="Name of the result.")
+    path: str | None = Field(
+        default=None, description="The same, as given to `start()` or `save()`."
+    )
+    query_name: str | None = Field(
+        default=None, description="The same, as given to Spark's `queryName()`."
+    )
+    max_rows: int | None = Field(default=None, gt=0, description="Most rows that the result holds.")
+    max_bytes: ByteSize = Field(
+        default=2**30, gt=0, description="Most bytes that it holds, compressed as it is stored."
+    )
+    on_full: Literal["error", "dropOldest"] = Field(
+        default="error",
+        description="A full result refuses the next epoch, or drops whole epochs, oldest first; "
+        "the newest one always stays.",
+    )
+
+    def result_name(self) -> str | None:
+        """The name of the result, None for one that is found by the query's id only."""
+        return self.name or self.path or self.query_name
+
+    def bound(self) -> Bound:
+        """How much the result may hold."""
+        return Bound(self.max_rows, self.max_bytes, self.on_full == "dropOldest")
+
+
+class MemoryWriter(TwoPhaseWriter[Rows]):
+    """Rows in the driver's store, as Arrow."""
+
+    options_type = MemorySinkOptions
+    options: MemorySinkOptions
+
+    def check(self) -> None:
+        """Planner: the store can be used, and a batch job has a name to write to."""
+        open_store()
+        name = self.options.result_name()
+        if name is not None:
+            quoted(name)
+        elif not self.streaming:
+            raise OptionError(
+                "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
+            )
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Rows:
+        """Executor: the rows travel in the value. Never None: an empty result has a schema."""
+        del task
+        return encode(batches, self.schema, self.options.bound().refuse)
+
+    def last_committed(self, query: str) -> int | None:
+        """Driver: the newest epoch that has a number in the store."""
+        if self.streaming:
+            return QueryResult(open_store(), query).epochs.newest()
+        return 0 if self._named(open_store()).holds(query) else None
+
+    def publish(self, epoch: Epoch, staged: Sequence[Rows]) -> None:
+        """Driver: one file takes the epoch's number, whole."""
+        entry, store = self._entry(staged, epoch.query), open_store()
+        if self.streaming:
+            name = self.options.result_name()
+            QueryResult(store, epoch.query).publish(epoch.number, entry, name)
+        else:
+            self._named(store).add(entry)
+
+    def discard(self, staged: Sequence[Rows]) -> None:
+        """Nothing is stored before `publish`."""
+
+    def _named(self, store: Store) -> NamedResult:
+        return NamedResult(store, self.options.result_name() or "")
+
+    def _entry(self, staged: Sequence[Rows], query: str) -> Entry:
+        rows = staged or [encode([], self.schema)]
+        return Entry(
+            bodies=[part.body for part in rows],
+            rows=sum(part.count for part in rows),
+            replaces=self.mode is OutputMode.REPLACE,
+            bound=self.options.bound(),
+            query=query,
+        )

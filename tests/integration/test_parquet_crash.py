@@ -1,0 +1,82 @@
+"""A stream from Parquet to Parquet whose driver is killed at random moments."""
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from drivers import Driver
+from tables import epoch_of, logged_epoch, look, make_input, visible_names
+
+KILLS = 30
+LOOKS = 1_000
+FILES, ROWS = 240, 50
+
+
+class Looker:
+    """Looks at a table again and again while its writer is being killed."""
+
+    def __init__(self, table: Path) -> None:
+        self.looks = 0
+        self.problems: list[str] = []
+        self._table = table
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Looker":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            self.once()
+
+    def once(self) -> None:
+        names = visible_names(self._table)
+        held = logged_epoch(self._table)
+        rows, distinct, _ = look(self._table)
+        self.looks += 1
+        if rows != distinct:
+            self.problems.append(f"look {self.looks}: {rows} rows, {distinct} distinct")
+        stray = [name for name in names if epoch_of(name) > held]
+        if stray:
+            self.problems.append(f"look {self.looks}: {stray} visible, epoch {held} is logged")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, object]:
+    make_input(tmp_path / "in", FILES, ROWS)
+    return {
+        "source": str(tmp_path / "in"),
+        "table": str(tmp_path / "out"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+
+
+def assert_exact(table: Path) -> None:
+    total = FILES * ROWS
+    assert look(table) == (total, total, total * (total - 1) // 2)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_thirty_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    table = tmp_path / "out"
+    with Looker(table) as looker:
+        for _ in range(KILLS):
+            with Driver("stream_copy.py", job) as driver:
+                driver.wait_for("STARTED")
+                driver.outlives(moments.uniform(0.0, 4.0))
+        with Driver("stream_copy.py", job) as driver:
+            driver.wait_for("DONE", timeout=180)
+        while looker.looks < LOOKS:
+            looker.once()
+    assert not looker.problems, looker.problems[:5]
+    assert_exact(table)

@@ -1,0 +1,62 @@
+"""A driver whose tasks fail, stall or are run twice, as a test asks for.
+
+    python faulty_stream.py '{"source": ..., "table": ..., "checkpoint": ..., "fault": ...}'
+
+The fault hits partition 0: "fail" raises in its first attempt, after half of its rows; "stall"
+keeps the first attempt busy until the file `release` exists; "none" does nothing.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from stream_copy import session
+
+
+def faulty(fault: str, release: str):
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        hit = context.partitionId() == 0 and context.attemptNumber() == 0
+        for batch in batches:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            if hit and fault == "fail":
+                raise RuntimeError("this attempt was told to fail")
+            Path(f"{release}.stalled").touch()
+            while hit and fault == "stall" and not Path(release).exists():
+                time.sleep(0.05)
+            yield batch.slice(half)
+
+    return apply
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(job)
+    source = spark.readStream.schema("id long, amount long, day string").format("parquet")
+    rows = source.option("maxFilesPerTrigger", 4).load(job["source"]).repartition(3)
+    query = (
+        rows.mapInArrow(faulty(job["fault"], job.get("release", "")), rows.schema)
+        .writeStream.format("krishiv-parquet")
+        .option("checkpointLocation", job["checkpoint"])
+        .option("partitionBy", "day")
+        .start(job["table"])
+    )
+    print("STARTED", flush=True)
+    try:
+        query.processAllAvailable()
+        print("DONE", flush=True)
+    except Exception as error:
+        print("FAILED", " ".join(str(error).split()), flush=True)
+    if job.get("stop"):
+        query.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""A driver that a test starts, kills and starts again: copies a folder of Parquet files as a stream.
+
+    python stream_copy.py '{"source": ..., "table": ..., "checkpoint": ..., ...}'
+
+Prints STARTED when the query runs and DONE when everything that was there has been copied.
+"""
+
+import json
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def session(job: dict[str, object]) -> SparkSession:
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "700m")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.worker.faulthandler.enabled", "false")
+    )
+    for key, value in job.get("conf", {}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(job)
+    rows = (
+        spark.readStream.format("krishiv-parquet")
+        .option("maxFilesPerTrigger", job.get("files", 3))
+        .options(**job.get("source_options", {}))
+        .load(job["source"])
+        .repartition(job.get("tasks", 3))
+    )
+    query = (
+        rows.writeStream.format("krishiv-parquet")
+        .option("checkpointLocation", job["checkpoint"])
+        .options(**job.get("sink_options", {"partitionBy": "day"}))
+        .trigger(processingTime="0 seconds")
+        .start(job["table"])
+    )
+    print("STARTED", flush=True)
+    query.processAllAvailable()
+    query.stop()
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main()

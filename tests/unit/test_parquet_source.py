@@ -1,0 +1,522 @@
+"""Which files a stream reads, and in what batches."""
+
+import os
+import pickle
+import string
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krishiv_spark.errors import OffsetError, OptionError
+from krishiv_spark.offsets import Start
+from krishiv_spark.parquet import progress
+from krishiv_spark.parquet.layout import DataFile
+from krishiv_spark.parquet.listing import FoundFile, Place, find_files
+from krishiv_spark.parquet.seen import HOUR_NS, Seen, file_id
+from krishiv_spark.parquet.units import Unit, in_order
+from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+
+DAY_NS = 24 * HOUR_NS
+NOON = 1_700_000_000_000_000_000
+SCHEMA = pa.schema([("n", pa.int64())])
+FIRST = ParquetOffset()
+
+
+def reader(path, *, schema=SCHEMA, streaming=True, **options):
+    given = {"path": str(path), **{key: str(value) for key, value in options.items()}}
+    parsed = ParquetSourceOptions.parse(given, "krishiv-parquet")
+    return ParquetReader(parsed, schema, streaming=streaming)
+
+
+def put(folder, name, rows=(1,), *, at=NOON):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), path)
+    os.utime(path, ns=(at, at))
+    return path
+
+
+def names(offset):
+    return [file.path for file in offset.files]
+
+
+def rows(source, start, end):
+    parts = source.plan(start, end)
+    return sorted(n for part in parts for batch in source.read(part) for n in batch["n"].to_pylist())
+
+
+def batches(source, start=FIRST, limit=UNLIMITED):
+    """File names of batch after batch, until nothing is left."""
+    found = []
+    while (end := source.latest(start, limit)) != start:
+        found.append(names(end))
+        start = ParquetOffset.from_json(end.to_json())
+    return found
+
+
+def sink_file(epoch, partition=0, tag="a" * 12):
+    return str(DataFile(epoch, partition, 0, tag, f"{epoch:06x}{partition:06x}"))
+
+
+# --- offsets
+
+
+def test_the_text_of_an_offset_never_changes():
+    offset = ParquetOffset(
+        files=(FoundFile("day=2013-01-01/a.parquet", 12, NOON),),
+        seen=dict(Seen.load({}).adding([FoundFile("a.parquet", 1, NOON)], None).packed),
+        floor=NOON - 7 * DAY_NS,
+        epochs={"0123456789ab": 4},
+    )
+    assert offset.to_json() == (
+        '{"epochs":{"0123456789ab":4},'
+        '"files":[["day=2013-01-01/a.parquet",12,1700000000000000000]],'
+        '"floor":1699395200000000000,"kind":"parquet",'
+        '"seen":{"472222":"JBWpC5p2e3Q="},"v":1}'
+    )
+    assert ParquetOffset.from_json(offset.to_json()) == offset
+    assert FIRST.to_json() == '{"epochs":{},"files":[],"kind":"parquet","seen":{},"v":1}'
+
+
+found_files = st.builds(
+    FoundFile,
+    st.text(string.ascii_letters + "/=é", min_size=1, max_size=12),
+    st.integers(0, 2**40),
+    st.integers(-DAY_NS, 40 * DAY_NS),
+)
+
+
+@given(st.lists(found_files), st.none() | st.integers(0, 2**62), st.dictionaries(st.text(), st.integers()))
+def test_an_offset_survives_its_text(files, floor, epochs):
+    seen = Seen.load({}).adding(files, floor)
+    offset = ParquetOffset(files=tuple(files), seen=dict(seen.packed), floor=floor, epochs=epochs)
+    assert ParquetOffset.from_json(offset.to_json()) == offset
+
+
+@given(st.lists(st.lists(found_files)), st.integers(0, 40 * DAY_NS))
+def test_the_set_of_read_files_is_exact_and_has_one_text(rounds, floor):
+    step = once = Seen.load({})
+    for files in rounds:
+        step = step.adding(files, None)
+    everything = [file for files in rounds for file in files]
+    once = once.adding(reversed(everything), None)
+    assert step == once == Seen.load(step.packed)
+    assert step.ids == {file_id(file.path) for file in everything}
+    kept = step.adding([], floor)
+    assert kept == Seen.load(kept.packed)
+    assert all(file.path in kept for file in everything if file.modified_ns >= floor)
+    assert all((int(hour) + 1) * HOUR_NS > floor for hour in kept.packed)
+
+
+def test_ids_do_not_depend_on_the_process():
+    code = "from krishiv_spark.parquet.seen import *; print(file_id('day=1/\\u00e9.parquet'))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert printed == {f"{file_id('day=1/é.parquet')}\n".encode()}
+
+
+@pytest.mark.parametrize("text", ["AAAA", "not base64", "AAAAAAAAAAA"])
+def test_a_damaged_set_is_named(text):
+    with pytest.raises(OffsetError, match="seen"):
+        Seen.load({"1": text})
+
+
+def test_the_text_does_not_depend_on_the_order_of_the_folder(tmp_path):
+    for name in ("b", "c", "a"):
+        put(tmp_path, f"{name}.parquet")
+    one = reader(tmp_path).latest(FIRST, UNLIMITED)
+    (tmp_path / "b.parquet").rename(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "b.parquet")
+    assert reader(tmp_path).latest(FIRST, UNLIMITED).to_json() == one.to_json()
+
+
+# --- what is read, and when
+
+
+def test_oldest_files_come_first_and_equal_times_by_path(tmp_path):
+    put(tmp_path, "c.parquet", at=NOON)
+    put(tmp_path, "a.parquet", at=NOON)
+    put(tmp_path, "z.parquet", at=NOON - 1)
+    found = batches(reader(tmp_path), limit=Limit(files=2))
+    assert found == [["z.parquet", "a.parquet"], ["c.parquet"]]
+
+
+def test_newest_files_come_first_on_demand_whatever_their_age(tmp_path):
+    for day in range(4):
+        put(tmp_path, f"{day}.parquet", at=NOON - 100 * day * DAY_NS)
+    found = batches(reader(tmp_path, latestFirst="true"), limit=Limit(files=3))
+    assert found == [["0.parquet", "1.parquet", "2.parquet"], ["3.parquet"]]
+
+
+def test_nothing_new_is_no_batch(tmp_path):
+    put(tmp_path, "a.parquet")
+    source = reader(tmp_path)
+    end = source.latest(FIRST, UNLIMITED)
+    assert source.latest(end, UNLIMITED).to_json() == end.to_json()
+    assert source.plan(end, end) == []
+
+
+def test_a_replay_reads_the_same_rows_when_files_came_and_went(tmp_path):
+    old, kept = put(tmp_path, "old.parquet", [1]), put(tmp_path, "kept.parquet", [2], at=NOON + 1)
+    source = reader(tmp_path)
+    first = source.latest(FIRST, UNLIMITED)
+    second = source.latest(first, UNLIMITED)
+    assert second == first
+    put(tmp_path, "new.parquet", [3], at=NOON - 1)
+    second = source.latest(first, UNLIMITED)
+    put(tmp_path, "newer.parquet", [4])
+    old.unlink()
+    kept.unlink()
+    again = reader(tmp_path)
+    assert again.plan(first, second) == source.plan(first, second)
+    assert rows(again, first, second) == [3]
+    assert batches(reader(tmp_path), second) == [["newer.parquet"]]
+
+
+def test_a_late_file_with_an_older_time_is_read_unless_it_is_too_old(tmp_path):
+    put(tmp_path, "a.parquet")
+    source = reader(tmp_path, maxFileAge="7d")
+    end = source.latest(FIRST, UNLIMITED)
+    put(tmp_path, "late.parquet", at=NOON - 7 * DAY_NS)
+    put(tmp_path, "too-late.parquet", at=NOON - 7 * DAY_NS - 1)
+    assert batches(source, end) == batches(reader(tmp_path), end) == [["late.parquet"]]
+
+
+def test_a_backlog_is_never_too_old(tmp_path):
+    for day in range(5):
+        put(tmp_path, f"{day}.parquet", at=NOON + 100 * day * DAY_NS)
+    found = batches(reader(tmp_path), limit=Limit(files=2))
+    assert sum(found, []) == [f"{day}.parquet" for day in range(5)]
+
+
+def test_old_files_leave_the_offset_and_are_not_read_again(tmp_path):
+    source, end = reader(tmp_path, maxFileAge="1d"), FIRST
+    for day in range(6):
+        put(tmp_path, f"{day}.parquet", at=NOON + day * DAY_NS)
+        end = source.latest(end, UNLIMITED)
+        assert names(end) == [f"{day}.parquet"]
+    assert len(end.seen) == 2
+    assert source.latest(end, UNLIMITED) == end
+    assert reader(tmp_path).latest(end, UNLIMITED) == end
+
+
+def test_a_rewritten_file_is_not_read_again(tmp_path):
+    put(tmp_path, "a.parquet")
+    end = reader(tmp_path).latest(FIRST, UNLIMITED)
+    put(tmp_path, "a.parquet", [7, 8], at=NOON + DAY_NS)
+    assert reader(tmp_path).latest(end, UNLIMITED) == end
+
+
+def test_an_empty_file_waits_until_it_is_written(tmp_path):
+    (tmp_path / "a.parquet").touch()
+    source = reader(tmp_path)
+    assert source.latest(FIRST, UNLIMITED) == FIRST
+    put(tmp_path, "a.parquet")
+    assert names(source.latest(FIRST, UNLIMITED)) == ["a.parquet"]
+
+
+def test_a_reader_can_be_asked_about_earlier_positions(tmp_path):
+    source = reader(tmp_path)
+    ends = [FIRST]
+    for day in range(3):
+        put(tmp_path, f"{day}.parquet", at=NOON + day)
+        ends.append(source.latest(ends[-1], UNLIMITED))
+    assert batches(source, ends[1]) == [["1.parquet", "2.parquet"]]
+    assert batches(source, ends[3]) == []
+    assert batches(source, FIRST, Limit(files=2)) == [["0.parquet", "1.parquet"], ["2.parquet"]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=12))
+def test_every_file_is_read_exactly_once_however_late_it_comes(tmp_path_factory, arrivals):
+    folder = tmp_path_factory.mktemp("arrivals")
+    source, end, read = reader(folder, maxFileAge="40d"), FIRST, []
+    for number, (day, limit) in enumerate(arrivals):
+        path = folder / f"{number}.parquet"
+        path.write_bytes(b"x")
+        os.utime(path, ns=(NOON + day * DAY_NS, NOON + day * DAY_NS))
+        if number % 3 == 1:
+            source = reader(folder, maxFileAge="40d")
+        end = ParquetOffset.from_json(source.latest(end, Limit(files=limit)).to_json())
+        read += names(end)[: limit if names(end) else 0]
+    left = sum(batches(source, end), [])
+    seen = {f"{number}.parquet" for number in range(len(arrivals))}
+    assert set(read) | set(left) == seen
+    assert not set(read) & set(left)
+
+
+# --- limits
+
+
+def test_limits_on_bytes_and_rows_take_at_least_one_file(tmp_path):
+    for number in range(4):
+        path = put(tmp_path, f"{number}.parquet", range(10), at=NOON + number)
+    size = path.stat().st_size
+    pairs = [["0.parquet", "1.parquet"], ["2.parquet", "3.parquet"]]
+    singles = [[f"{number}.parquet"] for number in range(4)]
+    assert batches(reader(tmp_path), limit=Limit(bytes=2 * size)) == pairs
+    assert batches(reader(tmp_path), limit=Limit(bytes=1)) == singles
+    assert batches(reader(tmp_path), limit=Limit(rows=29)) == pairs
+    assert batches(reader(tmp_path), limit=Limit(rows=1)) == singles
+    assert batches(reader(tmp_path), limit=Limit(rows=100, files=3, bytes=2 * size)) == pairs
+
+
+def test_options_become_limits_and_files_have_a_default(tmp_path):
+    assert reader(tmp_path).options.limit() == Limit(files=10_000)
+    source = reader(tmp_path, maxFilesPerTrigger=5, maxRowsPerTrigger=7, maxBytesPerTrigger="1k")
+    assert source.options.limit() == Limit(rows=7, files=5, bytes=1024)
+
+
+def test_a_batch_read_takes_everything(tmp_path):
+    for day in range(3):
+        put(tmp_path, f"{day}.parquet", [day], at=NOON + 50 * day * DAY_NS)
+    source = reader(tmp_path, streaming=False, maxFilesPerTrigger=1)
+    start = source.initial()
+    assert rows(source, start, source.latest(start, UNLIMITED)) == [0, 1, 2]
+
+
+# --- abilities
+
+
+def test_a_start_at_the_newest_file_skips_what_is_there(tmp_path):
+    put(tmp_path, "old.parquet", at=NOON - 30 * DAY_NS)
+    put(tmp_path, "a.parquet")
+    source = reader(tmp_path, startingOffsets="latest")
+    assert source.initial() == Start(at="latest")
+    end = source.resolve(source.initial())
+    assert end.files == ()
+    assert source.latest(end, UNLIMITED) == end
+    put(tmp_path, "b.parquet", at=NOON - DAY_NS)
+    assert batches(reader(tmp_path), end) == [["b.parquet"]]
+
+
+def test_a_batch_read_cannot_start_at_the_newest_file(tmp_path):
+    with pytest.raises(OptionError, match="startingOffsets"):
+        reader(tmp_path, streaming=False, startingOffsets="latest").initial()
+
+
+def test_a_frozen_reader_sees_nothing_newer(tmp_path):
+    for number in range(3):
+        put(tmp_path, f"{number}.parquet", at=NOON + number)
+    source = reader(tmp_path)
+    source.freeze()
+    put(tmp_path, "later.parquet", at=NOON - 1)
+    found = batches(source, limit=Limit(files=2))
+    assert found == [["0.parquet", "1.parquet"], ["2.parquet"]]
+
+
+def test_the_backlog_is_what_the_batch_leaves(tmp_path):
+    for number in range(3):
+        path = put(tmp_path, f"{number}.parquet", at=NOON + number * 1_000_000)
+    source = reader(tmp_path)
+    end = source.latest(FIRST, Limit(files=1))
+    assert source.backlog() == {
+        "files_waiting": 2,
+        "bytes_waiting": 2 * path.stat().st_size,
+        "newest_modified_ms": NOON // 1_000_000 + 2,
+    }
+    source.latest(end, UNLIMITED)
+    assert source.backlog()["files_waiting"] == 0
+
+
+def test_a_pickled_reader_carries_no_memory_of_files(tmp_path):
+    source = reader(tmp_path)
+    empty = len(pickle.dumps(source))
+    for number in range(50):
+        put(tmp_path, f"{number}.parquet")
+    source.freeze()
+    end = source.latest(FIRST, UNLIMITED)
+    source.latest(end, UNLIMITED)
+    assert len(pickle.dumps(source)) < empty + 200  # the backlog
+
+
+# --- epochs of our sink
+
+
+@pytest.fixture
+def visible(monkeypatch):
+    """Which epochs are wholly visible, as the epoch logs would say."""
+    epochs = {}
+    monkeypatch.setattr(progress, "visible_epochs", lambda _table: dict(epochs))
+    return epochs
+
+
+def test_epochs_are_read_whole_in_order_and_only_when_visible(tmp_path, visible):
+    tag = "a" * 12
+    for epoch in (0, 1, 2):
+        for partition in (0, 1):
+            put(tmp_path, f"p={partition}/{sink_file(epoch, partition)}", at=NOON - epoch)
+    visible[tag] = 1
+    source = reader(tmp_path)
+    first = source.latest(FIRST, Limit(files=1))
+    assert names(first) == [f"p={p}/{sink_file(0, p)}" for p in (0, 1)]
+    second = source.latest(first, UNLIMITED)
+    assert names(second) == [f"p={p}/{sink_file(1, p)}" for p in (0, 1)]
+    assert (second.epochs, second.seen) == ({tag: 1}, {})
+    assert source.latest(second, UNLIMITED) == second
+    visible[tag] = 2
+    assert len(names(source.latest(second, UNLIMITED))) == 2
+    assert len(names(reader(tmp_path).latest(second, UNLIMITED))) == 2
+
+
+def test_an_epoch_that_was_staged_long_ago_is_not_too_old(tmp_path, visible):
+    tag = "a" * 12
+    visible[tag] = -1
+    put(tmp_path, "a.parquet")
+    put(tmp_path, sink_file(0), at=NOON - 30 * DAY_NS)
+    end = reader(tmp_path).latest(FIRST, UNLIMITED)
+    assert names(end) == ["a.parquet"]
+    visible[tag] = 0
+    assert batches(reader(tmp_path), end) == [[sink_file(0)]]
+
+
+def test_files_of_a_query_without_a_log_are_files_like_any_other(tmp_path, visible):
+    put(tmp_path, sink_file(0, 0, "b" * 12), at=NOON)
+    put(tmp_path, sink_file(0, 1, "b" * 12), at=NOON + 1)
+    end = reader(tmp_path).latest(FIRST, Limit(files=1))
+    assert names(end) == [sink_file(0, 0, "b" * 12)]
+    assert end.epochs == visible == {}
+    assert batches(reader(tmp_path), end) == [[sink_file(0, 1, "b" * 12)]]
+
+
+def test_a_log_that_is_removed_makes_nothing_new(tmp_path, visible):
+    visible["a" * 12] = 0
+    put(tmp_path, sink_file(0))
+    source = reader(tmp_path)
+    end = source.latest(FIRST, UNLIMITED)
+    visible.clear()
+    assert source.latest(end, UNLIMITED) == end
+    assert reader(tmp_path).latest(end, UNLIMITED) == end
+
+
+def test_a_query_that_begins_during_the_listing_waits(tmp_path, monkeypatch):
+    answers = iter([{}, {"a" * 12: 0}])
+    monkeypatch.setattr(progress, "visible_epochs", lambda _table: next(answers))
+    put(tmp_path, sink_file(0))
+    assert reader(tmp_path).latest(FIRST, UNLIMITED) == FIRST
+
+
+def test_epochs_that_become_visible_during_the_listing_wait(tmp_path, monkeypatch):
+    put(tmp_path, sink_file(0))
+
+    def publishes(_table):
+        put(tmp_path, sink_file(1))  # renamed and logged as soon as the answer was given
+        return {"a" * 12: 0}
+
+    monkeypatch.setattr(progress, "visible_epochs", publishes)
+    assert batches(reader(tmp_path)) == [[sink_file(0)]]
+
+
+def test_a_start_at_the_newest_epoch_waits_for_the_next(tmp_path, visible):
+    tag = "a" * 12
+    visible[tag] = 1
+    for epoch in range(3):
+        put(tmp_path, sink_file(epoch))
+    end = reader(tmp_path).resolve(Start(at="latest"))
+    assert end.epochs == {tag: 1}
+    visible[tag] = 2
+    assert batches(reader(tmp_path), end) == [[sink_file(2)]]
+
+
+epochs = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.integers(0, 9)),
+    unique_by=lambda triple: triple[:2],
+)
+
+
+@given(epochs, st.booleans())
+def test_epochs_keep_their_order_whatever_their_times(triples, newest_first):
+    found = [
+        Unit((FoundFile(f"{tag}{epoch}", 1, at),), (tag, epoch)) for tag, epoch, at in triples
+    ]
+    ordered = [unit.origin for unit in in_order(found, newest_first=newest_first)]
+    for tag in "ab":
+        own = [epoch for name, epoch in ordered if name == tag]
+        assert own == sorted(own)
+    assert sorted(ordered) == sorted(unit.origin for unit in found)
+
+
+# --- places
+
+
+def listed(path, **options):
+    place = Place.of(str(path))
+    found = find_files(place, **options)
+    assert all(os.path.isfile(place.absolute(file.path)) for file in found)
+    return sorted(file.path for file in found)
+
+
+def test_hidden_names_and_other_extensions_are_left_out(tmp_path):
+    for name in ("a.parquet", "_b.parquet", ".c.parquet", "d.txt", "_krishiv/x/e.parquet"):
+        put(tmp_path, name)
+    put(tmp_path, "_day=1/f.parquet")
+    put(tmp_path, "day=1/_tmp/g.parquet")
+    assert listed(tmp_path) == ["_day=1/f.parquet", "a.parquet"]
+
+
+def test_folders_are_walked_when_they_are_partitions_or_on_demand(tmp_path):
+    for name in ("a.parquet", "x=1/y=2/b.parquet", "sub/c.parquet", "x=1/sub/d.parquet"):
+        put(tmp_path, name)
+    assert listed(tmp_path) == ["a.parquet", "x=1/y=2/b.parquet"]
+    everything = ["a.parquet", "sub/c.parquet", "x=1/sub/d.parquet", "x=1/y=2/b.parquet"]
+    assert listed(tmp_path, recursive=True) == everything
+
+
+def test_a_file_or_url_may_be_named(tmp_path):
+    path = put(tmp_path, "a.data", [5])
+    assert rows(reader(path), FIRST, reader(path).latest(FIRST, UNLIMITED)) == [5]
+    assert Place.of(f"file:{tmp_path}") == Place.of(f"file://{tmp_path}") == Place(str(tmp_path))
+
+
+def test_globs_match_files_and_folders(tmp_path):
+    for name in ("x1/a.parquet", "x2/day=3/b.parquet", "y1/c.parquet", "_x/d.parquet", "e.parq"):
+        put(tmp_path, name)
+    assert listed(tmp_path / "x*") == ["x1/a.parquet", "x2/day=3/b.parquet"]
+    assert listed(tmp_path / "{x1,y1}" / "*.parquet") == ["x1/a.parquet", "y1/c.parquet"]
+    assert listed(tmp_path / "*") == ["x1/a.parquet", "x2/day=3/b.parquet", "y1/c.parquet"]
+    assert listed(tmp_path / "*.parq") == ["e.parq"]
+    assert listed(tmp_path / "[xy]?" / "?.parquet") == ["x1/a.parquet", "y1/c.parquet"]
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path):
+    for path in (tmp_path / "nowhere", tmp_path / "nowhere" / "*.parquet"):
+        with pytest.raises(OptionError, match="nowhere"):
+            reader(path).latest(FIRST, UNLIMITED)
+
+
+def test_other_file_systems_are_refused():
+    with pytest.raises(OptionError, match="s3a"):
+        reader("s3a://bucket/table")
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read everything
+    with pytest.raises(OptionError, match=tmp_path.name):
+        reader(tmp_path).latest(FIRST, UNLIMITED)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.parquet")).write_bytes(b"x")
+    with pytest.raises(OptionError, match="UTF-8"):
+        reader(tmp_path).latest(FIRST, UNLIMITED)
+
+
+def test_files_that_vanish_during_the_listing_are_left_out(tmp_path):
+    put(tmp_path, "a.parquet")
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "nowhere")
+    assert listed(tmp_path) == ["a.parquet"]
