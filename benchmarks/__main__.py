@@ -33,8 +33,14 @@ _console = Console()
 @click.option("--json", "to", type=click.Path(path_type=Path), help="Write the figures there.")
 @click.option("--folder", default="/tmp", type=click.Path(exists=True, path_type=Path))
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
-def main(
-    only: tuple[str, ...], *, quick: bool, profile: bool, to: Path | None, folder: Path, listed: bool
+def main(  # noqa: PLR0913  one for each option
+    only: tuple[str, ...],
+    *,
+    quick: bool,
+    profile: bool,
+    to: Path | None,
+    folder: Path,
+    listed: bool,
 ) -> None:
     """Measure, verify what was written, and compare with the goals."""
     chosen = _chosen(only)
@@ -49,9 +55,7 @@ def main(
 
 
 def _chosen(only: Sequence[str]) -> list[Benchmark]:
-    chosen = [
-        item for name, item in BENCHMARKS.items() if not only or name.startswith(tuple(only))
-    ]
+    chosen = [item for name, item in BENCHMARKS.items() if not only or name.startswith(tuple(only))]
     if not chosen:
         raise click.UsageError(f"no benchmark {', '.join(only)}; there are {', '.join(BENCHMARKS)}")
     return chosen

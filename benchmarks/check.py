@@ -16,5 +16,6 @@ def totals(table: Path, column: str) -> tuple[int, int]:
     import duckdb
 
     files = f"read_parquet('{table}/**/*.parquet', hive_partitioning = true)"
-    row = duckdb.sql(f'SELECT count(*), coalesce(sum("{column}"), 0) FROM {files}').fetchone()
-    return (0, 0) if row is None else (int(row[0]), int(row[1]))
+    query = f'SELECT count(*), coalesce(sum("{column}"), 0) FROM {files}'
+    ((rows, total),) = duckdb.sql(query).fetchall()
+    return int(rows), int(total)

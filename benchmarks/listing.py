@@ -3,25 +3,87 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
-from benchmarks.measure import Figure, expect, figure, seconds
+from benchmarks.measure import Figure, Wrong, expect, figure, in_turn, ratios, seconds
+from benchmarks.writers import BATCH
 
 __all__ = ["listing"]
 
 
-@benchmark("parquet.listing", "krishiv_spark.sources.parquet")
+@benchmark(
+    "parquet.listing",
+    "krishiv_spark.sources.parquet",
+    "krishiv_spark.parquet.follower",
+    "krishiv_spark.parquet.position",
+)
 def listing(run: Run) -> Iterator[Figure]:
-    """A folder of 100 000 files: the first look, and a later one with nothing new."""
-    from krishiv_spark.sources.parquet import ParquetReader
-    from krishiv_spark.sources.base import Limit
-
+    """A folder of 100 000 files: the first look at it, and one that finds nothing new."""
     count = 10_000 if run.quick else 100_000
     with scratch(MEMORY) as folder:
         run.told(f"making {count:,} files")
-        _fill(folder, count)
+        _fill(folder / "table", count)
+        later: list[float] = []
+        variants = {
+            "ours": lambda: _looks(folder / "table", count, later),
+            "Spark's": lambda: _spark_looks(run.spark(), folder),
+        }
+        in_turn(1, variants, lambda what: run.told(f"warming up: {what}"))
+        later.clear()
+        taken = in_turn(3, variants, run.told)
+    yield figure(f"first look at {count:,} files", "s", taken["ours"])
+    yield figure("Spark's own source, first look", "s", taken["Spark's"])
+    yield figure("first look, ours / Spark's", "x", ratios(taken["ours"], taken["Spark's"]))
+    yield figure("later look, nothing new", "s", later)
+
+
+def _fill(table: Path, count: int) -> None:
+    """One small file under many names: links cost nothing, and a listing does not see them."""
+    table.mkdir()
+    first = table / "part-000000.parquet"
+    pq.write_table(pa.Table.from_batches([BATCH]), first)
+    for number in range(1, count):
+        os.link(first, table / f"part-{number:06}.parquet")
+
+
+def _looks(table: Path, count: int, later: list[float]) -> float:
+    """A new reader's first look; the look of the next trigger goes into `later`."""
+    from krishiv_spark.sources.base import Limit
+    from krishiv_spark.sources.parquet import ParquetReader
+
+    given = {"path": str(table), "maxFilesPerTrigger": str(count)}
+    options = ParquetReader.options_type.parse(given, "krishiv-parquet")
+    reader = ParquetReader(options, None, streaming=True)
+    begin = time.perf_counter()
+    end = reader.latest(reader.initial(), Limit(files=count))
+    taken = time.perf_counter() - begin
+    expect("files found", len(end.files), count)
+    later += [seconds(lambda: reader.latest(end, Limit(files=count))) for _ in range(3)]
+    expect("files found later", reader.latest(end, Limit(files=count)), end)
+    return taken
+
+
+def _spark_looks(spark: Any, folder: Path) -> float:
+    """What Spark reports for its own source's first look; one file is read, all are listed."""
+    reader = spark.readStream.format("parquet").option("maxFilesPerTrigger", 1)
+    rows = reader.schema("id LONG, name STRING").load(str(folder / "table"))
+    query = rows.writeStream.format("noop").start()
+    try:
+        return _first_progress(query)["latestOffset"] / 1000
+    finally:
+        query.stop()
+
+
+def _first_progress(query: Any) -> Any:
+    for _ in range(1200):
+        if query.recentProgress:
+            return query.recentProgress[0].durationMs
+        time.sleep(0.1)
+    raise Wrong(f"Spark's source read nothing in two minutes: {query.exception()}")

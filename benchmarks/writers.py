@@ -65,7 +65,9 @@ class Life:
     def commit(self) -> None:
         """One epoch, from the planner's check to the committer's publish."""
         planned = pickle.dumps(self._plan())
-        messages = [self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)]
+        messages = [
+            self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)
+        ]
         self._publish([pickle.loads(message) for message in messages])
         self.epoch += 1
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["sync_file", "sync_folder", "sync_folders", "write_aside"]
+__all__ = ["make_folder", "sync_file", "sync_folder", "sync_folders", "write_aside"]
 
 
 def write_aside(path: Path, data: bytes) -> None:
@@ -27,6 +27,14 @@ def write_aside(path: Path, data: bytes) -> None:
     except OSError:
         path.unlink(missing_ok=True)
         raise
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it, so that it is still there after the power fails."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_file(path: Path) -> None:

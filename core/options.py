@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -23,19 +23,16 @@ from krishiv_spark.errors import OptionError
 __all__ = ["ByteSize", "Duration", "Names", "Options", "SecretStr", "parse_bytes", "parse_duration"]
 
 _MILLISECONDS = {
-    "ms": 1,
-    "millisecond": 1,
-    "s": 1_000,
-    "second": 1_000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "w": 604_800_000,
-    "week": 604_800_000,
+    unit: size
+    for size, units in (
+        (1, ("ms", "millisecond", "milliseconds")),
+        (1_000, ("s", "second", "seconds")),
+        (60_000, ("m", "min", "mins", "minute", "minutes")),
+        (3_600_000, ("h", "hour", "hours")),
+        (86_400_000, ("d", "day", "days")),
+        (604_800_000, ("w", "week", "weeks")),
+    )
+    for unit in units
 }
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
@@ -53,8 +50,6 @@ def parse_duration(text: object) -> object:
     if not isinstance(text, str):
         return text
     number, unit = _quantity(text, "a number and a unit, such as '10 minutes', '30 s' or '7d'")
-    if unit not in _MILLISECONDS:
-        unit = unit.removesuffix("s") if unit != "s" else unit
     if unit not in _MILLISECONDS:
         raise ValueError(f"{text!r} needs a unit of time: ms, s, min, h, d or w")
     return number * _MILLISECONDS[unit]
@@ -168,9 +163,10 @@ class Options(BaseModel):
 def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
     if key.lower() in model.spark_keys:
         return
-    known = {name.lower(): name for name in model.names()}
+    spellings = (name for field in model.model_fields for name in _all_spellings(model, field))
+    known = {name.lower(): name for name in spellings}
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    hint = f"; did you mean {known[near[0]]!r}?" if near else f"; known: {_listing(known.values())}"
+    hint = f"; did you mean {known[near[0]]!r}?" if near else f"; known: {_listing(model.names())}"
     raise OptionError(f"{format_name}: unknown option {key!r}{hint}")
 
 
@@ -207,6 +203,12 @@ def _explain(
 
 
 def _shown(model: type[Options], field: str, values: Mapping[str, Any]) -> str:
-    if "Secret" in str(model.model_fields[field].annotation):
-        return ""
-    return f" = {values.get(field)!r}"
+    secret = _is_secret(model.model_fields[field].annotation)
+    return "" if secret else f" = {values.get(field)!r}"
+
+
+def _is_secret(kind: object) -> bool:
+    """Whether a type is one of pydantic's secrets, is derived from one, or holds one."""
+    bases = getattr(get_origin(kind) or kind, "__mro__", ())
+    named = any("Secret" in base.__name__ for base in bases)
+    return named or any(_is_secret(part) for part in get_args(kind))

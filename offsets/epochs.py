@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from krishiv_spark.errors import CommitUnknown, Fenced, KrishivError, LogError
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError, LogError
 from krishiv_spark.offsets.journal import Journal, Listing, open_journal
 from krishiv_spark.offsets.offset import Value, canonical_json
 
@@ -156,11 +156,17 @@ class EpochLog:
 
         Raises:
             Fenced: If another attempt has taken the query over.
+            CommitRejected: If the log holds the epoch, or a later one, already.
             CommitUnknown: If the storage failed while the entry was being created.
         """
         before = self.state()
-        if before.number != generation:
+        if not 0 < generation == before.owner == before.number:
             raise self._fenced(generation, before)
+        if before.held is not None and epoch <= before.held:
+            raise CommitRejected(
+                f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
+                f"{before.held}; look with last_committed before publishing"
+            )
         intent = _entry("intent", epoch=epoch, staged=staged)
         if not self._decided(generation + 1, intent):
             raise self._fenced(generation, self.state())
@@ -192,9 +198,11 @@ class EpochLog:
 
         Raises:
             Fenced: If the log has moved on since the state was read.
+            ValueError: If the state has no intent.
         """
-        epoch = state.intent.epoch if state.intent else None
-        void = _entry("void", epoch=epoch)
+        if state.intent is None:
+            raise ValueError(f"the epoch log {self._journal} has no intent to void")
+        void = _entry("void", epoch=state.intent.epoch)
         if not self._append(state.number + 1, void) or self._folded_over(state.number + 1):
             raise self._fenced(state.owner, self.state())
         return state.after(void)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from krishiv_spark.durable import sync_folder, write_aside
+from krishiv_spark.durable import make_folder, sync_folder, write_aside
 from krishiv_spark.errors import LogError
 
 __all__ = ["DiskJournal", "Journal", "Listing", "ObjectJournal", "open_journal"]
 
-_ENTRY = re.compile(r"(\d{20})\.json")
-_SNAPSHOT = re.compile(r"(\d{20})\.snapshot\.json")
+_ENTRY = re.compile(r"([0-9]{20})\.json")
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -126,7 +126,7 @@ class DiskJournal:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _aside(self, name: str, data: bytes) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         aside = self.folder / f".{name}.{uuid.uuid4().hex}"
         write_aside(aside, data)
         return aside

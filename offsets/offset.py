@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
 
-OffsetT = TypeVar("OffsetT", bound="Offset")
+# What a damaged value leads to, be it in pydantic (a ValueError) or in an author's `upgrade`.
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def canonical_json(value: object) -> str:
@@ -23,27 +25,41 @@ def canonical_json(value: object) -> str:
     two positions, and a batch without data would run for ever.
 
     Raises:
-        TypeError: If the value holds a float, whose text is not unique, or no JSON at all.
+        TypeError: If the value holds a float or a key that is no string, whose text is not
+            unique, or no JSON at all.
     """
-    _refuse_floats(value)
+    _refuse_ambiguous(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _refuse_floats(value: object) -> None:
+def _refuse_ambiguous(value: object) -> None:
     if isinstance(value, float):
         raise TypeError(f"an offset cannot hold the float {value!r}: use an int, with the unit")
     if isinstance(value, Mapping):
-        for item in value.values():
-            _refuse_floats(item)
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"an offset cannot hold the key {key!r}: JSON has only strings")
+            _refuse_ambiguous(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_floats(item)
+            _refuse_ambiguous(item)
 
 
 class Value(BaseModel):
-    """A frozen value that an offset is made of."""
+    """A frozen value that an offset is made of.
+
+    A field that may be None must have None as its default: in the text, None is absence.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a subclass whose values would not come back from their text."""
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            if NoneType in get_args(field.annotation) and field.default is not None:
+                raise TypeError(f"{cls.__name__}.{name} may be None: make None its default")
 
 
 class Watermark(Value):
@@ -76,6 +92,13 @@ class Offset(Value):
 
     watermark: Watermark | None = None
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a subclass whose fields would hide the parts that every text has."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if taken := {"kind", "v"} & cls.model_fields.keys():
+            raise TypeError(f"{cls.__name__}: a field cannot be called {taken.pop()!r}")
+
     def to_dict(self) -> dict[str, Any]:
         """The offset as Spark carries it: keys sorted, so that its text is canonical."""
         fields = self.model_dump(mode="json", exclude_none=True)
@@ -97,8 +120,8 @@ class Offset(Value):
             OffsetError: If it is damaged or belongs to another kind of reader.
         """
         try:
-            value = json.loads(text)
-        except ValueError as error:
+            value = json.loads(text, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             raise OffsetError(f"damaged {cls.kind} offset {_shorten(text)}: {error}") from error
         return cls.from_dict(value)
 
@@ -113,7 +136,7 @@ class Offset(Value):
         try:
             # JSON rules of pydantic, so that a list may fill a tuple and nothing else is converted
             return cls.model_validate_json(json.dumps(cls.upgrade(version, fields)))
-        except ValidationError as error:
+        except _DAMAGE as error:
             raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: {error}") from error
 
     @classmethod
@@ -139,6 +162,15 @@ class Start(Offset):
 
     at: Literal["earliest", "latest", "timestamp"]
     ms: int | None = None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} stands twice")
+        found[key] = value
+    return found
 
 
 def _check_form(cls: type[Offset], kind: object, version: object, value: object) -> None:

@@ -51,6 +51,8 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
 
 def epoch_ms(time: pa.Scalar) -> int:
     """A timestamp or date as whole milliseconds since 1970 UTC, rounded down."""
+    if pa.types.is_timestamp(time.type) and time.type.unit == "ns":
+        return int(time.value // 1_000_000)  # a cast would refuse what lies between microseconds
     return int(time.cast(pa.timestamp("us")).value // 1000)
 
 

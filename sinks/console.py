@@ -34,6 +34,7 @@ _DEFAULT_TRUNCATE = 20
 _ESCAPES = str.maketrans(
     {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\b": r"\b", "\v": r"\v", "\a": r"\a"}
 )
+_PLAIN_DOUBLES = (1e-3, 1e7)  # java.lang.Double.toString writes the others with an exponent
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -220,7 +221,8 @@ def _floating(cell: pa.Scalar) -> str:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if pa.types.is_float32(cell.type):
         value = float(f"{value:.7g}")
-    return repr(value) if value == 0 or 1e-3 <= abs(value) < 1e7 else _scientific(value)
+    low, high = _PLAIN_DOUBLES
+    return repr(value) if value == 0 or low <= abs(value) < high else _scientific(value)
 
 
 def _scientific(value: float) -> str:

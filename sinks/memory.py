@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.memory.log import Bound, Entry
+from krishiv_spark.memory.entry import Bound, Entry
 from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import Rows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted

@@ -21,10 +21,10 @@ from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.durable import sync_folder, sync_folders
-from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.errors import Fenced, OptionError, SchemaError
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
-from krishiv_spark.parquet.files import FileShape, StagedFiles, TaskFiles, chunks
+from krishiv_spark.parquet.files import FileShape, StagedFile, StagedFiles, TaskFiles, chunks
 from krishiv_spark.parquet.layout import (
     META,
     STAGED_SUFFIX,
@@ -98,14 +98,25 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> StagedFiles | None:
         """Executor: write files, synced, under names that only this attempt uses."""
         folder = self._staged(task.query, task.generation)
+        try:
+            files = self._write(folder, batches, task)
+        except FileNotFoundError as error:
+            raise Fenced(
+                f"what generation {task.generation} of query {task.query} staged in {folder} is "
+                "gone: another driver on the same checkpoint took over and removed it"
+            ) from error
+        if not files:
+            return None
+        return StagedFiles(folder=folder.relative_to(self.table).as_posix(), files=files)
+
+    def _write(
+        self, folder: Path, batches: Iterator[pa.RecordBatch], task: Task
+    ) -> tuple[StagedFile, ...]:
         name = DataFile(task.epoch, task.partition, 0, query_tag(task.query), task.nonce)
         with TaskFiles(folder, name, self.options.shape()) as files:
             for rows in chunks(batches):
                 files.write(rows)
-            closed = files.close()
-        if not closed:
-            return None
-        return StagedFiles(folder=folder.relative_to(self.table).as_posix(), files=closed)
+            return files.close()
 
     def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:
         """Driver: the staged names reach the disk; in mode REPLACE, look what will go."""

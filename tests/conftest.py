@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# Random every time; a failure prints how to see it again.
+settings.register_profile("krishiv", deadline=None, print_blob=True)
+settings.load_profile("krishiv")
 
 
 @pytest.fixture(scope="session")

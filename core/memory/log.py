@@ -15,127 +15,16 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from krishiv_spark.errors import CommitRejected, KrishivError
+from krishiv_spark.memory.entry import Entry, Header
 
-__all__ = ["UNBOUNDED", "Bound", "Entry", "Header", "Log", "sweep"]
+__all__ = ["Log", "sweep"]
 
-_DIGITS = 3  # of a folder's or file's name: at most 1000 names in a folder
-_LEVELS = 4
+_DIGITS = 2  # of a folder's or file's name: at most 100 names in a folder
+_LEVELS = 6
 _SNAPSHOT_ATTEMPTS = 1000
 _ORPHAN_AGE_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class Header:
-    """What is known about an entry without reading its body.
-
-    Attributes:
-        first: Lowest number that is visible once this entry is the newest.
-        rows: Rows of this entry.
-        size: Bytes of its body.
-        total_rows: Rows of all entries from `first` to this one.
-        total_size: Bytes of their bodies.
-        query: Whose rows they are, where a log has entries of several queries.
-        stream: Whether the rows are not in the body, but in the log of the streaming query.
-    """
-
-    first: int
-    rows: int = 0
-    size: int = 0
-    total_rows: int = 0
-    total_size: int = 0
-    query: str = ""
-    stream: bool = False
-
-    def line(self) -> bytes:
-        """The header as the first line of its file."""
-        return json.dumps(vars(self), separators=(",", ":")).encode() + b"\n"
-
-    def without(self, number: int, old: Header) -> Header:
-        """The header after the oldest visible entry has been dropped."""
-        return replace(
-            self,
-            first=number + 1,
-            total_rows=self.total_rows - old.rows,
-            total_size=self.total_size - old.size,
-        )
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How much a log may hold; None is no bound.
-
-    Attributes:
-        rows: Most rows.
-        size: Most bytes of bodies.
-        drop_oldest: Whether a full log drops its oldest entries, instead of refusing the new one.
-            The newest entry stays even if it exceeds the bound alone.
-    """
-
-    rows: int | None = None
-    size: int | None = None
-    drop_oldest: bool = False
-
-    def admits(self, rows: int, size: int) -> bool:
-        """Whether so much is within the bound."""
-        return (self.rows is None or rows <= self.rows) and (self.size is None or size <= self.size)
-
-    def refuse(self, rows: int, size: int) -> None:
-        """Raise when so much is beyond the bound and nothing may be dropped for it.
-
-        Raises:
-            CommitRejected: With what to do.
-        """
-        if not self.drop_oldest and not self.admits(rows, size):
-            raise self.full(rows, size)
-
-    def full(self, rows: int, size: int) -> CommitRejected:
-        """The error for a log that has no room."""
-        return CommitRejected(
-            f"the memory result would hold {rows} rows in {size} bytes, but maxRows is "
-            f"{self.rows} and maxBytes {self.size}: raise them, set onFull to 'dropOldest', "
-            "write less, or remove it with memory_clear()"
-        )
-
-
-UNBOUNDED = Bound()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is to be appended.
-
-    Attributes:
-        bodies: The body, in pieces.
-        rows: Rows in it.
-        replaces: Whether it takes the place of all earlier entries.
-        bound: How much the log may hold with it.
-        query: See `Header`.
-        stream: See `Header`.
-    """
-
-    bodies: Sequence[bytes] = ()
-    rows: int = 0
-    replaces: bool = False
-    bound: Bound = field(default=UNBOUNDED)
-    query: str = ""
-    stream: bool = False
-
-    def after(self, number: int, newest: Header | None) -> Header:
-        """The header when the entry follows the newest one, whatever the bound says."""
-        before = newest if newest is not None and not self.replaces else Header(first=number)
-        size = sum(map(len, self.bodies))
-        return Header(
-            before.first,
-            self.rows,
-            size,
-            before.total_rows + self.rows,
-            before.total_size + size,
-            self.query,
-            self.stream,
-        )
 
 
 class Log:

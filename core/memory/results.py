@@ -13,7 +13,8 @@ import shutil
 from collections.abc import Iterator
 
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
-from krishiv_spark.memory.log import Entry, Header, Log
+from krishiv_spark.memory.entry import Entry, Header
+from krishiv_spark.memory.log import Log
 from krishiv_spark.memory.store import Store, quoted
 
 __all__ = ["NamedResult", "QueryResult", "forget", "is_name", "result_bodies"]

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.memory.log import Entry, Log
+from krishiv_spark.memory.entry import Entry
+from krishiv_spark.memory.log import Log
 from krishiv_spark.memory.rows import Rows, encode, schema_of
 from krishiv_spark.memory.store import Store, open_store, quoted
 

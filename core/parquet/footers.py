@@ -67,6 +67,7 @@ def opened(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]:
                 pre_buffer=False,
                 buffer_size=_BUFFER_BYTES,
                 coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
+                page_checksum_verification=True,  # where there are any; Spark's files have them
             )
     except FileNotFoundError as error:
         raise GoneError(f"{path} was listed, but is no longer there") from error

@@ -20,8 +20,10 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Tabl
 
     Returns:
         Pairs of a folder, relative to the table and empty without partition columns, and its
-        rows without these columns.
+        rows without these columns; none without rows.
     """
+    if not rows.num_rows:
+        return
     if not columns:
         yield "", rows
         return
@@ -62,6 +64,8 @@ def _text(value: pa.Scalar) -> str:
     if pa.types.is_timestamp(value.type):
         text = str(value.cast(pa.timestamp("us")).cast(pa.string()))
         text = text.rstrip("0").rstrip(".") if "." in text else text
+    elif pa.types.is_decimal(value.type):
+        text = format(value.as_py(), "f")  # Arrow and Python would write 0E-18
     else:
         text = str(value.cast(pa.string()))
     return _escape(text) if text else NULL_VALUE

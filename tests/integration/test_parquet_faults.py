@@ -4,12 +4,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from clusters import Cluster
 from drivers import Driver
 from tables import look, make_input
 
 FILES, ROWS = 12, 30
 TOTAL = FILES * ROWS
-CLUSTER = "local-cluster[2,1,512]"
 
 
 @pytest.fixture
@@ -48,16 +48,18 @@ def test_a_batch_whose_task_fails_for_good_shows_nothing_of_itself(job):
     assert_exact(job)
 
 
-def test_a_speculative_twin_leaves_the_table_exact(job):
+def test_a_speculative_twin_leaves_the_table_exact(job, tmp_path):
     speculation = {
-        "spark.master": CLUSTER,
+        "spark.executor.memory": "512m",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.3",
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.minTaskRuntime": "100ms",
     }
-    run(job, fault="stall", conf=speculation)
+    with Cluster(tmp_path / "cluster") as cluster:
+        run(job, fault="stall", conf={"spark.master": cluster.url, **speculation})
+    assert (tmp_path / "release.twin").exists()
     assert_exact(job)
 
 
@@ -94,7 +96,7 @@ def test_a_stale_driver_is_fenced_by_the_one_that_took_over(job, tmp_path):
             Path(job["release"]).touch()
             stale.wait_for("FAILED")
             fresh.wait_for("DONE")
-    assert "Fenced" in stale.lines[-1]
+    assert "Fenced" in stale.lines[-1], stale.lines[-1]
     assert_exact(job)
 
 

@@ -72,6 +72,7 @@ class Driver:
             self.signal(signal.SIGKILL)
         self.process.wait()
         self._reader.join(10)
+        self.process.stdout.close()
 
     def __enter__(self) -> "Driver":
         return self

@@ -18,18 +18,25 @@ from pyspark import TaskContext
 from stream_copy import session
 
 
+def await_release(release: Path) -> None:
+    while not release.exists():
+        time.sleep(0.05)
+
+
 def faulty(fault: str, release: str):
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         hit = context.partitionId() == 0 and context.attemptNumber() == 0
+        if context.partitionId() == 0 and context.attemptNumber() == 1:
+            Path(f"{release}.twin").touch()
         for batch in batches:
             half = batch.num_rows // 2
             yield batch.slice(0, half)
             if hit and fault == "fail":
                 raise RuntimeError("this attempt was told to fail")
-            Path(f"{release}.stalled").touch()
-            while hit and fault == "stall" and not Path(release).exists():
-                time.sleep(0.05)
+            if hit and fault == "stall":
+                Path(f"{release}.stalled").touch()
+                await_release(Path(release))
             yield batch.slice(half)
 
     return apply

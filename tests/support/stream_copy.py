@@ -26,7 +26,7 @@ def session(job: dict[str, object]) -> SparkSession:
     for key, value in job.get("conf", {}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark.sparkContext.setLogLevel(job.get("log", "OFF"))
     return spark
 
 

@@ -1,0 +1,48 @@
+"""Storage for the tests of logs: in memory, on a disk, in an object store on the loopback."""
+
+import urllib.request
+import uuid
+
+import pytest
+from journals import ModelJournal
+
+from krishiv_spark.offsets.journal import DiskJournal, ObjectJournal
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch):
+    """The URL of a fresh bucket."""
+    bucket = f"log-{uuid.uuid4().hex}"
+    request = urllib.request.Request(f"{s3_server}/{bucket}", method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}"
+
+
+@pytest.fixture(params=["model", "disk", "object in memory", "s3"])
+def journal(request, tmp_path):
+    if request.param == "model":
+        return ModelJournal()
+    if request.param == "disk":
+        return DiskJournal(tmp_path / "a" / "log")
+    if request.param == "object in memory":
+        return ObjectJournal("memory:///log")
+    return ObjectJournal(f"{request.getfixturevalue('s3')}/some/log/")

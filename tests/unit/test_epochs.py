@@ -1,0 +1,712 @@
+"""The epoch log: each epoch once, whoever writes, whatever dies, however long it runs."""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from journals import (
+    Counting,
+    Created,
+    Fault,
+    Faulty,
+    FaultyAt,
+    Interrupted,
+    ModelJournal,
+    entry,
+    interleave,
+    snapshot,
+)
+from log_racer import race
+
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
+from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.offsets.epochs import Entry
+from krishiv_spark.offsets.journal import DiskJournal, Journal, ObjectJournal
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "epoch_log"
+NEVER = 10**9
+
+
+def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
+    """What a driver does for an epoch that is not held yet."""
+    state = log.intend(log.begin(), epoch, staged)
+    log.fold(state)
+    return state
+
+
+def next_epoch(held: int | None) -> int:
+    return 0 if held is None else held + 1
+
+
+# --- what the log says, on every storage
+
+
+def test_an_empty_log_holds_nothing(journal):
+    state = EpochLog(journal).state()
+    assert (state.number, state.owner, state.intent, state.held) == (0, 0, None, None)
+
+
+def test_generations_grow_and_hold_nothing_by_themselves(journal):
+    log = EpochLog(journal)
+    generations = [log.begin(), log.begin(), EpochLog(journal).begin()]
+    assert generations == sorted(set(generations))
+    assert log.state().owner == generations[-1]
+    assert log.state().held is None
+
+
+def test_an_intent_holds_its_epoch_and_names_what_was_staged(journal):
+    log = EpochLog(journal)
+    staged = [{"name": "é", "size": 1, "none": None, "list": [[], {}]}]
+    generation = log.begin()
+    state = log.intend(generation, 0, staged)
+    for seen in (state, log.state(), EpochLog(journal).state()):
+        assert seen.held == 0
+        assert seen.intent.staged == staged
+        assert seen.intent_generation == generation
+
+
+def test_a_generation_publishes_one_epoch_and_no_more(journal):
+    log = EpochLog(journal)
+    generation = log.begin()
+    log.intend(generation, 0, [])
+    with pytest.raises(Fenced):
+        log.intend(generation, 1, [])
+    assert log.state().held == 0
+
+
+def test_an_earlier_generation_is_fenced_and_told_by_whom(journal):
+    stale, fresh = EpochLog(journal), EpochLog(journal)
+    generation = stale.begin()
+    successor = fresh.begin()
+    with pytest.raises(Fenced, match=rf"generation {generation} .*generation {successor} \(.*:\d+\)"):
+        stale.intend(generation, 0, [])
+    assert fresh.intend(successor, 0, ["mine"]).held == 0
+    with pytest.raises(Fenced):
+        stale.intend(generation, 0, [])
+
+
+def test_an_epoch_that_is_held_is_not_published_again(journal):
+    log = EpochLog(journal)
+    publish(log, 0, ["first"])
+    publish(log, 1, ["second"])
+    for epoch in (0, 1):
+        generation = log.begin()
+        with pytest.raises(CommitRejected, match=f"epoch {epoch} .*holds 1"):
+            log.intend(generation, epoch, ["again"])
+    assert log.state().intent.staged == ["second"]
+
+
+def test_epochs_may_be_left_out(journal):
+    log = EpochLog(journal)
+    publish(log, 3)
+    publish(log, 7)
+    assert (log.state().held, log.state().held_before) == (7, 3)
+
+
+def test_a_void_gives_the_epoch_back(journal):
+    log = EpochLog(journal)
+    publish(log, 0)
+    publish(log, 1, ["lost"])
+    voided = log.void(log.state())
+    assert (voided.held, voided.intent) == (0, None)
+    assert EpochLog(journal).state() == voided
+    assert publish(log, 1, ["found"]).held == 1
+    assert log.state().held_before == 0
+
+
+def test_the_first_epoch_can_be_voided_too(journal):
+    log = EpochLog(journal)
+    publish(log, 0)
+    assert log.void(log.state()).held is None
+    assert publish(log, 0).held == 0
+
+
+def test_a_void_after_the_log_moved_on_is_fenced(journal):
+    log = EpochLog(journal)
+    state = publish(log, 0)
+    EpochLog(journal).begin()
+    with pytest.raises(Fenced):
+        log.void(state)
+    assert log.state().held == 0
+
+
+def test_without_an_intent_there_is_nothing_to_void(journal):
+    log = EpochLog(journal)
+    log.begin()
+    with pytest.raises(ValueError, match="no intent"):
+        log.void(log.state())
+    assert len(journal.list().entries) == 1
+
+
+def test_an_owner_does_not_hide_the_intent_before_it(journal):
+    log = EpochLog(journal)
+    generation = log.begin()
+    log.intend(generation, 0, ["staged"])
+    successor = EpochLog(journal)
+    successor.begin()
+    successor.begin()
+    state = successor.state()
+    assert (state.intent.staged, state.intent_generation, state.held) == (["staged"], generation, 0)
+
+
+def test_entries_written_by_others_are_seen(journal):
+    log, other = EpochLog(journal), EpochLog(journal)
+    for epoch in range(10):
+        publish(other if epoch % 2 else log, epoch, [epoch])
+        assert log.state().held == other.state().held == epoch
+        assert log.state().intent.staged == [epoch]
+
+
+@pytest.mark.parametrize("fold_every", [1, 2, 3, 4, 7])
+def test_folding_changes_nothing_that_is_said(journal, fold_every):
+    plain = EpochLog(ModelJournal(), NEVER)
+    folded = EpochLog(journal, fold_every)
+    for epoch in range(9):
+        publish(plain, epoch, [epoch])
+        publish(folded, epoch, [epoch])
+        for log in (folded, EpochLog(journal, fold_every)):
+            said, expected = log.state(), plain.state()
+            assert said.model_dump(exclude={"nonce": True, "intent": {"nonce"}}) == (
+                expected.model_dump(exclude={"nonce": True, "intent": {"nonce"}})
+            )
+    assert len(journal.list().entries) <= fold_every + 2
+    assert len(journal.list().snapshots) <= 2
+
+
+def test_a_log_can_be_destroyed_and_begun_anew(journal):
+    log = EpochLog(journal, fold_every=2)
+    for epoch in range(5):
+        publish(log, epoch)
+    log.destroy()
+    assert log.state() == State()
+    assert publish(log, 0).held == 0
+
+
+# --- a driver that slept
+
+
+@pytest.mark.parametrize("fold_every", [2, 3, 4, NEVER])
+@pytest.mark.parametrize("epochs", range(6))
+@pytest.mark.parametrize("call", ["list", "read", "create"])
+@pytest.mark.parametrize("at", range(4))
+def test_a_driver_that_slept_while_others_published_is_fenced(fold_every, epochs, call, at):
+    journal = ModelJournal()
+    other = EpochLog(journal, fold_every)
+    for epoch in range(3):
+        publish(other, epoch, ["before"])
+    sleeper = EpochLog(journal, fold_every)
+    generation = sleeper.begin()
+
+    def meanwhile() -> None:
+        for _ in range(epochs):
+            publish(other, next_epoch(other.state().held), ["other"])
+
+    sleeper._journal = Interrupted(journal, call, meanwhile, at)
+    with contextlib.suppress(Fenced):
+        sleeper.intend(generation, 3, ["sleeper"])
+    check(journal, EpochLog(journal, fold_every))
+    intents = [created.entry for created in journal.counting if created.entry.kind == "intent"]
+    assert [intent.epoch for intent in intents] == list(range(len(intents)))
+
+
+def test_a_driver_whose_number_was_used_and_removed_is_fenced():
+    journal = ModelJournal()
+    other = EpochLog(journal, fold_every=2)
+
+    def meanwhile() -> None:
+        for epoch in range(4):
+            publish(other, epoch, ["other"])
+
+    generation = EpochLog(journal).begin()
+    sleeper = EpochLog(Interrupted(journal, "create", meanwhile))
+    with pytest.raises(Fenced):
+        sleeper.intend(generation, 0, ["sleeper"])
+    stale = [created for created in journal.history if not created.counts]
+    assert [created.entry.staged for created in stale] == [["sleeper"]]
+    for log in (other, sleeper, EpochLog(journal)):
+        assert log.state().intent.staged == ["other"]
+    publish(other, 4)
+    publish(other, 5)
+    assert stale[0].number not in journal.list().entries
+
+
+def test_an_intent_in_a_log_that_was_destroyed_meanwhile_is_no_success():
+    journal = ModelJournal()
+    generation = EpochLog(journal).begin()
+    sleeper = EpochLog(Interrupted(journal, "create", journal.destroy))
+    with pytest.raises((Fenced, LogError)):
+        sleeper.intend(generation, 0, [])
+
+
+@pytest.mark.parametrize("entries", range(3))
+def test_what_no_begin_returned_is_no_generation(entries):
+    log = EpochLog(ModelJournal())
+    if entries:
+        generation = log.begin()
+    if entries == 2:
+        log.intend(generation, 0, [])
+    for other in {-1, 0, 1, 2, 3} - ({1} if entries == 1 else set()):
+        with pytest.raises(Fenced):
+            log.intend(other, 1, [])
+
+
+def check(journal: ModelJournal, log: EpochLog) -> None:
+    """Compare all that happened with what the log says, by a model of one sentence per kind."""
+    counting = journal.counting
+    assert [created.number for created in counting] == list(range(1, len(counting) + 1))
+    held: list[int] = []
+    owner: Created | None = None
+    intent: Entry | None = None
+    for before, created in zip([None, *counting], counting, strict=False):
+        if created.entry.kind == "owner":
+            owner = created
+        elif created.entry.kind == "intent":
+            assert before is owner, f"{created} is not right behind an owner entry"
+            assert created.driver == owner.driver
+            assert not held or created.entry.epoch > held[-1]
+            held.append(created.entry.epoch)
+            intent = created.entry
+        else:
+            held.pop()
+            intent = None
+    state = log.state()
+    assert state.number == len(counting)
+    assert state.held == (held[-1] if held else None)
+    assert state.intent == intent
+    assert state.owner == (owner.number if owner else 0)
+
+
+# --- every interleaving
+
+
+def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[Journal], None]:
+    """What a driver does twice, from taking over to folding, noting what it was told."""
+
+    def work(journal: Journal) -> None:
+        log = EpochLog(journal, fold_every)
+        for _ in range(begins):
+            generation = log.begin()
+            name = f"{id(told)}.{generation}"
+            try:
+                state = log.intend(generation, next_epoch(log.state().held), name)
+            except (Fenced, CommitRejected):
+                continue
+            told.append(name)
+            log.fold(state)
+
+    return work
+
+
+def run_interleaved(schedule: Sequence[int], fold_every: int, begins: Sequence[int] = (2, 2)) -> int:
+    journal = ModelJournal()
+    publish(EpochLog(journal, fold_every), 0, "start")
+    told: list[list[str]] = [[] for _ in begins]
+    works = [two_epochs(fold_every, mine, n) for mine, n in zip(told, begins, strict=True)]
+    interleave(journal, works, schedule)
+    check(journal, EpochLog(journal, fold_every))
+    accepted = {created.entry.staged for created in journal.counting}
+    assert accepted.issuperset(itertools.chain(*told)), "an epoch was reported that is not true"
+    return len(journal.history)
+
+
+def test_each_epoch_is_once_wherever_one_driver_stops_for_another():
+    # Driver 0 stops after any call of its epoch, and goes on after any call of driver 1, which
+    # meanwhile may have taken over, published and folded more than once.
+    for stop, resume in itertools.product(range(16), range(64)):
+        run_interleaved([0] * stop + [1] * resume + [0] * 99, 2, (1, 3))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(0, 2), max_size=120), st.sampled_from([2, 3, 4, NEVER]))
+def test_each_epoch_is_once_however_three_drivers_take_turns(schedule, fold_every):
+    run_interleaved(schedule, fold_every, (2, 2, 2))
+
+
+class Drivers(RuleBasedStateMachine):
+    """Drivers that begin, publish, void, fold and die on one log, beside a model of it."""
+
+    def __init__(self, make: Callable[[], Journal], fold_every: int) -> None:
+        super().__init__()
+        self.fold_every = fold_every
+        self.journal = make()
+
+    @initialize()
+    def start(self) -> None:
+        self.logs = [EpochLog(self.journal, self.fold_every) for _ in range(3)]
+        self.generations = [0, 0, 0]
+        self.entries: list[str] = []
+        self.held: list[tuple[int, str]] = []
+        self.serial = 0
+
+    drivers = st.integers(0, 2)
+
+    @rule(driver=drivers)
+    def begin(self, driver: int) -> None:
+        generation = self.logs[driver].begin()
+        assert generation == len(self.entries) + 1
+        self.generations[driver] = generation
+        self.entries.append("owner")
+
+    @rule(driver=drivers, skip=st.integers(0, 2))
+    def intend(self, driver: int, skip: int) -> None:
+        self.serial += 1
+        staged, generation = f"s{self.serial}", self.generations[driver]
+        epoch = (self.held[-1][0] + 1 if self.held else 0) + skip
+        owns = generation == len(self.entries) and self.entries[-1:] == ["owner"]
+        try:
+            state = self.logs[driver].intend(generation, epoch, staged)
+        except Fenced:
+            assert not owns
+            return
+        assert owns
+        self.entries.append("intent")
+        self.held.append((epoch, staged))
+        assert state == EpochLog(self.journal).state()
+
+    @precondition(lambda self: self.held)
+    @rule(driver=drivers, back=st.integers(0, 3))
+    def intend_what_is_held(self, driver: int, back: int) -> None:
+        epoch = max(0, self.held[-1][0] - back)
+        with pytest.raises((Fenced, CommitRejected)):
+            self.logs[driver].intend(self.generations[driver], epoch, "again")
+
+    @rule(driver=drivers)
+    def void(self, driver: int) -> None:
+        state = self.logs[driver].state()
+        if state.intent is not None:
+            self.logs[driver].void(state)
+            self.entries.append("void")
+            self.held.pop()
+
+    @rule(driver=drivers)
+    def fold(self, driver: int) -> None:
+        self.logs[driver].fold(self.logs[driver].state())
+
+    @rule(driver=drivers)
+    def die(self, driver: int) -> None:
+        self.logs[driver] = EpochLog(self.journal, self.fold_every)
+
+    @invariant()
+    def every_driver_is_told_the_same_truth(self) -> None:
+        for log in [*self.logs, EpochLog(self.journal)]:
+            state = log.state()
+            assert state.number == len(self.entries)
+            assert state.held == (self.held[-1][0] if self.held else None)
+            if state.intent is not None:
+                assert (state.intent.epoch, state.intent.staged) == self.held[-1]
+
+
+@pytest.mark.parametrize("fold_every", [2, 3, 4])
+def test_drivers_agree_with_a_model_in_memory(fold_every):
+    run(lambda: Drivers(ModelJournal, fold_every), 60)
+
+
+def test_drivers_agree_with_a_model_in_an_object_store():
+    run(lambda: Drivers(lambda: ObjectJournal("memory:///log"), 3), 25)
+
+
+def test_drivers_agree_with_a_model_on_a_disk(tmp_path):
+    folders = itertools.count()
+    run(lambda: Drivers(lambda: DiskJournal(tmp_path / str(next(folders))), 3), 10)
+
+
+def run(make: Callable[[], Drivers], examples: int) -> None:
+    run_state_machine_as_test(make, settings=settings(max_examples=examples, stateful_step_count=25))
+
+
+def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
+    published = [*itertools.chain(*race("epochs", tmp_path, processes=3, count=40))]
+    state = EpochLog(DiskJournal(tmp_path / "log")).state()
+    assert len(published) == len(set(published))
+    assert published
+    assert max(published) <= state.held
+    assert len(os.listdir(tmp_path / "log")) <= 8 * 3
+
+
+# --- storage that fails
+
+
+ANY_FAULTS = st.lists(st.sampled_from(Fault), max_size=60)
+
+
+@given(ANY_FAULTS, st.sampled_from([2, 3, NEVER]))
+def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
+    """A driver that dies of every error and starts again, as Spark's user would do."""
+    journal = ModelJournal()
+    faulty = Faulty(journal, faults)
+    told: list[int] = []
+    while len(told) < 4:
+        log = EpochLog(faulty, fold_every)
+        try:
+            while len(told) < 4:
+                generation = log.begin()
+                held = log.state().held
+                if held == len(told):  # it had happened, though nobody was told
+                    told.append(held)
+                    continue
+                state = log.intend(generation, len(told), "x")
+                told.append(len(told))
+                log.fold(state)
+        except (ConnectionResetError, SinkError):
+            continue
+    check(journal, EpochLog(journal))
+    kinds = [created.entry for created in journal.counting if created.entry.kind == "intent"]
+    assert [intent.epoch for intent in kinds] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_CALL])
+def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault):
+    journal = ModelJournal()
+    log = EpochLog(FaultyAt(journal, "create", fault, at=1))
+    generation = log.begin()
+    with pytest.raises(CommitUnknown, match="epoch 0.*restart the query"):
+        log.intend(generation, 0, [])
+    happened = fault is Fault.LOST_ANSWER
+    assert EpochLog(journal).state().held == (0 if happened else None)
+    assert log.state().held == (0 if happened else None)
+
+
+def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
+    for at in range(10):
+        journal = ModelJournal()
+        log = EpochLog(journal, NEVER)
+        generation = log.begin()
+        log._journal = FaultyAt(journal, "list", Fault.LOST_CALL, at)
+        try:
+            log.intend(generation, 0, [])
+        except CommitUnknown:
+            assert journal.counting[-1].entry.kind == "intent"
+        except ConnectionResetError:
+            assert journal.counting[-1].entry.kind == "owner"
+        else:
+            return
+    pytest.fail("the log never got through")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_name_that_is_taken_by_ones_own_lost_try_is_ones_own(at):
+    journal = ModelJournal()
+    log = EpochLog(FaultyAt(journal, "create", Fault.TAKEN, at))
+    assert log.intend(log.begin(), 0, ["x"]).held == 0
+    assert [created.entry.kind for created in journal.counting] == ["owner", "intent"]
+
+
+def test_an_owner_entry_whose_answer_is_lost_is_in_nobodys_way():
+    journal = ModelJournal()
+    log = EpochLog(FaultyAt(journal, "create", Fault.LOST_ANSWER))
+    with pytest.raises(ConnectionResetError):
+        log.begin()
+    assert log.intend(log.begin(), 0, []).held == 0
+
+
+@pytest.mark.parametrize("removed", range(12))
+def test_a_crash_within_a_fold_harms_nothing(removed):
+    journal = ModelJournal()
+    log = EpochLog(journal, fold_every=4)
+    for epoch in range(5):
+        state = log.intend(log.begin(), epoch, [epoch])
+    log._journal = FaultyAt(journal, "remove", Fault.LOST_CALL, removed)
+    try:
+        log.fold(state)
+    except ConnectionResetError:
+        assert journal.list().entries
+    for later in (log, EpochLog(journal, fold_every=4)):
+        assert later.state() == state
+    log._journal = journal
+    for epoch in range(5, 9):
+        publish(log, epoch)
+    assert len(journal.names) <= 8
+    check(journal, EpochLog(journal))
+
+
+# --- folders that were damaged
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "log"
+    log = EpochLog(DiskJournal(folder), fold_every=4)
+    for epoch in range(3):
+        publish(log, epoch, [epoch])
+    log.begin()
+    assert sorted(os.listdir(folder)) == [snapshot(4), entry(5), entry(6), entry(7)]
+    return folder
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut": b'{"kind":"owner","non',
+    "binary": b"\xff\x00\xfe",
+    "a newer version": b'{"kind":"owner","nonce":"n","v":2,"writer":"w"}',
+    "an unknown field": b'{"kind":"owner","more":1,"nonce":"n","v":1,"writer":"w"}',
+    "an unknown kind": b'{"kind":"king","nonce":"n","v":1,"writer":"w"}',
+    "no object": b"[]",
+}
+
+
+@pytest.mark.parametrize("name", [entry(5), entry(7), snapshot(4)])
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_an_error_that_names_the_file(folder, name, damage):
+    (folder / name).write_bytes(damage)
+    for work in (EpochLog.state, EpochLog.begin):
+        with pytest.raises(LogError, match=f"{name} .*{folder}.*restore it from a backup"):
+            work(EpochLog(DiskJournal(folder)))
+    assert (folder / name).read_bytes() == damage
+
+
+@pytest.mark.parametrize("name", [entry(5), entry(6), snapshot(4)])
+def test_a_missing_entry_is_an_error_and_no_new_beginning(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(LogError, match=f"{folder} has a gap"):
+        EpochLog(DiskJournal(folder)).state()
+
+
+def test_leftovers_at_or_below_the_snapshot_are_passed_over(folder):
+    before = EpochLog(DiskJournal(folder)).state()
+    (folder / entry(4)).write_bytes(b"anything")
+    (folder / entry(2)).write_bytes(b"anything")
+    (folder / snapshot(2)).write_bytes(b"anything")
+    (folder / f".{entry(8)}.0f0f").write_bytes(b"half")
+    log = EpochLog(DiskJournal(folder), fold_every=4)
+    assert log.state() == before
+    assert publish(log, 3).held == 3
+    publish(log, 4)
+    assert not {entry(2), entry(4), snapshot(2)} & set(os.listdir(folder))
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_any_damage_is_a_log_error_or_no_damage(data):
+    journal = ModelJournal()
+    log = EpochLog(journal, fold_every=4)
+    for epoch in range(3):
+        publish(log, epoch, {"files": ["a", "b"]})
+    name = data.draw(st.sampled_from(sorted(journal.names)))
+    content = bytearray(journal.names[name])
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=3))
+    journal.names[name] = bytes(content)
+    try:
+        EpochLog(journal).state()
+    except LogError as error:
+        assert name in str(error)  # noqa: PT017  an error is one of two right outcomes
+
+
+# --- caches
+
+
+def test_a_log_that_was_deleted_and_begun_anew_is_read_anew(tmp_path):
+    folder = tmp_path / "log"
+    cached = EpochLog(DiskJournal(folder))
+    for epoch in range(4):
+        publish(cached, epoch, ["old"])
+    for count in range(1, 6):
+        shutil.rmtree(folder)
+        assert cached.state() == State()
+        other = EpochLog(DiskJournal(folder))
+        for epoch in range(count):
+            publish(other, epoch, ["new"])
+        assert cached.state() == EpochLog(DiskJournal(folder)).state()
+        assert cached.state().intent.staged == ["new"]
+
+
+def test_a_replaced_log_is_read_anew_without_a_look_between(tmp_path):
+    folder = tmp_path / "log"
+    cached = EpochLog(DiskJournal(folder), fold_every=4)
+    for epochs in (1, 2, 3, 4, 5, 3, 2, 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        other = EpochLog(DiskJournal(folder), fold_every=4)
+        for epoch in range(epochs):
+            publish(other, epoch, [epochs])
+        assert cached.state() == EpochLog(DiskJournal(folder)).state()
+
+
+def test_a_process_opens_a_log_once(tmp_path):
+    location = str(tmp_path / "log")
+    assert open_log(location) is open_log(location)
+    publish(open_log(location), 0)
+    assert EpochLog(DiskJournal(Path(location))).state().held == 0
+
+
+# --- size and cost
+
+
+def test_a_log_stays_small_and_costs_the_same_for_ever():
+    journal = ModelJournal()
+    counting = Counting(journal)
+    log = EpochLog(counting)
+    costs: dict[int, int] = {}
+    for epoch in range(10_000):
+        if epoch in (100, 9_999):
+            cold = counting.during(EpochLog(counting).state).total()
+            begin = counting.during(log.begin).total()
+            assert begin <= 8
+            assert cold <= 2 + 64
+            costs[epoch] = begin
+        publish_cost = counting.during(lambda epoch=epoch: publish(log, epoch)).total()
+        assert publish_cost <= 20 + 2 * 64
+        assert len(journal.names) <= 64 + 6
+        journal.history.clear()
+    assert costs[100] == costs[9_999]
+    assert log.state().held == 9_999
+
+
+def test_an_epoch_makes_no_more_calls_than_these():
+    journal = Counting(ModelJournal())
+    log = EpochLog(journal)
+    publish(log, 0)
+    calls = journal.during(lambda: publish(log, 1))
+    assert calls["create"] == 2
+    assert calls["list"] <= 5
+    assert calls["read"] <= 8
+    assert not calls["replace"] + calls["remove"]
+
+
+def test_a_folder_stays_small(tmp_path):
+    log = EpochLog(DiskJournal(tmp_path), fold_every=8)
+    for epoch in range(60):
+        publish(log, epoch)
+        assert len(os.listdir(tmp_path)) <= 8 + 2 + 2
+
+
+# --- released forms
+
+
+def test_a_log_that_version_1_wrote_still_loads(tmp_path):
+    shutil.copytree(GOLDEN / "v1", tmp_path / "log")
+    state = EpochLog(DiskJournal(tmp_path / "log")).state()
+    said = json.loads((GOLDEN / "v1-state.json").read_text())
+    assert state.model_dump(mode="json", exclude_none=True) == said
+    assert publish(open_log(str(tmp_path / "log")), 4).held == 4
+
+
+def test_entries_are_written_in_the_golden_form(tmp_path):
+    log = EpochLog(DiskJournal(tmp_path), fold_every=4)
+    for epoch in range(2):
+        publish(log, epoch, [{"files": [], "folder": "x"}])
+    log.begin()
+    golden = {
+        name: {*json.loads((GOLDEN / "v1" / name).read_text())}
+        for name in os.listdir(GOLDEN / "v1")
+        if name.startswith("0")
+    }
+    forms = {frozenset(keys) for keys in golden.values()}
+    for name in os.listdir(tmp_path):
+        text = (tmp_path / name).read_text()
+        assert frozenset(json.loads(text)) in forms
+        assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,398 @@
+"""What a stream reads from its files: rows, types, partition columns, event time."""
+
+import datetime as dt
+import os
+import re
+import subprocess
+import sys
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krishiv_spark.errors import DataLossError, OptionError, SchemaError
+from krishiv_spark.parquet.folders import folder_values
+from krishiv_spark.parquet.footers import BadFileError, Footer, GoneError, file_schema, read_footer
+from krishiv_spark.parquet.rows import FileRange, ReadRules, cut, pack, read_part
+from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+
+NOON = 1_700_000_000_000_000_000
+FIRST = ParquetOffset()
+UTC = dt.timezone.utc
+
+
+def reader(path, *, schema=None, streaming=True, **options):
+    given = {"path": str(path), **{key: str(value) for key, value in options.items()}}
+    parsed = ParquetSourceOptions.parse(given, "krishiv-parquet")
+    return ParquetReader(parsed, schema, streaming=streaming)
+
+
+def put(path, table, *, at=NOON, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), path, **options)
+    os.utime(path, ns=(at, at))
+    return path
+
+
+def whole(path, **changes):
+    size = path.stat().st_size
+    return FileRange(**{"path": str(path), "start": 0, "end": size, "size": size, **changes})
+
+
+def read_all(source, end=None):
+    source.schema = source.schema or source.infer_schema()
+    parts = source.plan(FIRST, end or source.latest(FIRST, UNLIMITED))
+    found = [batch for part in parts for batch in source.read(part)]
+    return pa.Table.from_batches(found, source.schema)
+
+
+# --- splitting
+
+
+def test_row_groups_fall_into_exactly_one_range(tmp_path):
+    path = put(
+        tmp_path / "a.parquet", {"n": list(range(1000)), "s": ["x" * 9] * 1000}, row_group_size=70
+    )
+    schema = file_schema(str(path))
+    size = path.stat().st_size
+    for most in (1, 7, 100, size // 3, size - 1, size, size + 1):
+        parts = pack(cut(whole(path), most), most)
+        batches = [batch for part in parts for batch in read_part(part, ReadRules(schema))]
+        assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == list(range(1000))
+
+
+@given(st.integers(1, 10_000), st.integers(1, 3_000))
+def test_ranges_cover_a_file_without_overlap(size, most):
+    pieces = cut(FileRange("a", 0, size, size), most)
+    assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == size
+    assert all(piece.end - piece.start <= most for piece in pieces)
+
+
+@given(st.lists(st.integers(1, 200 * 2**20), max_size=50))
+def test_packing_keeps_every_range_in_order(sizes):
+    ranges = [FileRange(str(number), 0, size, size) for number, size in enumerate(sizes)]
+    parts = pack(ranges, 128 * 2**20)
+    assert [piece for part in parts for piece in part.ranges] == ranges
+    assert all(part.ranges for part in parts)
+
+
+def test_many_small_files_share_few_tasks():
+    ranges = [FileRange(str(number), 0, 1000, 1000) for number in range(10_000)]
+    assert len(pack(ranges, 128 * 2**20)) == 10_000 // 32 + 1
+
+
+def test_a_batch_is_small_where_rows_are_wide(tmp_path):
+    path = put(tmp_path / "a.parquet", {"s": [os.urandom(2**19).hex() for _ in range(20)]})
+    rules = ReadRules(pa.schema([("s", pa.string())]))
+    counts = [batch.num_rows for batch in read_part(pack([whole(path)], 2**27)[0], rules)]
+    assert counts == [7, 7, 6]
+
+
+def test_a_huge_row_group_is_read_in_little_memory(tmp_path):
+    path = tmp_path / "a.parquet"
+    text = pa.array([os.urandom(50).hex() for _ in range(100_000)])
+    with pq.ParquetWriter(path, pa.schema([("s", pa.string()), ("n", pa.int64())])) as writer:
+        pieces = [pa.table({"s": text, "n": pa.array(range(100_000))}) for _ in range(30)]
+        writer.write_table(pa.concat_tables(pieces), row_group_size=3_000_000)
+    assert pq.read_metadata(path).num_row_groups == 1
+    assert path.stat().st_size > 250 * 2**20
+    code = f"""
+import resource
+from krishiv_spark.parquet.footers import file_schema
+from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, read_part
+path, size = {str(path)!r}, {path.stat().st_size}
+rules = ReadRules(file_schema(path))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = sum(b.num_rows for b in read_part(FilePart((FileRange(path, 0, size, size),)), rules))
+print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    rows, megabytes = map(int, done.stdout.split())
+    assert rows == 3_000_000
+    assert megabytes < 150
+
+
+# --- types
+
+
+def test_a_schema_is_taken_from_the_newest_file_and_the_folders(tmp_path):
+    put(tmp_path / "day=2013-01-01/hour=7/a.parquet", {"n": [1]}, at=NOON)
+    put(tmp_path / "day=2013-01-02/hour=x/b.parquet", {"n": [1], "s": ["x"]}, at=NOON + 1)
+    expected = pa.schema(
+        [("n", pa.int64()), ("s", pa.string()), ("day", pa.date32()), ("hour", pa.string())]
+    )
+    assert reader(tmp_path).infer_schema() == expected
+    table = read_all(reader(tmp_path))
+    assert table.schema == expected
+    assert table.to_pylist() == [
+        {"n": 1, "s": None, "day": dt.date(2013, 1, 1), "hour": "7"},
+        {"n": 1, "s": "x", "day": dt.date(2013, 1, 2), "hour": "x"},
+    ]
+
+
+def test_folders_are_no_columns_in_a_recursive_read(tmp_path):
+    put(tmp_path / "day=1/sub/a.parquet", {"n": [1]})
+    assert read_all(reader(tmp_path, recursiveFileLookup="true")).to_pylist() == [{"n": 1}]
+
+
+def test_partition_values_are_decoded_and_typed(tmp_path):
+    put(tmp_path / "a%2Fb=x%3D1%20y/k=__HIVE_DEFAULT_PARTITION__/a.parquet", {"n": [1]}, at=NOON)
+    put(tmp_path / "a%2Fb=z/k=-7/a.parquet", {"n": [2]}, at=NOON + 1)
+    assert read_all(reader(tmp_path)).to_pylist() == [
+        {"n": 1, "a/b": "x=1 y", "k": None},
+        {"n": 2, "a/b": "z", "k": -7},
+    ]
+
+
+def test_a_partition_column_takes_the_place_of_one_in_the_file(tmp_path):
+    put(tmp_path / "k=5/a.parquet", {"k": [1], "n": [2]})
+    assert read_all(reader(tmp_path)).to_pylist() == [{"n": 2, "k": 5}]
+
+
+def test_partition_columns_take_the_type_of_a_given_schema(tmp_path):
+    schema = pa.schema([("T", pa.timestamp("us", tz="UTC")), ("d", pa.decimal128(5, 2))])
+    put(tmp_path / "t=2013-01-01 10%3A00%3A00/d=1.50/a.parquet", {"n": [1]})
+    assert read_all(reader(tmp_path, schema=schema)).to_pylist() == [
+        {"T": dt.datetime(2013, 1, 1, 10, tzinfo=UTC), "d": Decimal("1.50")}
+    ]
+
+
+def test_a_partition_value_that_does_not_fit_is_named(tmp_path):
+    put(tmp_path / "k=x/a.parquet", {"n": [1]})
+    with pytest.raises(SchemaError, match=r"k=x/a\.parquet: .*k=x, which is no int64"):
+        read_all(reader(tmp_path, schema=pa.schema([("k", pa.int64())])))
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(), max_size=3))
+def test_any_partition_value_is_read_back(values):
+    def escaped(text):
+        return "".join(f"%{byte:02X}" for byte in text.encode())
+
+    path = "".join(f"{escaped(name)}={escaped(value)}/" for name, value in values.items())
+    assert folder_values(path + "a.parquet") == values
+
+
+def test_columns_are_pruned_and_unknown_ones_named(tmp_path):
+    put(tmp_path / "k=1/a.parquet", {"first": [1], "second": [2], "a.b": [3]})
+    table = read_all(reader(tmp_path, columns="k, second, a.b"))
+    assert table.to_pylist() == [{"k": 1, "second": 2, "a.b": 3}]
+    assert read_all(reader(tmp_path, columns="k")).to_pylist() == [{"k": 1}]
+    with pytest.raises(OptionError, match="did you mean 'second'"):
+        reader(tmp_path, columns="secnd").infer_schema()
+
+
+def test_no_files_ask_for_a_schema(tmp_path):
+    with pytest.raises(OptionError, match=re.escape(".schema(...)")):
+        reader(tmp_path).infer_schema()
+
+
+def test_columns_are_cast_found_in_any_case_and_null_where_missing(tmp_path):
+    put(tmp_path / "a.parquet", {"ID": pa.array([1], pa.int32()), "s": ["5"], "n": [7]})
+    schema = pa.schema([("id", pa.int64()), ("s", pa.int64()), ("gone", pa.list_(pa.string()))])
+    table = read_all(reader(tmp_path, schema=schema))
+    assert table.to_pylist() == [{"id": 1, "s": 5, "gone": None}]
+
+
+def test_a_column_that_does_not_fit_is_named_with_its_file_and_types(tmp_path):
+    put(tmp_path / "a.parquet", {"n": [2**40]})
+    with pytest.raises(SchemaError, match=r"a\.parquet: column 'n' of type int64 .* int32"):
+        read_all(reader(tmp_path, schema=pa.schema([("n", pa.int32())])))
+
+
+def test_nulls_are_refused_where_the_schema_has_none(tmp_path):
+    put(tmp_path / "a.parquet", {"n": [None, 1]})
+    for name in ("n", "missing"):
+        schema = pa.schema([pa.field(name, pa.int64(), nullable=False)])
+        with pytest.raises(SchemaError, match=f"a.parquet: column '{name}' is NOT NULL"):
+            read_all(reader(tmp_path, schema=schema))
+
+
+def test_types_become_those_that_spark_has(tmp_path):
+    table = pa.table(
+        {
+            "u": pa.array([2**64 - 1], pa.uint64()),
+            "d": pa.array(["x"]).dictionary_encode(),
+            "t": pa.array([1_000], pa.timestamp("ns")),
+            "z": pa.array([1], pa.timestamp("ms", tz="Europe/Berlin")),
+            "h": pa.array([b"ab"], pa.binary(2)),
+            "l": pa.array([[1]], pa.large_list(pa.field("x", pa.int8(), nullable=False))),
+            "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    put(tmp_path / "a.parquet", table, version="2.6")
+    found = read_all(reader(tmp_path))
+    assert [str(field.type) for field in found.schema] == [
+        "decimal128(20, 0)",
+        "string",
+        "timestamp[us]",
+        "timestamp[us, tz=UTC]",
+        "binary",
+        "list<element: int8>",
+        "map<string, int32>",
+    ]
+    assert found["u"][0].as_py() == 2**64 - 1
+    assert found["l"][0].as_py() == [1]
+
+
+def test_int96_is_an_instant_even_where_nested(tmp_path):
+    moment = dt.datetime(2500, 1, 1)  # noqa: DTZ001  beyond what nanoseconds reach
+    kind = pa.struct([("n", pa.int64()), ("t", pa.timestamp("us"))])
+    table = {
+        "t": pa.array([moment], pa.timestamp("us")),
+        "n": pa.array([1]),
+        "s": pa.array([{"n": 1, "t": moment}], kind),
+    }
+    put(tmp_path / "a.parquet", table, use_deprecated_int96_timestamps=True)
+    assert read_all(reader(tmp_path)).to_pylist() == [
+        {
+            "t": moment.replace(tzinfo=UTC),
+            "n": 1,
+            "s": {"n": 1, "t": moment.replace(tzinfo=UTC)},
+        }
+    ]
+
+
+# --- files that go wrong
+
+
+def damage(path, position=0.5):
+    content = bytearray(path.read_bytes())
+    middle = int(len(content) * position)
+    content[middle : middle + 200] = b"\xff" * 200
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"PAR1" + b"x" * 200 + b"PAR1"])
+def test_a_damaged_file_is_named_or_skipped(tmp_path, caplog, content):
+    put(tmp_path / "a.parquet", {"n": [1]})
+    (tmp_path / "b.parquet").write_bytes(content)
+    schema = pa.schema([("n", pa.int64())])
+    with pytest.raises(BadFileError, match=r"b\.parquet.*'badFiles' = 'skip'"):
+        read_all(reader(tmp_path, schema=schema, failOnDataLoss="false"))
+    assert read_all(reader(tmp_path, badFiles="skip")).to_pylist() == [{"n": 1}]
+    assert "skipped 1 of the 2 file ranges" in caplog.text
+
+
+def test_damage_within_a_file_is_named(tmp_path):
+    path = put(tmp_path / "a.parquet", {"s": [os.urandom(9).hex() for _ in range(9000)]})
+    damage(path)
+    with pytest.raises(BadFileError, match=r"a\.parquet"):
+        read_all(reader(tmp_path))
+
+
+def test_a_wrong_checksum_is_damage(tmp_path):
+    plain = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    path = put(tmp_path / "a.parquet", {"n": list(range(9000))}, **plain)
+    damage(path)
+    with pytest.raises(BadFileError, match=r"a\.parquet"):
+        read_all(reader(tmp_path))
+
+
+def test_a_damaged_file_does_not_stop_the_choice_of_a_batch(tmp_path):
+    put(tmp_path / "a.parquet", {"t": pa.array([5], pa.timestamp("ms"))}, at=NOON)
+    put(tmp_path / "c.parquet", {"t": pa.array([7], pa.timestamp("ms"))}, at=NOON + 2)
+    (tmp_path / "b.parquet").write_bytes(b"hello")
+    os.utime(tmp_path / "b.parquet", ns=(NOON + 1, NOON + 1))
+    source = reader(tmp_path, eventTime="t", badFiles="skip")
+    end = source.latest(FIRST, Limit(rows=2))
+    assert len(end.files) == 3
+    assert end.watermark.ms == 7
+    assert "b.parquet" in end.watermark.held
+
+
+def test_a_file_that_vanished_or_changed_is_named_or_skipped(tmp_path, caplog):
+    gone, grown = put(tmp_path / "a.parquet", {"n": [1]}), put(tmp_path / "b.parquet", {"n": [2]})
+    put(tmp_path / "c.parquet", {"n": [3]})
+    source = reader(tmp_path, badFiles="skip")
+    source.schema = source.infer_schema()
+    end = source.latest(FIRST, UNLIMITED)
+    gone.unlink()
+    with pytest.raises(GoneError, match=r"a\.parquet .*'failOnDataLoss' = 'false'"):
+        read_all(source, end)
+    put(grown, {"n": list(range(1000))})
+    skipping = reader(tmp_path, failOnDataLoss="false")
+    assert read_all(skipping, end).to_pylist() == [{"n": 3}]
+    assert "skipped 2 of the 3" in caplog.text
+    assert issubclass(GoneError, DataLossError)
+
+
+def test_a_damaged_newest_file_gives_no_schema(tmp_path):
+    put(tmp_path / "a.parquet", {"n": [1]}, at=NOON)
+    (tmp_path / "b.parquet").write_bytes(b"hello")
+    with pytest.raises(BadFileError, match=r"b\.parquet"):
+        reader(tmp_path).infer_schema()
+    assert reader(tmp_path, badFiles="skip").infer_schema().names == ["n"]
+
+
+# --- event time
+
+
+def times(*values, unit="us", tz="UTC"):
+    return {"t": pa.array(values, pa.timestamp(unit, tz=tz))}
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([5_999, None, 3], pa.timestamp("us")), 5),
+        (pa.array([-1], pa.timestamp("us")), -1),
+        (pa.array([7], pa.timestamp("ms", tz="UTC")), 7),
+        (pa.array([7_999_999], pa.timestamp("ns")), 7),
+        (pa.array([2], pa.date32()), 2 * 86_400_000),
+        (pa.array([None], pa.timestamp("us")), None),
+        (pa.array([], pa.timestamp("us")), None),
+    ],
+)
+def test_the_newest_event_time_comes_from_the_footer(tmp_path, column, expected):
+    path = put(tmp_path / "a.parquet", {"t": column})
+    assert read_footer(str(path), "t") == Footer(len(column), expected, None)
+    assert read_footer(str(path), None) == Footer(len(column))
+
+
+def test_all_row_groups_count(tmp_path):
+    path = put(tmp_path / "a.parquet", times(9_000, 1_000, None, 4_000), row_group_size=1)
+    assert read_footer(str(path), "t").newest_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"use_deprecated_int96_timestamps": True}, "stored as INT96"),
+        ({"write_statistics": False}, "no statistics"),
+    ],
+)
+def test_what_a_footer_does_not_tell_holds_the_watermark(tmp_path, options, reason):
+    put(tmp_path / "a.parquet", times(5_000), **options)
+    end = reader(tmp_path, eventTime="t").latest(FIRST, UNLIMITED)
+    assert end.watermark.ms is None
+    assert re.search(rf"a\.parquet: .*{reason}", end.watermark.held)
+
+
+def test_the_watermark_never_moves_back_and_is_part_of_the_offset(tmp_path):
+    source, end, seen = reader(tmp_path, eventTime="t", watermarkDelay="2 ms"), FIRST, []
+    for number, newest in enumerate((9_000, 4_000, 12_000)):
+        put(tmp_path / f"{number}.parquet", times(newest), at=NOON + number)
+        end = ParquetOffset.from_json(source.latest(end, UNLIMITED).to_json())
+        seen.append(end.watermark.ms)
+    assert seen == [7, 7, 10]
+    assert source.backlog()["watermark_ms"] == 10
+    assert source.latest(end, UNLIMITED) == end
+
+
+def test_a_partition_column_may_be_the_event_time(tmp_path):
+    put(tmp_path / "day=1970-01-03/a.parquet", {"n": [1]})
+    put(tmp_path / "day=__HIVE_DEFAULT_PARTITION__/a.parquet", {"n": [1]})
+    source = reader(tmp_path, eventTime="day")
+    source.schema = source.infer_schema()
+    assert source.latest(FIRST, UNLIMITED).watermark.ms == 2 * 86_400_000
+
+
+def test_a_batch_read_has_no_watermark(tmp_path):
+    put(tmp_path / "a.parquet", times(5_000))
+    source = reader(tmp_path, eventTime="t", streaming=False)
+    assert source.latest(FIRST, UNLIMITED).watermark is None

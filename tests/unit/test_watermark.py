@@ -1,0 +1,153 @@
+"""Watermarks: they never move back, and late is strictly below."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.offsets import Watermark
+from krishiv_spark.offsets.watermark import (
+    LATE_COLUMN,
+    advance,
+    check_event_time,
+    epoch_ms,
+    judge,
+)
+
+# From the year 1 to the year 9999, in milliseconds: what Spark can hold.
+instants = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+TIMES = {
+    "us": pa.timestamp("us"),
+    "us utc": pa.timestamp("us", "UTC"),
+    "us new york": pa.timestamp("us", "America/New_York"),
+    "ms": pa.timestamp("ms"),
+    "s": pa.timestamp("s"),
+    "date32": pa.date32(),
+    "date64": pa.date64(),
+}
+DAY = 86_400_000
+UNIT = {"s": 1_000, "ms": 1, "us": 1, "date32": DAY, "date64": DAY}
+
+
+@given(
+    st.lists(st.tuples(st.none() | instants, st.integers(0, 10 * DAY), st.none() | st.just("why")))
+)
+def test_a_watermark_never_moves_back_and_never_passes_what_was_seen(steps):
+    mark, newest_seen = None, None
+    for newest, delay, held in steps:
+        before = None if mark is None else mark.ms
+        mark = advance(mark, newest, delay, held)
+        if newest is not None:
+            newest_seen = newest if newest_seen is None else max(newest_seen, newest)
+        if before is not None:
+            assert mark.ms >= before
+        assert (mark.ms is None) == (newest_seen is None)
+        assert mark.ms is None or mark.ms <= newest_seen
+        assert newest is None or mark.ms >= newest - delay
+        assert newest is not None or (mark.ms == before and mark.held)
+
+
+def test_a_batch_without_event_time_holds_the_watermark_and_says_why():
+    assert advance(Watermark(ms=5), None, 0) == Watermark(ms=5, held="no event time in the batch")
+    assert advance(Watermark(ms=5), None, 0, "no statistics").held == "no statistics"
+    assert advance(Watermark(ms=5, held="x"), 9, 1) == Watermark(ms=8)
+
+
+def times(kind: pa.DataType, milliseconds: list[int | None]) -> pa.Array:
+    return pa.array(milliseconds, pa.int64()).cast(pa.timestamp("ms")).cast(kind, safe=False)
+
+
+def floored(milliseconds: int, kind: str) -> int:
+    unit = UNIT[kind.split(" ")[0]]
+    return milliseconds // unit * unit
+
+
+@pytest.mark.parametrize("kind", TIMES)
+@given(st.lists(st.none() | instants, max_size=6), instants)
+def test_late_is_strictly_below_and_null_is_never_late(kind, milliseconds, mark):
+    milliseconds = [None if ms is None else floored(ms, kind) for ms in milliseconds]
+    milliseconds += [floored(mark, kind), None]
+    batch = pa.record_batch({"at": times(TIMES[kind], milliseconds), "n": [*range(len(milliseconds))]})
+    expected = [ms is not None and ms < mark for ms in milliseconds]
+
+    flagged = judge(batch, "at", "flag", mark)
+    assert flagged.column(LATE_COLUMN).to_pylist() == expected
+    assert not flagged.schema.field(LATE_COLUMN).nullable
+    assert flagged.drop_columns([LATE_COLUMN]).equals(batch)
+
+    kept = judge(batch, "at", "drop", mark)
+    assert kept.column("n").to_pylist() == [n for n, late in enumerate(expected) if not late]
+    assert kept.schema == batch.schema
+    assert judge(batch, "at", "keep", mark) is batch
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop", "flag"])
+def test_nothing_is_late_before_there_is_a_watermark(policy):
+    batch = pa.record_batch({"at": times(TIMES["us"], [-DAY, None, 0])})
+    judged = judge(batch, "at", policy, None)
+    assert judged.column("at").equals(batch.column("at"))
+    if policy == "flag":
+        assert judged.column(LATE_COLUMN).to_pylist() == [False, False, False]
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop", "flag"])
+def test_an_empty_batch_stays_empty(policy):
+    assert judge(pa.record_batch({"at": times(TIMES["us"], [])}), "at", policy, 0).num_rows == 0
+
+
+def test_a_microsecond_below_the_watermark_is_late():
+    at = pa.array([-1, 0, 1], pa.timestamp("us", "UTC"))
+    flags = judge(pa.record_batch({"at": at}), "at", "flag", 0).column(LATE_COLUMN)
+    assert flags.to_pylist() == [True, False, False]
+
+
+def test_an_instant_in_a_zone_is_compared_as_an_instant():
+    zone = dt.timezone(dt.timedelta(hours=-5))
+    at = pa.array([dt.datetime(2013, 1, 1, tzinfo=zone)], pa.timestamp("us", "America/New_York"))
+    five_utc = 1_357_016_400_000
+    batch = pa.record_batch({"at": at})
+    assert judge(batch, "at", "drop", five_utc).num_rows == 1
+    assert judge(batch, "at", "drop", five_utc + 1).num_rows == 0
+
+
+# --- milliseconds
+
+
+@given(st.integers(-(2**62), 2**62), st.sampled_from(["s", "ms", "us", "ns"]), st.booleans())
+def test_milliseconds_are_rounded_down_whatever_the_unit(value, unit, zoned):
+    per_ms = {"us": 1_000, "ns": 1_000_000}.get(unit, 1)
+    value = value if unit == "ns" else value // 1_000_000
+    times_ms = {"s": 1_000}.get(unit, 1)
+    scalar = pa.scalar(value, pa.timestamp(unit, "Asia/Tokyo" if zoned else None))
+    assert epoch_ms(scalar) == value * times_ms // per_ms
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64()], ids=str)
+@given(st.dates())
+def test_a_date_is_its_midnight_in_utc(kind, date):
+    days = date.toordinal() - dt.date(1970, 1, 1).toordinal()
+    assert epoch_ms(pa.scalar(date, kind)) == days * DAY
+
+
+# --- the column
+
+
+@pytest.mark.parametrize("kind", TIMES.values(), ids=str)
+def test_times_and_dates_can_be_event_times(kind):
+    check_event_time("at", pa.schema([("at", kind)]))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.string(), pa.time64("us"), pa.duration("us"), pa.bool_()], ids=str
+)
+def test_what_holds_no_time_is_refused_by_name(kind):
+    with pytest.raises(SchemaError, match="'at' has type"):
+        check_event_time("at", pa.schema([("at", kind)]))
+
+
+def test_a_missing_event_time_lists_the_columns():
+    with pytest.raises(SchemaError, match="'at', but there are a, b"):
+        check_event_time("at", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
