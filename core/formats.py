@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.sinks.console import ConsoleWriter
 from krishiv_spark.sinks.memory import MemoryWriter
@@ -54,4 +56,9 @@ def register(spark: SparkSession) -> None:
     were started before it was, and for those who like it said.
     """
     for source in FORMATS:
-        spark.dataSource.register(source)
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            # 4.0 refuses a name that it has found by itself already; later ones replace it.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise

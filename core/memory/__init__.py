@@ -1,7 +1,7 @@
 """Results of ``krishiv-memory`` as Arrow, and sources to push rows into; on the driver's machine.
 
-    query = df.writeStream.format("krishiv-memory").queryName("clicks").start()
-    query.processAllAvailable()
+    sink = df.writeStream.format("krishiv-memory").option("checkpointLocation", ...)
+    sink.start("clicks").processAllAvailable()
     krishiv_spark.memory_table("clicks")
 
 Results live in shared memory (see `krishiv_spark.memory.store`), so they outlast the query and the

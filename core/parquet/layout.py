@@ -54,10 +54,15 @@ def staged_folder(table: Path, query: str, generation: int) -> Path:
 def visible_files(table: Path) -> Iterator[Path]:
     """Every Parquet file that an ordinary reader of the folder sees, in no order."""
     for folder, subfolders, names in os.walk(table):
-        subfolders[:] = [name for name in subfolders if not name.startswith(("_", "."))]
+        subfolders[:] = [name for name in subfolders if not _hidden(name)]
         for name in names:
-            if name.endswith(".parquet") and not name.startswith(("_", ".")):
+            if name.endswith(".parquet") and not _hidden(name):
                 yield Path(folder, name)
+
+
+def _hidden(name: str) -> bool:
+    # Spark's rule (HadoopFSUtils.shouldFilterOutPathName): a partition column may begin with _.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 @dataclass(frozen=True)

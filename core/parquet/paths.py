@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 from krishiv_spark.errors import OptionError
 
@@ -21,5 +22,6 @@ def local_path(text: str) -> Path:
             f"krishiv-parquet: 'path' {text!r} is on {scheme}; only folders of a file system are "
             "supported, local or mounted: a path or file:// URL"
         )
-    path = text if scheme.lower() != "file" or not colon else "/" + rest.lstrip("/")
-    return Path(path).absolute()
+    if colon and scheme.lower() == "file":
+        return Path("/" + unquote(rest).lstrip("/"))
+    return Path(text).absolute()

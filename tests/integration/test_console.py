@@ -1,8 +1,11 @@
 """``krishiv-console`` under Spark: what reaches the terminal, and that it looks like ``show``."""
 
 import json
+import os
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +17,8 @@ from krishiv_spark.sinks.console import ConsoleOptions, ConsoleWriter, drawn
 
 PROGRAM = """
 import json, sys
+from datetime import datetime, timedelta, timezone
+import pyarrow as pa
 import krishiv_spark
 from pyspark.sql import SparkSession
 spark = (
@@ -23,38 +28,45 @@ spark = (
     .config("spark.sql.session.timeZone", "UTC")
     .getOrCreate()
 )
-krishiv_spark.register(spark)
 options = json.loads(sys.argv[1])
-rows = spark.readStream.format("rate-micro-batch").options(
-    rowsPerBatch=3, startTimestamp=1704067200000, advanceMillisPerBatch=60000
-).load()
-sink = rows.withWatermark("timestamp", "0 seconds").writeStream.format("krishiv-console")
-query = sink.options(**options).start()
-while len(query.recentProgress) < 2:
-    query.exception() and sys.exit(str(query.exception()))
-    query.awaitTermination(1)
+source = krishiv_spark.memory_source("rows")
+begin = datetime(2024, 1, 1, tzinfo=timezone.utc)
+for minute in (0, 1):
+    times = [begin + timedelta(minutes=minute)] * 3
+    source.add(pa.table({"at": pa.array(times, pa.timestamp("us", "UTC")), "value": [1, 2, 3]}))
+rows = spark.readStream.format("krishiv-memory").option("eventTime", "at")
+rows = rows.option("maxFilesPerTrigger", 1).load("rows").withWatermark("at", "0 seconds")
+query = rows.writeStream.format("krishiv-console").options(**options).start()
+query.processAllAvailable()
 query.stop()
 spark.range(1).write.format("krishiv-console").mode("append").save()
 spark.stop()
 """
 
-EVERY_TYPE = """
-SELECT * FROM VALUES
-  (1, 'a', true, 1.5D, 1E10D, 1E-5D, CAST(0.1 AS FLOAT), 12.30BD, DATE'2024-01-02',
-   TIMESTAMP_NTZ'2024-01-02 03:04:05.06', X'4142', array(1, NULL), map('k', 2),
-   named_struct('x', CAST(1 AS INT), 'y', CAST(NULL AS STRING)), '日本', 'tab\\there and far too long'),
-  (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-   named_struct('x', CAST(NULL AS INT), 'y', 'b'), NULL, NULL)
-AS t(id, s, b, d, big, small, f, dec, day, ntz, bin, arr, m, st, wide, long)
-"""
+EVERY_TYPE: list[tuple[str, pa.DataType, list[object]]] = [
+    ("id", pa.int64(), [1, 2]),
+    ("text", pa.string(), ["tab\there and far too long", None]),
+    ("wide", pa.string(), ["日本", None]),
+    ("flag", pa.bool_(), [True, None]),
+    ("double", pa.float64(), [1.5, 1e10]),
+    ("small", pa.float64(), [1e-5, None]),
+    ("float", pa.float32(), [0.1, None]),
+    ("decimal", pa.decimal128(10, 2), [Decimal("12.30"), None]),
+    ("day", pa.date32(), [date(2024, 1, 2), None]),
+    ("bytes", pa.binary(), [b"AB", None]),
+    ("list", pa.list_(pa.int64()), [[1, None], None]),
+    ("map", pa.map_(pa.string(), pa.int64()), [[("k", 2), ("l", None)], None]),
+    ("struct", pa.struct([("x", pa.int64()), ("y", pa.string())]), [{"x": 1, "y": None}, None]),
+]
 
 
 def printed(tmp_path: Path, **options: str) -> str:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
     given = {"checkpointLocation": str(tmp_path / "checkpoint"), **options}
-    command = [sys.executable, "-X", "utf8", str(script), json.dumps(given)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command = [sys.executable, "-X", "utf8", "-c", PROGRAM, json.dumps(given)]
+    environment = os.environ | {"KRISHIV_MEMORY_DIR": str(tmp_path / "store")}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -67,18 +79,21 @@ def test_epochs_reach_the_terminal(tmp_path: Path) -> None:
         "Batch: 0",
         rule,
         "+-------------------+-----+",
-        "|          timestamp|value|",
+        "|                 at|value|",
         "+-------------------+-----+",
-        "|2024-01-01 00:00:00|    0|",
         "|2024-01-01 00:00:00|    1|",
+        "|2024-01-01 00:00:00|    2|",
         "+-------------------+-----+",
         "only showing top 2 rows",
-        "3 rows",
+        "3 rows; watermark of the source 2024-01-01T00:00:00.000Z",
     ]
-    assert "\n".join(first) in output
-    assert f"{rule}\nBatch: 1\n{rule}" in output
-    assert "3 rows; watermark 2024-01-01T00:00:00.000Z" in output
-    assert "+---+\n| id|\n+---+\n|  0|\n+---+\n1 row\n" in output
+    second = (
+        "3 rows; watermark 2024-01-01T00:00:00.000Z; "
+        "watermark of the source 2024-01-01T00:01:00.000Z"
+    )
+    batch = "+---+\n| id|\n+---+\n|  0|\n+---+\n1 row\n"
+    for text in ("\n".join(first), f"{rule}\nBatch: 1\n{rule}", second, batch):
+        assert text in output, output
 
 
 @pytest.mark.parametrize("truncate", [20, 0, 3])
@@ -86,8 +101,9 @@ def test_epochs_reach_the_terminal(tmp_path: Path) -> None:
 def test_tables_look_like_those_of_show(
     spark: SparkSession, *, truncate: int, vertical: bool
 ) -> None:
-    frame = spark.sql(EVERY_TYPE)
-    rows: pa.Table = frame.toArrow()
+    columns = [pa.array(values, kind) for _, kind, values in EVERY_TYPE]
+    rows = pa.Table.from_arrays(columns, [name for name, *_ in EVERY_TYPE])
+    frame = spark.createDataFrame(rows)
     options = ConsoleOptions(num_rows=2, truncate=truncate, vertical=vertical)
     sink = ConsoleWriter(options, rows.schema, mode=None)
     head = sink.stage(iter(rows.to_batches()), Task("q", 0, 0, 0))

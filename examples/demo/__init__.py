@@ -1,0 +1,1 @@
+"""The demo: a year of real flights through a stream that is killed and resumed."""
