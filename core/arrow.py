@@ -121,7 +121,9 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Make a batch fit a schema: columns by name, cast where types differ, nothing rounded.
+    """Make a batch fit a schema: columns by name, cast where types differ.
+
+    Nothing overflows or is cut off. A field that a struct lacks is null.
 
     Raises:
         SchemaError: If a column is missing, or a value does not fit its type.
@@ -137,10 +139,10 @@ def _fit(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if index < 0:
         raise SchemaError(f"no column {field.name!r} among {', '.join(batch.schema.names)}")
     column = batch.column(index)
-    if column.type == field.type:
-        return column
+    if column.null_count and not field.nullable:
+        raise SchemaError(f"column {field.name!r} has nulls, but the schema says that it has none")
     try:
-        return column.cast(field.type)
+        return column if column.type == field.type else column.cast(field.type)
     except pa.ArrowException as error:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"

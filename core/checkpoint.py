@@ -22,7 +22,7 @@ def query_id(location: str) -> str:
     """
     try:
         return str(json.loads(_read(f"{location}/metadata"))["id"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"no query id in {location}/metadata: {error}; 'checkpointLocation' must be the one "
             "that Spark uses, readable from the driver's machine"
@@ -36,26 +36,22 @@ def epoch_offsets(location: str, epoch: int) -> list[dict[str, Any]]:
     metadata with ``batchWatermarkMs``, and a line per source.
 
     Returns:
-        The parsed lines, or an empty list when the file is not there.
+        The parsed lines, without those of sources that have no offset yet ("-"); an empty list
+        when the file is not there.
     """
     try:
         lines = _read(f"{location}/offsets/{epoch}").splitlines()[1:]
-        return [value for line in lines if isinstance(value := json.loads(line), dict)]
+        return [json.loads(line) for line in lines if line.startswith("{")]
     except (OSError, ValueError):
         return []
 
 
 def _read(path: str) -> str:
+    if path.startswith("file:/"):  # file:/x or file:///x: Hadoop escapes nothing in it
+        path = "/" + path.removeprefix("file:").lstrip("/")
     if ":" in path.split("/", 1)[0]:
-        filesystem, inner = fs.FileSystem.from_uri(_three_slashes(path))
+        filesystem, inner = fs.FileSystem.from_uri(path)
     else:
         filesystem, inner = fs.LocalFileSystem(), path
     with filesystem.open_input_stream(inner) as stream:
         return bytes(stream.read()).decode()
-
-
-def _three_slashes(uri: str) -> str:
-    # Hadoop writes a local path as file:/x, which Arrow wants as file:///x.
-    if uri.startswith("file:/") and not uri.startswith("file://"):
-        return "file://" + uri.removeprefix("file:")
-    return uri

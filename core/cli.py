@@ -48,8 +48,11 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 @click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
 def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
     """Remove what failed attempts left in the table at PATH."""
+    from krishiv_spark.parquet.progress import table_logs
     from krishiv_spark.parquet.vacuum import orphans, remove
 
+    if next(table_logs(path), None) is None:
+        click.echo(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
     count = size = 0
     for orphan in orphans(path.absolute(), guard_s):
         click.echo(f"{orphan.path.relative_to(path.absolute())}  {orphan.reason}")

@@ -149,7 +149,8 @@ class _Write:
 def _epoch_of(received: Sequence[Staged], number: int) -> Epoch:
     epochs = {(m.task.query, m.task.epoch, m.task.generation) for m in received}
     if len(epochs) != 1:
-        raise SinkError(f"epoch {number} has messages of {len(epochs)} epochs: {sorted(epochs)}")
+        listed = ", ".join(sorted(map(str, epochs)))
+        raise SinkError(f"epoch {number} has messages of {len(epochs)} epochs: {listed}")
     query, found, generation = epochs.pop()
     if found != number:
         raise SinkError(f"epoch {number} has messages of epoch {found}")

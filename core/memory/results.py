@@ -39,6 +39,8 @@ class QueryResult:
         newest = self.epochs.newest()
         if newest is not None and number <= newest:
             raise CommitRejected(f"query {self.query} has published epoch {newest} already")
+        alone = entry.after(number, None)
+        entry.bound.refuse(alone.rows, alone.size)  # before an older result loses its name
         if name is not None:
             self._hold(NamedResult(self.store, name))
         if self._put(number, entry):
@@ -57,7 +59,8 @@ class QueryResult:
             if os.path.exists(mark):
                 raise Fenced(
                     f"the memory result {name.name!r} of query {self.query} was taken over by "
-                    f"{owner}: stop one of them, or start this one under another name"
+                    f"{owner}: stop one of them, and start this one under another name "
+                    f"or after memory_clear({name.name!r})"
                 )
             name.take(self.query)
         if not os.path.exists(mark):

@@ -112,7 +112,7 @@ class Pushed:
 
     def clear(self) -> None:
         """Leave one empty push, which keeps the numbers going."""
-        if self.log.append(Entry(replaces=True)):
+        if self.log.newest() is not None and self.log.append(Entry(replaces=True)):
             self.log.remove_below(self.log.first())
         if os.path.exists(self._schema):
             os.unlink(self._schema)

@@ -54,10 +54,9 @@ def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
     state = entry.log.state()
     kept = {state.intent_generation} if entry.unfinished(state) else set()
     for folder in (entry.folder / "staged").glob("*"):
-        generation = int(folder.name)
-        if generation in kept:
+        if not folder.name.isdecimal() or int(folder.name) in kept:
             continue
-        superseded = generation < state.owner
+        superseded = int(folder.name) < state.owner
         for path in folder.iterdir():
             orphan = _judge(path, before, superseded=superseded)
             if orphan is not None:

@@ -1,6 +1,7 @@
 """``krishiv-memory`` under Spark: source to sink, restarts, modes, triggers, batches."""
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import krishiv_spark
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory import MemorySource
+from krishiv_spark.memory.store import open_store
 
 IDS = pa.schema([("id", pa.int64())])
 ENDS_WITH_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
@@ -26,7 +28,7 @@ def name() -> Iterator[str]:
     # Spark's workers know the default store only: names of this run, and removed behind it.
     unique = f"test-{uuid.uuid4().hex[:8]}"
     yield unique
-    krishiv_spark.memory_source(unique).clear()
+    shutil.rmtree(open_store().folder("pushes", unique), ignore_errors=True)
     for result in (unique, f"{unique}-out"):
         with contextlib.suppress(OptionError):  # the test made none
             krishiv_spark.memory_clear(result)

@@ -330,6 +330,12 @@ class TestNames:
         publish(writer(name="clicks"), "old", 1, 3)
         assert shown("clicks") == [3]
 
+    def test_a_query_whose_first_epoch_is_refused_takes_no_name(self) -> None:
+        publish(writer(name="clicks"), "old", 0, 1)
+        with pytest.raises(CommitRejected, match="maxRows"):
+            publish(writer(name="clicks", maxRows="2"), "new", 0, 2, 3, 4)
+        assert shown("clicks") == [1]
+
     @pytest.mark.parametrize("mode", list(OutputMode))
     def test_a_restarted_query_keeps_its_name(self, mode: OutputMode) -> None:
         for epoch in range(3):

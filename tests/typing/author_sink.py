@@ -1,0 +1,166 @@
+"""A sink as an author writes it: checked by the type checkers, never run."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel
+from typing_extensions import assert_type
+
+from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.errors import CommitRejected, KrishivError, SinkError
+from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.options import ByteSize, Duration, Names, Options, SecretStr
+from krishiv_spark.sinks.base import (
+    AtLeastOnceWriter,
+    Epoch,
+    Guarantee,
+    OutputMode,
+    SupportsGenerations,
+    Task,
+    TwoPhaseWriter,
+    Writer,
+)
+from krishiv_spark.sinks.logged import LoggedWriter
+
+
+class FolderOptions(Options):
+    path: Path
+    timeout: Duration = 30_000
+    most: ByteSize | None = None
+    columns: Names = ()
+    password: SecretStr | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    file: str
+
+
+class FolderWriter(TwoPhaseWriter[Part]):
+    options_type: ClassVar[type[Options]] = FolderOptions
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    options: FolderOptions
+
+    def check(self) -> None:
+        assert_type(self.options.path, Path)
+        assert_type(self.options.timeout, int)
+        assert_type(self.options.most, int | None)
+        assert_type(self.options.columns, tuple[str, ...])
+        assert_type(self.mode, OutputMode)
+        assert_type(self.streaming, bool)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
+        assert_type(task.generation, int | None)
+        name = f"{task.query}-{task.epoch}-{task.partition}-{task.nonce}"
+        lines = [json.dumps(batch.to_pylist()) for batch in batches]
+        (self.options.path / name).write_text("\n".join(lines))
+        return Part(name) if lines else None
+
+    def last_committed(self, query: str) -> int | None:
+        mark = self.options.path / query
+        return int(mark.read_text()) if mark.exists() else None
+
+    def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None:
+        for part in staged:
+            assert_type(part, Part)
+        try:
+            os.link(self.options.path / "aside", self.options.path / str(epoch.number))
+        except FileExistsError as error:
+            raise CommitRejected(f"epoch {epoch.number} is there") from error
+
+    def discard(self, staged: Sequence[Part]) -> None:
+        for part in staged:
+            (self.options.path / part.file).unlink(missing_ok=True)
+
+
+class FencedWriter(FolderWriter):
+    def begin(self, query: str) -> int:
+        return len(query)
+
+    def check_owner(self, epoch: Epoch) -> None:
+        assert_type(epoch.generation, int | None)
+
+
+class Pieces(BaseModel):
+    names: tuple[str, ...]
+
+
+class LoggedFolderWriter(LoggedWriter[Pieces]):
+    staged_type = Pieces
+
+    def log(self, query: str) -> EpochLog:
+        return open_log(f"/somewhere/{query}")
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Pieces | None:
+        return Pieces(names=(task.nonce,)) if any(batch.num_rows for batch in batches) else None
+
+    def finish(self, epoch: Epoch, staged: Sequence[Pieces]) -> None:
+        assert_type([item.names for item in staged], list[tuple[str, ...]])
+
+    def finished(self, epoch: Epoch) -> bool:
+        return epoch.number < 0
+
+    def discard(self, staged: Sequence[Pieces]) -> None:
+        del staged
+
+
+class Bell(AtLeastOnceWriter[int]):
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> int:
+        return sum(batch.num_rows for batch in batches)
+
+    def publish(self, epoch: Epoch, staged: Sequence[int]) -> None:
+        print("\a" * sum(staged))
+
+
+class FolderSource(KrishivDataSource):
+    format_name = "folder"
+    writer_type = FolderWriter
+
+
+class BellSource(KrishivDataSource):
+    format_name = "bell"
+    writer_type = Bell
+
+
+def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
+    if isinstance(writer, SupportsGenerations):
+        assert_type(writer.begin("q"), int)
+    generation = log.begin()
+    assert_type(generation, int)
+    state = log.intend(generation, 0, [{"any": "JSON"}])
+    assert_type(state, State)
+    assert_type(state.held, int | None)
+    assert_type(log.void(state), State)
+    assert_type(FolderOptions.parse({"path": "/x"}, "folder"), FolderOptions)
+    assert_type(FolderOptions.names(), list[str])
+    assert_type(KrishivError.retriable, bool)
+    error: Exception = SinkError("x")
+    assert isinstance(error, KrishivError)
+
+
+def mistakes_that_are_found(options: FolderOptions, schema: pa.Schema, task: Task) -> None:
+    TwoPhaseWriter(options, schema, OutputMode.APPEND)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+    FolderWriter(options, schema, "append")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    task.epoch = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class WrongPayload(TwoPhaseWriter[Part]):
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return task.nonce
+
+    def last_committed(self, query: str) -> str | None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return query
+
+    def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None: ...
+
+    def discard(self, staged: Sequence[Part]) -> None: ...
+
+
+class OwnBegin(LoggedFolderWriter):
+    def begin(self, query: str) -> int:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return len(query)

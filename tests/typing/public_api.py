@@ -1,0 +1,12 @@
+"""What users call: checked by the type checkers, never run."""
+
+import krishiv_spark
+from krishiv_spark import register
+from pyspark.sql import SparkSession
+
+
+def uses(spark: SparkSession) -> None:
+    register(spark)
+    krishiv_spark.register(spark)
+    krishiv_spark.memory_table  # noqa: B018
+    krishiv_spark.registre(spark)  # type: ignore[operator]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,395 @@
+"""What Spark calls, in the words of the contracts: planning, staging, committing, aborting."""
+
+import copy
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+from krishiv_spark.errors import CommitUnknown, Fenced, OptionError, SinkError
+from krishiv_spark.lifecycle import writing
+from krishiv_spark.lifecycle.writing import BatchWrite, PlanningFailed, Staged, StreamWrite
+from krishiv_spark.options import Options
+from krishiv_spark.sinks.base import (
+    BATCH_PREFIX,
+    AtLeastOnceWriter,
+    Epoch,
+    OutputMode,
+    Task,
+    TwoPhaseWriter,
+)
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@dataclass
+class Outside:
+    """The external system that the writers of a test write to, and every call to it."""
+
+    held: dict[str, int] = field(default_factory=dict)
+    rows: dict[tuple[str, int], list] = field(default_factory=dict)
+    calls: list[tuple] = field(default_factory=list)
+    generation: int = 0
+    error: Exception | None = None
+
+    def names(self) -> list[str]:
+        return [call[0] for call in self.calls]
+
+
+OUTSIDE: dict[str, Outside] = {}
+
+
+class Sample(Options):
+    name: str
+
+
+class Recorder(TwoPhaseWriter[list]):
+    """Exactly once, into the dictionary above."""
+
+    options_type = Sample
+
+    @property
+    def outside(self) -> Outside:
+        return OUTSIDE[self.options.name]
+
+    def check(self) -> None:
+        self.outside.calls.append(("check",))
+        if self.outside.error is not None:
+            raise self.outside.error
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> list | None:
+        self.outside.calls.append(("stage", task))
+        return [row["id"] for batch in batches for row in batch.to_pylist()] or None
+
+    def last_committed(self, query: str) -> int | None:
+        self.outside.calls.append(("last_committed", query))
+        return self.outside.held.get(query)
+
+    def publish(self, epoch: Epoch, staged: Sequence[list]) -> None:
+        self.outside.calls.append(("publish", epoch, list(staged)))
+        assert (epoch.query, epoch.number) not in self.outside.rows
+        self.outside.rows[epoch.query, epoch.number] = sorted(x for part in staged for x in part)
+        self.outside.held[epoch.query] = epoch.number
+
+    def discard(self, staged: Sequence[list]) -> None:
+        self.outside.calls.append(("discard", list(staged)))
+        if self.outside.error is not None:
+            raise self.outside.error
+
+
+class Fencing(Recorder):
+    """One that fences off drivers believed dead."""
+
+    def begin(self, query: str) -> int:
+        self.outside.calls.append(("begin", query))
+        self.outside.generation += 1
+        return self.outside.generation
+
+    def check_owner(self, epoch: Epoch) -> None:
+        self.outside.calls.append(("check_owner", epoch))
+        if epoch.generation != self.outside.generation:
+            raise Fenced("another driver took over")
+
+
+class Printer(AtLeastOnceWriter[list]):
+    """One without two phases, without a checkpoint."""
+
+    options_type = Sample
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> list | None:
+        del task
+        return [batch.num_rows for batch in batches]
+
+    def publish(self, epoch: Epoch, staged: Sequence[list]) -> None:
+        OUTSIDE[self.options.name].calls.append(("publish", epoch, list(staged)))
+
+
+@pytest.fixture
+def outside(request) -> Outside:
+    OUTSIDE[request.node.name] = Outside()
+    yield OUTSIDE[request.node.name]
+    del OUTSIDE[request.node.name]
+
+
+@pytest.fixture
+def make(request, outside):
+    def make(kind: type = Recorder, mode: OutputMode = OutputMode.APPEND) -> Recorder:
+        return kind(Sample(name=request.node.name), SCHEMA, mode)
+
+    return make
+
+
+def shipped(write):
+    """What a task gets: the planner's instance, pickled as Spark does it."""
+    return pickle.loads(CloudPickleSerializer().dumps(write))
+
+
+def task(epoch: int, partition: int = 0, query: str = "q", generation: int | None = None) -> Task:
+    return Task(query, epoch, partition, attempt=partition, generation=generation)
+
+
+@pytest.fixture
+def in_task(monkeypatch):
+    """Pretend to be inside a task of Spark."""
+
+    def enter(epoch: int | None, partition: int = 0, attempt: int = 7, query: str = "spark's") -> None:
+        properties = {"streaming.sql.batchId": None if epoch is None else str(epoch)}
+        properties["sql.streaming.queryId"] = query
+        context = SimpleNamespace(
+            getLocalProperty=properties.get,
+            partitionId=lambda: partition,
+            taskAttemptId=lambda: attempt,
+        )
+        monkeypatch.setattr(writing, "TaskContext", SimpleNamespace(get=lambda: context))
+
+    return enter
+
+
+def batches(*ids: int) -> Iterator[pa.RecordBatch]:
+    for number in ids:
+        yield pa.record_batch({"id": [number]})
+
+
+# --- planning
+
+
+def test_nothing_outside_is_asked_before_the_writer_is_pickled(make, outside):
+    StreamWrite(make(Fencing), "q")
+    BatchWrite(make(Fencing))
+    assert outside.calls == []
+
+
+def test_planning_checks_takes_over_and_looks_in_this_order_and_once(make, outside):
+    write = StreamWrite(make(Fencing), "q")
+    first = shipped(write)
+    for again in (write, first, shipped(first), copy.copy(first)):
+        shipped(again)
+    assert outside.calls == [("check",), ("begin", "q"), ("last_committed", "q")]
+
+
+@pytest.mark.parametrize("way", [pickle, cloudpickle], ids=lambda way: way.__name__)
+def test_the_plan_reaches_the_tasks(make, outside, way):
+    outside.held["q"] = 4
+    loaded = way.loads(way.dumps(StreamWrite(make(Fencing), "q")))
+    assert loaded._plan == writing.Plan("q", 1, 4)
+
+
+def test_every_epoch_is_planned_anew(make, outside):
+    generations = [shipped(StreamWrite(make(Fencing), "q"))._plan.generation for _ in range(3)]
+    assert generations == [1, 2, 3]
+
+
+def test_a_writer_without_a_checkpoint_is_only_checked(make, outside):
+    assert shipped(StreamWrite(make(Recorder), None))._plan == writing.Plan(None)
+    assert outside.names() == ["check"]
+
+
+@pytest.mark.parametrize("error", [OptionError("choose another table"), OSError("no such host")])
+def test_what_planning_fails_of_passes_sparks_pickling_unchanged(make, outside, error):
+    outside.error = error
+    with pytest.raises(PlanningFailed, match=f"^{type(error).__name__}: {error}$"):
+        shipped(StreamWrite(make(), "q"))
+
+
+def test_a_batch_job_has_an_id_of_its_own(make, outside):
+    jobs = {shipped(BatchWrite(make()))._plan.query for _ in range(3)}
+    assert len(jobs) == 3
+    assert all(job.startswith(BATCH_PREFIX) for job in jobs)
+
+
+def test_spark_hands_arrow_to_every_writer(make, outside):
+    assert isinstance(StreamWrite(make(), "q"), DataSourceStreamWriter)
+    assert isinstance(StreamWrite(make(), "q"), DataSourceArrowWriter)
+    assert isinstance(BatchWrite(make()), DataSourceArrowWriter)
+
+
+# --- tasks
+
+
+def test_a_task_stages_its_rows_under_its_own_name(make, outside, in_task):
+    write = shipped(StreamWrite(make(Fencing), "q"))
+    in_task(epoch=3, partition=2, attempt=11)
+    message = write.write(batches(1, 2))
+    assert message.payload == [1, 2]
+    staged = message.task
+    assert (staged.query, staged.epoch, staged.partition, staged.attempt) == ("q", 3, 2, 11)
+    assert staged.generation == 1
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_two_attempts_never_share_a_name(make, outside, in_task):
+    write = shipped(StreamWrite(make(), "q"))
+    in_task(epoch=0)
+    nonces = {write.write(batches()).task.nonce for _ in range(50)}
+    assert len(nonces) == 50
+
+
+def test_rows_come_in_the_declared_types(make, outside, in_task):
+    write = shipped(StreamWrite(make(), "q"))
+    in_task(epoch=0)
+    small = pa.record_batch({"more": ["x"], "id": pa.array([5], pa.int8())})
+    assert write.write(iter([small])).payload == [5]
+
+
+@pytest.mark.parametrize(("held", "epoch"), [(3, 3), (3, 0)])
+def test_a_replayed_epoch_consumes_no_rows(make, outside, in_task, held, epoch):
+    outside.held["q"] = held
+    write = shipped(StreamWrite(make(), "q"))
+    in_task(epoch=epoch)
+    rows = batches(1, 2)
+    assert write.write(rows).payload is None
+    assert next(rows).num_rows == 1
+    assert "stage" not in outside.names()
+
+
+def test_without_a_checkpoint_the_query_is_the_one_that_spark_names(make, outside, in_task):
+    write = shipped(StreamWrite(make(Printer), None))
+    in_task(epoch=5, query="spark's")
+    assert write.write(batches(1)).task.query == "spark's"
+
+
+def test_a_batch_job_has_the_one_epoch_0(make, outside, in_task):
+    write = shipped(BatchWrite(make()))
+    in_task(epoch=None, query=None)
+    message = write.write(batches(1))
+    assert message.task.epoch == 0
+    assert message.task.query == write._plan.query
+    write.commit([message])
+    assert outside.rows == {(write._plan.query, 0): [1]}
+
+
+def test_writing_outside_a_task_is_an_error(make, outside):
+    with pytest.raises(SinkError, match="inside a Spark task"):
+        StreamWrite(make(), "q").write(batches(1))
+
+
+# --- commits
+
+
+def test_a_commit_publishes_what_was_staged_with_its_generation(make, outside):
+    messages = [Staged(task(2, i, generation=5), [i]) for i in range(3)]
+    StreamWrite(make(), "q").commit(messages, 2)
+    assert outside.calls[-1] == ("publish", Epoch("q", 2, 5), [[0], [1], [2]])
+    assert outside.rows == {("q", 2): [0, 1, 2]}
+
+
+def test_a_commit_plans_nothing(make, outside):
+    StreamWrite(make(Fencing), "q").commit([Staged(task(0), [1])], 0)
+    assert "begin" not in outside.names()
+    assert "check" not in outside.names()
+
+
+@pytest.mark.parametrize("held", [2, 3])
+def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside, held):
+    outside.held["q"] = held
+    StreamWrite(make(), "q").commit([Staged(task(2), [1]), Staged(task(2, 1), None)], 2)
+    assert outside.calls == [("last_committed", "q"), ("discard", [[1]])]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(make, outside, generation):
+    outside.held["q"], outside.generation = 2, 2
+    write = StreamWrite(make(Fencing), "q")
+    with nullcontext() if generation == 2 else pytest.raises(Fenced):
+        write.commit([Staged(task(2, generation=generation), [1])], 2)
+    assert outside.names() == ["last_committed", "discard", "check_owner"]
+
+
+def test_a_commit_looks_at_the_truth_of_now_and_not_at_that_of_the_plan(make, outside):
+    write = shipped(StreamWrite(make(), "q"))
+    outside.held["q"] = 0
+    write.commit([Staged(task(0), [1])], 0)
+    assert "publish" not in outside.names()
+
+
+def test_a_replay_of_the_whole_epoch_changes_nothing(make, outside, in_task):
+    for _ in range(3):
+        write = shipped(StreamWrite(make(), "q"))
+        in_task(epoch=0)
+        StreamWrite(make(), "q").commit([write.write(batches(1, 2))], 0)
+    assert outside.rows == {("q", 0): [1, 2]}
+    assert outside.names().count("publish") == outside.names().count("stage") == 1
+
+
+def test_an_epoch_without_rows_is_published_only_where_it_replaces(make, outside):
+    empty = [Staged(task(0), None), Staged(task(0, 1), None)]
+    StreamWrite(make(), "q").commit(empty, 0)
+    assert "publish" not in outside.names()
+    StreamWrite(make(mode=OutputMode.REPLACE), "q").commit(empty, 0)
+    assert outside.calls[-1] == ("publish", Epoch("q", 0), [])
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [None],
+        [Staged(task(1), [1]), Staged(task(2), [2])],
+        [Staged(task(1), [1])],
+        [Staged(task(2), [1]), Staged(task(2, query="other"), [2])],
+        [Staged(task(2, generation=1), [1]), Staged(task(2, generation=2), [2])],
+        [Staged(task(2, generation=None), [1]), Staged(task(2, generation=2), [2])],
+    ],
+    ids=["none", "only lost ones", "epochs", "another epoch", "queries", "generations", "mixed"],
+)
+def test_messages_that_are_not_of_this_one_epoch_are_refused(make, outside, messages):
+    with pytest.raises(SinkError, match="epoch 2 has messages of"):
+        StreamWrite(make(), "q").commit(messages, 2)
+    assert outside.rows == {}
+    assert "discard" not in outside.names()
+
+
+def test_a_sink_without_two_phases_delivers_again(make, outside):
+    for _ in range(2):
+        StreamWrite(make(Printer), None).commit([Staged(task(0), [1])], 0)
+    assert outside.names() == ["publish", "publish"]
+
+
+# --- aborts
+
+
+def test_an_abort_after_tasks_failed_discards_what_the_others_staged(make, outside):
+    messages = [Staged(task(0), [1]), None, Staged(task(0, 2), None)]
+    StreamWrite(make(), "q").abort(messages, 0)
+    assert outside.calls == [("discard", [[1]])]
+
+
+def test_an_abort_after_the_commit_failed_touches_nothing(make, outside, caplog):
+    StreamWrite(make(), "q").abort([Staged(task(0), [1]), Staged(task(0, 1), [2])], 0)
+    BatchWrite(make()).abort([Staged(task(0), [1])])
+    assert outside.calls == []
+    assert "a commit failed" in caplog.text
+
+
+def test_an_abort_of_a_batch_discards_likewise(make, outside):
+    BatchWrite(make()).abort([None, Staged(task(0, 1), [2])])
+    assert outside.calls == [("discard", [[2]])]
+
+
+def test_an_abort_that_fails_does_not_hide_why_the_tasks_failed(make, outside, caplog):
+    outside.error = OSError("the disk went away")
+    StreamWrite(make(), "q").abort([None, Staged(task(0), [1])], 0)
+    assert "could not be removed" in caplog.text
+
+
+def test_a_commit_that_may_have_happened_survives_the_abort_that_follows(make, outside):
+    class Forgetful(Recorder):
+        def publish(self, epoch, staged):
+            super().publish(epoch, staged)
+            raise CommitUnknown("no answer")
+
+    messages = [Staged(task(0), [1])]
+    write = StreamWrite(make(Forgetful), "q")
+    with pytest.raises(CommitUnknown):
+        write.commit(messages, 0)
+    write.abort(messages, 0)
+    assert "discard" not in outside.names()
+    StreamWrite(make(), "q").commit([Staged(task(0), None)], 0)
+    assert outside.rows == {("q", 0): [1]}

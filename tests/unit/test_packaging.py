@@ -1,0 +1,179 @@
+"""The wheel: whole, typed, light to import, and found by Spark."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLACES = {
+    "core": "krishiv_spark",
+    "offsets": "krishiv_spark/offsets",
+    "sinks": "krishiv_spark/sinks",
+    "sources": "krishiv_spark/sources",
+    "discovery": "",
+}
+HEAVY = ["kafka", "pyiceberg", "numba", "pytest", "obstore", "pyarrow", "pandas", "pyspark", "rich"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel built from a copy of the files that are, or will be, in the repository."""
+    folder = tmp_path_factory.mktemp("packaging")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    copy = folder / "copy"
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, copy],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The wheel, unpacked into a folder: all that an installer does with pure Python."""
+    target = tmp_path_factory.mktemp("site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return target
+
+
+def on_disk() -> set[str]:
+    return {
+        str(Path(inside, path.relative_to(ROOT / place)))
+        for place, inside in PLACES.items()
+        for path in (ROOT / place).rglob("*.py")
+    }
+
+
+def in_wheel(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def elsewhere(code: str, installed: Path, cwd: Path) -> object:
+    """What a script prints as JSON, run in another folder with the wheel first on the path."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_wheel_has_every_module_that_is_on_disk_and_no_other(wheel):
+    assert {name for name in in_wheel(wheel) if name.endswith(".py")} == on_disk()
+
+
+def test_the_wheel_is_typed_and_licensed_and_has_its_command(wheel):
+    names = in_wheel(wheel)
+    assert "krishiv_spark/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    (points,) = (name for name in names if name.endswith("entry_points.txt"))
+    with zipfile.ZipFile(wheel) as archive:
+        assert "krishiv-spark = krishiv_spark.cli:main" in archive.read(points).decode()
+
+
+def test_the_wheel_claims_nothing_but_its_own_names(wheel):
+    roots = {name.split("/")[0] for name in in_wheel(wheel)}
+    own = {root for root in roots if not root.endswith(".dist-info")}
+    finders = {path.name for path in (ROOT / "discovery").glob("*.py")}
+    assert own == {"krishiv_spark"} | finders
+
+
+def test_every_module_of_the_wheel_can_be_imported_outside_the_repository(installed, tmp_path):
+    modules = sorted(
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in on_disk()
+    )
+    code = f"""
+import importlib, json, warnings
+warnings.simplefilter("error")
+modules = {modules!r}
+print(json.dumps([importlib.import_module(name).__file__ for name in modules]))
+"""
+    files = elsewhere(code, installed, tmp_path)
+    assert len(files) == len(modules)
+    assert all(Path(file).is_relative_to(installed) for file in files)
+
+
+def test_importing_the_package_imports_nothing_heavy(installed, tmp_path):
+    code = f"""
+import json, sys
+import krishiv_spark
+print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+"""
+    assert elsewhere(code, installed, tmp_path) == []
+
+
+def test_the_formats_import_no_client_that_they_do_not_use(installed, tmp_path):
+    code = """
+import json, sys
+import krishiv_spark
+import krishiv_spark.formats
+heavy = ["kafka", "pyiceberg", "numba", "pytest", "obstore", "rich"]
+print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+    assert elsewhere(code, installed, tmp_path) == []
+
+
+def test_each_format_has_a_module_that_spark_finds(installed, tmp_path):
+    code = """
+import importlib, json, pkgutil
+from krishiv_spark.formats import FORMATS
+found = [m.name for m in pkgutil.iter_modules() if m.name.startswith("pyspark_krishiv")]
+sources = {importlib.import_module(name).DefaultSource for name in found}
+assert sources == set(FORMATS), (sources, FORMATS)
+print(json.dumps(sorted(source.name() for source in FORMATS)))
+"""
+    formats = elsewhere(code, installed, tmp_path)
+    assert {"krishiv-console", "krishiv-memory", "krishiv-parquet"} <= set(formats)
+
+
+def test_everything_that_is_public_is_there(installed, tmp_path):
+    code = """
+import json
+import krishiv_spark
+print(json.dumps([name for name in krishiv_spark.__all__ if not callable(getattr(krishiv_spark, name))]))
+"""
+    assert elsewhere(code, installed, tmp_path) == []
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    import krishiv_spark
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        krishiv_spark.nothing  # noqa: B018
+
+
+def test_the_environment_runs_the_code_of_this_repository():
+    import krishiv_spark
+
+    # Strict editable installs link each module: what was added since needs a new install.
+    package = Path(krishiv_spark.__file__).parent
+    linked = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
+    missing = {name for name in on_disk() if name.startswith("krishiv_spark")} - linked
+    assert not missing, "run ./run python -c pass, which installs anew"
+    assert importlib.metadata.version("krishiv-spark")

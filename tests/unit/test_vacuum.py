@@ -1,0 +1,223 @@
+"""Vacuum: it removes what no epoch will name, and nothing else."""
+
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sink_life import Life, rows
+from tables import look
+
+from krishiv_spark.cli import main
+from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.parquet.layout import log_folder, staged_folder
+from krishiv_spark.parquet.vacuum import orphans
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet import ParquetWriter
+
+DAY = 86_400
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table with one epoch of ten rows, of the query q."""
+    table = tmp_path / "table"
+    life(table).epoch(0, rows(0, 10))
+    return table
+
+
+def life(table: Path, query: str = "q") -> Life:
+    return Life(ParquetWriter, {"path": str(table)}, query, OutputMode.APPEND)
+
+
+def vacuum(table: Path, *options: str) -> str:
+    result = CliRunner().invoke(main, ["vacuum", str(table), *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def staged(table: Path) -> set[str]:
+    return {path.name for path in table.glob("_krishiv/*/staged/*/*")}
+
+
+def age(table: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    for path in table.glob("_krishiv/*/staged/*/*"):
+        os.utime(path, (then, then))
+
+
+def abandon(table: Path, generations: int = 1) -> None:
+    """Attempts that staged rows and died, each taken over by the next."""
+    for _ in range(generations):
+        driver = life(table)
+        driver.plan()
+        driver.task(1, 0, rows(10, 10))
+
+
+def superseded(table: Path) -> None:
+    """An attempt that staged rows and died; another took over, whose clean-up failed."""
+    abandon(table)
+    EpochLog(DiskJournal(log_folder(table, "q"))).begin()
+
+
+def test_a_table_in_order_has_nothing_to_remove(table):
+    assert vacuum(table, "--older-than", "0s") == "0 files, 0 bytes removed\n"
+    assert look(table) == (10, 10, 45)
+
+
+def test_a_dry_run_removes_nothing_and_says_what_would_go(table):
+    superseded(table)
+    before = staged(table)
+    (name,) = before
+    said = vacuum(table, "--dry-run")
+    assert staged(table) == before
+    size = next(table.glob(f"_krishiv/*/staged/*/{name}")).stat().st_size
+    assert said.splitlines() == [
+        f"_krishiv/q/staged/3/{name}  its generation was superseded",
+        f"1 files, {size} bytes would be removed",
+    ]
+    assert vacuum(table).splitlines()[-1] == f"1 files, {size} bytes removed"
+    assert staged(table) == set()
+
+
+def test_what_a_superseded_generation_left_goes_at_any_age(table):
+    superseded(table)
+    vacuum(table, "--older-than", "1000w")
+    assert staged(table) == set()
+    assert not staged_folder(table, "q", 3).exists()
+    assert look(table) == (10, 10, 45)
+
+
+def test_what_the_current_generation_staged_goes_only_when_it_is_old(table):
+    abandon(table)
+    assert len(staged(table)) == 1
+    vacuum(table)
+    age(table, 6.9)
+    vacuum(table)
+    assert len(staged(table)) == 1
+    age(table, 7.1)
+    assert "older than the guard age" in vacuum(table, "--dry-run")
+    vacuum(table)
+    assert staged(table) == set()
+
+
+def test_a_batch_that_runs_meanwhile_is_left_alone(table):
+    driver = life(table)
+    driver.plan()
+    message = driver.task(1, 0, rows(10, 10))
+    vacuum(table, "--older-than", "1m")
+    driver.commit(1, [message])
+    assert look(table) == (20, 20, 190)
+
+
+@pytest.mark.parametrize("successors", [0, 1])
+def test_the_files_of_an_intent_that_is_not_finished_are_never_orphans(table, monkeypatch, successors):
+    driver = life(table)
+    driver.plan()
+    message = driver.task(1, 0, rows(10, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetWriter, "finish", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            driver.commit(1, [message])
+    for _ in range(successors):
+        EpochLog(DiskJournal(log_folder(table, "q"))).begin()
+    age(table, 1000)
+    assert vacuum(table, "--older-than", "0s") == "0 files, 0 bytes removed\n"
+    life(table).plan()
+    assert look(table) == (20, 20, 190)
+
+
+def test_each_query_is_judged_by_its_own_log(table):
+    life(table, "other").epoch(0, rows(100, 1))
+    superseded(table)
+    driver = life(table, "other")
+    driver.plan()
+    message = driver.task(1, 0, rows(101, 1))
+    vacuum(table)
+    assert len(staged(table)) == 1
+    driver.commit(1, [message])
+    assert look(table)[:2] == (12, 12)
+
+
+def test_a_file_that_is_gone_meanwhile_is_no_error(table):
+    superseded(table)
+    found = orphans(table, 0)
+    driver = life(table)
+    driver.plan()  # sweeps
+    assert list(found) == []
+
+
+def test_what_others_put_among_the_staged_files_is_in_nobodys_way(table):
+    superseded(table)
+    folder = table / "_krishiv" / "q" / "staged"
+    (folder / ".DS_Store").write_bytes(b"x")
+    (folder / "notes").mkdir()
+    vacuum(table)
+    assert staged(table) == set()
+    assert (folder / ".DS_Store").exists()
+
+
+def test_visible_files_and_the_log_are_never_touched(table):
+    superseded(table)
+    kept = {path for path in table.rglob("*") if path.is_file() and path.suffix != ".staged"}
+    age(table, 1000)
+    vacuum(table, "--older-than", "0s")
+    assert {path for path in table.rglob("*") if path.is_file()} == kept
+
+
+# --- the command line
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def test_a_folder_that_no_query_keeps_a_log_in_is_told_so(tmp_path):
+    code, said = run("vacuum", str(tmp_path))
+    assert code == 0
+    assert "no query" in said
+
+
+def test_a_path_that_is_not_there_is_an_error(tmp_path):
+    code, said = run("vacuum", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "does not exist" in said
+
+
+def test_a_file_is_no_table(tmp_path):
+    (tmp_path / "file").touch()
+    code, said = run("vacuum", str(tmp_path / "file"))
+    assert code == 2
+    assert "is a file" in said
+
+
+@pytest.mark.parametrize("text", ["7", "soon", "-1d", ""])
+def test_a_guard_age_without_a_unit_is_an_error(table, text):
+    code, said = run("vacuum", str(table), "--older-than", text)
+    assert code == 2
+    assert "--older-than" in said
+
+
+def test_a_damaged_log_is_a_message_and_no_traceback(table):
+    superseded(table)
+    before = staged(table)
+    newest = max((table / "_krishiv" / "q" / "log").glob("*.json"))
+    newest.write_bytes(b"{")
+    code, said = run("vacuum", str(table))
+    assert code == 1
+    assert said.startswith(f"Error: entry {newest.name} of the epoch log")
+    assert "Traceback" not in said
+    assert staged(table) == before
+
+
+def test_the_version_and_the_help_are_there():
+    assert version("krishiv-spark") in run("--version")[1]
+    code, said = run("vacuum", "--help")
+    assert code == 0
+    assert "--older-than" in said
+    assert "7d" in said
