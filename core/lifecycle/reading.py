@@ -213,7 +213,7 @@ class _LimitedStreamRead(_StreamRead):
 
 
 @final
-class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # absent in 4.0 and 4.1
+class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):
     """PySpark 4.2 and later, over a reader that can end."""
 
     def prepareForTriggerAvailableNow(self) -> None:

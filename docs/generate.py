@@ -1,0 +1,109 @@
+"""Writes the tables of README.md and docs/ that come from the code: ``./run docs``.
+
+A table stands between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``. With
+``--check`` nothing is written, and the exit code says whether anything would change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+from pydantic_core import PydanticUndefined
+
+from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.formats import FORMATS
+from krishiv_spark.options import Options
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def formats_table() -> str:
+    """One row for each format: what it does, and what it guarantees."""
+    rows = [_format_row(source) for source in FORMATS]
+    return _table(["format", "source", "sink", "guarantee of the sink"], rows)
+
+
+def _format_row(source: type[KrishivDataSource]) -> list[str]:
+    sink = source.writer_type
+    return [
+        f"`{source.format_name}`",
+        "stream, batch" if source.reader_type else "–",
+        "stream, batch" if sink else "–",
+        sink.guarantee.value if sink else "–",
+    ]
+
+
+def options_table(model: type[Options]) -> str:
+    """One row for each option of a model."""
+    rows = [
+        [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
+        for name, field in zip(model.names(), model.model_fields, strict=True)
+    ]
+    return _table(["option", "default", "meaning"], rows)
+
+
+def _default(model: type[Options], field: str) -> str:
+    info = model.model_fields[field]
+    if info.default is PydanticUndefined:
+        return "required"
+    if info.default in (None, ()) or info.annotation is SecretStr:
+        return "–"
+    return f"`{_written(info.default, info.annotation, info.metadata)}`"
+
+
+def _written(value: Any, kind: object, metadata: list[Any]) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    parsers = {str(part) for part in metadata}
+    if isinstance(value, int) and any("parse_duration" in text for text in parsers):
+        return _with_unit(value, [(86_400_000, "d"), (3_600_000, "h"), (1_000, "s"), (1, "ms")])
+    if isinstance(value, int) and any("parse_bytes" in text for text in parsers):
+        return _with_unit(value, [(2**30, "g"), (2**20, "m"), (2**10, "k"), (1, "b")])
+    return str(value)
+
+
+def _with_unit(value: int, units: Iterable[tuple[int, str]]) -> str:
+    return next(f"{value // size}{name}" for size, name in units if value % size == 0)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def blocks() -> dict[str, str]:
+    """Every generated table by its name."""
+    tables = {"formats": formats_table()}
+    for source in FORMATS:
+        if source.reader_type:
+            tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
+        if source.writer_type:
+            tables[f"{source.format_name}.sink"] = options_table(source.writer_type.options_type)
+    return tables
+
+
+def regenerated(page: str) -> str:
+    """A page with today's tables."""
+    tables = blocks()
+    return BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", page)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the pages, or check them."""
+    stale = [page for page in PAGES if regenerated(page.read_text()) != page.read_text()]
+    for page in stale:
+        print(f"{page.relative_to(ROOT)} is not what the code says")  # noqa: T201
+        if "--check" not in arguments:
+            page.write_text(regenerated(page.read_text()))
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
