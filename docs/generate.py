@@ -34,9 +34,9 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
     sink = source.writer_type
     return [
         f"`{source.format_name}`",
-        "stream, batch" if source.reader_type else "–",
-        "stream, batch" if sink else "–",
-        sink.guarantee.value if sink else "–",
+        "stream, batch" if source.reader_type else "-",
+        "stream, batch" if sink else "-",
+        sink.guarantee.value if sink else "-",
     ]
 
 
@@ -54,14 +54,16 @@ def _default(model: type[Options], field: str) -> str:
     if info.default is PydanticUndefined:
         return "required"
     if info.default in (None, ()) or info.annotation is SecretStr:
-        return "–"
-    return f"`{_written(info.default, info.annotation, info.metadata)}`"
+        return "-"
+    return f"`{_written(info.default, info.metadata)}`"
 
 
-def _written(value: Any, kind: object, metadata: list[Any]) -> str:
+def _written(value: Any, metadata: list[Any]) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     parsers = {str(part) for part in metadata}
+    if value == 0:
+        return "0"
     if isinstance(value, int) and any("parse_duration" in text for text in parsers):
         return _with_unit(value, [(86_400_000, "d"), (3_600_000, "h"), (1_000, "s"), (1, "ms")])
     if isinstance(value, int) and any("parse_bytes" in text for text in parsers):

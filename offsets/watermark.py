@@ -1,5 +1,8 @@
 """Event time: how a watermark moves, and which rows it makes late."""
 
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
 from __future__ import annotations
 
 from typing import Literal

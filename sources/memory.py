@@ -6,6 +6,9 @@ parallelism is the push. Exactly once, as long as the store lives: a query whose
 fails.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

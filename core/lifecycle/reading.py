@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchRead", "RowShape", "stream_read"]
 
-try:
-    from pyspark.sql.streaming.datasource import (
-        SupportsTriggerAvailableNow as _SupportsTriggerAvailableNow,
-    )
-except ImportError:  # PySpark 4.0 and 4.1 do not have the module
-    _SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
+
+def _ending_class() -> Any:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # PySpark 4.0 and 4.1 do not have the module
+        return object
+    return SupportsTriggerAvailableNow
+
+
+_SupportsTriggerAvailableNow: Any = _ending_class()
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class _LimitedStreamRead(_StreamRead):
 
 
 @final
-class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):
+class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # by version  # pyright: ignore[reportGeneralTypeIssues]  # absent in 4.0 and 4.1
     """PySpark 4.2 and later, over a reader that can end."""
 
     def prepareForTriggerAvailableNow(self) -> None:

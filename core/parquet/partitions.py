@@ -1,5 +1,8 @@
 """Partition columns as folders, Hive's way: ``day=2013-01-01/hour=7``."""
 
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

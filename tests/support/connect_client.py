@@ -1,0 +1,97 @@
+"""A program of its own: a Spark Connect client with a local server, as a test tells it.
+
+    python connect_client.py FOLDER
+
+Connect and a classic session cannot live in one process, so this is none of the tests' process.
+Prints what the test compares as one line of JSON behind the word RESULT.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import krishiv_spark
+
+
+def rows(frame) -> list[list]:
+    return sorted(list(row) for row in frame.collect())
+
+
+def stream(spark: SparkSession, source: str, table: str, checkpoint: str) -> None:
+    query = (
+        spark.readStream.format("krishiv-parquet")
+        .load(source)
+        .writeStream.format("krishiv-parquet")
+        .option("checkpointLocation", checkpoint)
+        .start(table)
+    )
+    query.processAllAvailable()
+    query.stop()
+
+
+def parquet(spark: SparkSession, folder: Path) -> dict[str, object]:
+    source, copy, table = (str(folder / name) for name in ("source", "copy", "table"))
+    frame = spark.range(10).selectExpr("id", "cast(id % 3 as string) AS day")
+    frame.write.format("krishiv-parquet").mode("append").option("partitionBy", "day").save(copy)
+    os.makedirs(source)
+    for number in range(2):
+        pq.write_table(pa.table({"id": [number]}), f"{source}/{number}.parquet")
+        stream(spark, source, table, str(folder / "checkpoint"))
+    return {
+        "batch": rows(spark.read.format("krishiv-parquet").load(copy).select("id", "day")),
+        "stream": rows(spark.read.format("krishiv-parquet").load(table)),
+    }
+
+
+def memory(spark: SparkSession, folder: Path) -> list[list]:
+    krishiv_spark.memory_source("pushed").add(pa.table({"n": [1, 2, 3]}))
+    query = (
+        spark.readStream.format("krishiv-memory")
+        .load("pushed")
+        .selectExpr("n * 10 AS n")
+        .writeStream.format("krishiv-memory")
+        .option("checkpointLocation", str(folder / "memory"))
+        .queryName("seen")
+        .option("name", "seen")
+        .start()
+    )
+    query.processAllAvailable()
+    query.stop()
+    return sorted([value] for value in krishiv_spark.memory_table("seen").column("n").to_pylist())
+
+
+def sql(spark: SparkSession, folder: Path) -> list[list]:
+    spark.sql(
+        f"CREATE TEMPORARY VIEW v USING `krishiv-parquet` OPTIONS (path '{folder / 'table'}')"
+    ).collect()
+    return rows(spark.sql("SELECT count(*) FROM v"))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.driver.memory", "700m")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.connect.grpc.binding.port", "0")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    result = {"client": type(spark).__module__, **parquet(spark, folder)}
+    result |= {"memory": memory(spark, folder), "sql": sql(spark, folder)}
+    krishiv_spark.register(spark)
+    result["registered"] = rows(spark.read.format("krishiv-parquet").load(str(folder / "table")))
+    print("RESULT", json.dumps(result), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
