@@ -49,7 +49,10 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
         )
     kind = schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise SchemaError(f"column {column!r} has type {kind}; not a time")
+        raise SchemaError(
+            f"option 'eventTime' names column {column!r} of type {kind}; an event time is a "
+            "timestamp or a date"
+        )
 
 
 def epoch_ms(time: pa.Scalar) -> int:

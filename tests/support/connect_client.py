@@ -75,13 +75,13 @@ def sql(spark: SparkSession, folder: Path) -> list[list]:
 def main() -> None:
     folder = Path(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_TESTING"] = "1"  # the server takes a port that is free, not 15002
     spark = (
         SparkSession.builder.remote("local[2]")
         .config("spark.driver.memory", "700m")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )
