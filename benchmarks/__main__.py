@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import bulk, commits, listing, session, trigger
-from benchmarks.bench import BENCHMARKS, Benchmark, Run, scratch
+from benchmarks.bench import BENCHMARKS, MEMORY, Benchmark, Run, scratch
 from benchmarks.measure import Figure, Wrong
 
 __all__ = ["main"]
@@ -65,7 +66,12 @@ def _measured(
     chosen: Sequence[Benchmark], *, quick: bool, profile: bool, folder: Path
 ) -> tuple[dict[str, list[Figure]], bool]:
     figures, failed = {}, False
-    with scratch(folder) as place, _console.status("starting") as status:
+    with (
+        scratch(folder) as place,
+        scratch(MEMORY) as store,
+        _console.status("starting") as status,
+    ):
+        os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
         spark = functools.cache(lambda: session.start(place))
         for item in chosen:
             run = Run(quick, profile, _teller(status, item.name), place, spark)

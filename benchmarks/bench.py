@@ -14,7 +14,9 @@ from benchmarks.measure import Figure
 
 __all__ = ["BENCHMARKS", "MEMORY", "Benchmark", "Run", "benchmark", "scratch"]
 
-MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = Path("/dev/shm")
+MEMORY = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+"""A folder without a disk behind it, where the machine has one."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
-from benchmarks.check import totals
+from benchmarks.check import memory_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
 from benchmarks.writers import Life, SeparateLogs
 
@@ -42,6 +42,7 @@ def memory(run: Run) -> Iterator[Figure]:
 
     life = Life(MemoryWriter, {"queryName": "benchmark"})
     rates = _rates(run, {"1 task": life})
+    expect("rows and sum of ids", memory_totals("benchmark", "id"), life.rows)
     if run.profile:
         _profile(life)
     goal = Goal(1000, at_most=False)

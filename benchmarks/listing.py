@@ -56,13 +56,13 @@ def _fill(table: Path, count: int) -> None:
 def _looks(table: Path, count: int, later: list[float]) -> float:
     """A new reader's first look; the look of the next trigger goes into `later`."""
     from krishiv_spark.sources.base import Limit
-    from krishiv_spark.sources.parquet import ParquetReader
+    from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
 
     given = {"path": str(table), "maxFilesPerTrigger": str(count)}
-    options = ParquetReader.options_type.parse(given, "krishiv-parquet")
+    options = ParquetSourceOptions.parse(given, "krishiv-parquet")
     reader = ParquetReader(options, None, streaming=True)
     begin = time.perf_counter()
-    end = reader.latest(reader.initial(), Limit(files=count))
+    end = reader.latest(ParquetOffset(), Limit(files=count))
     taken = time.perf_counter() - begin
     expect("files found", len(end.files), count)
     later += [seconds(lambda: reader.latest(end, Limit(files=count))) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,7 +59,7 @@ class Life:
     kind: type[TwoPhaseWriter[Any]]
     options: Mapping[str, str]
     tasks: int = 1
-    query: str = "0f5e1f6c-7f0c-4c76-8a5a-0f7d7f7f7f7f"
+    query: str = field(default_factory=lambda: str(uuid.uuid4()))
     epoch: int = 0
     roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
 

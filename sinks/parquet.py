@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -78,7 +78,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     staged_type = StagedFiles
     options: ParquetSinkOptions
 
-    @property
+    @cached_property
     def table(self) -> Path:
         """The table's folder."""
         return local_path(self.options.path)

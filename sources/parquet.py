@@ -135,7 +135,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         for file in newest_first:
             try:
                 return file_schema(self._place.absolute(file.path))
-            except DataLossError as error:  # noqa: PERF203  one per file is nothing
+            except DataLossError as error:
                 if self.options.bad_files == "fail":
                     raise
                 _log.warning("not used for the schema: %s", error)

@@ -22,6 +22,7 @@ from krishiv_spark.sources.base import (
     SupportsBacklog,
     SupportsMovingStart,
 )
+from krishiv_spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -111,6 +112,7 @@ def _slices(reader: StreamReader[Any, Any], start: Offset, end: Offset) -> list[
 def _rows(
     reader: StreamReader[Any, Any], shape: RowShape, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
+    settle()
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):

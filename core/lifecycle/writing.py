@@ -29,6 +29,7 @@ from krishiv_spark.sinks.base import (
     TwoPhaseWriter,
     Writer,
 )
+from krishiv_spark.workers import settle
 
 __all__ = ["BatchWrite", "Plan", "PlanningFailed", "Staged", "StreamWrite"]
 
@@ -88,6 +89,7 @@ class _Write:
         return self.__dict__
 
     def _begin(self) -> Plan:
+        settle()
         writer, query = self._writer, self._plan.query
         writer.check()
         if query is None:
@@ -101,6 +103,7 @@ class _Write:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
+        settle()
         task = self._task(TaskContext.get())
         if self._plan.held is not None and task.epoch <= self._plan.held:
             return Staged(task, None)
@@ -119,6 +122,7 @@ class _Write:
         )
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
+        settle()
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = _epoch_of(received, number)
         staged = [message.payload for message in received if message.payload is not None]

@@ -102,7 +102,7 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     for piece in part.ranges:
         try:
             yield from _read_range(piece, rules.schema)
-        except (BadFileError, GoneError) as error:  # noqa: PERF203  one per file is nothing
+        except (BadFileError, GoneError) as error:
             if not (rules.skip_bad if isinstance(error, BadFileError) else rules.skip_gone):
                 raise _advised(error) from error
             _log.warning("skipped: %s", error)

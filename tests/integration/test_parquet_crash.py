@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from drivers import Driver
 from tables import epoch_of, logged_epoch, look, make_input, visible_names
+from typing_extensions import Self
 
 KILLS = 30
 LOOKS = 1_000
@@ -23,7 +24,7 @@ class Looker:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> "Looker":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import pyspark
+from typing_extensions import Self
 
 HOME = Path(pyspark.__file__).parent
 
@@ -21,7 +22,7 @@ class Cluster:
         self._processes: list[subprocess.Popen[str]] = []
         self.url = ""
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         self.url = self._start(
             "master.Master", r"Starting Spark master at (spark://\S+)", "127.0.0.1"
         )

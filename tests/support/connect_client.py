@@ -36,7 +36,7 @@ def stream(spark: SparkSession, source: str, table: str, checkpoint: str) -> Non
 
 def parquet(spark: SparkSession, folder: Path) -> dict[str, object]:
     source, copy, table = (str(folder / name) for name in ("source", "copy", "table"))
-    frame = spark.range(10).selectExpr("id", "cast(id % 3 as string) AS day")
+    frame = spark.range(10).selectExpr("id", "cast(id % 3 AS int) AS day")
     frame.write.format("krishiv-parquet").mode("append").option("partitionBy", "day").save(copy)
     os.makedirs(source)
     for number in range(2):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Self
+
 SUPPORT = Path(__file__).parent
 
 
@@ -74,7 +76,7 @@ class Driver:
         self._reader.join(10)
         self.process.stdout.close()
 
-    def __enter__(self) -> "Driver":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,7 @@
 """A process that races others for the entries of a log on a disk, once a file says go.
 
-    python log_racer.py numbers FOLDER GO COUNT   tries to create each number; prints those it won
-    python log_racer.py epochs FOLDER GO COUNT    publishes epochs; prints those it published
+python log_racer.py numbers FOLDER GO COUNT   tries to create each number; prints those it won
+python log_racer.py epochs FOLDER GO COUNT    publishes epochs; prints those it published
 """
 
 import os

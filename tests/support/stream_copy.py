@@ -1,4 +1,4 @@
-"""A driver that a test starts, kills and starts again: copies a folder of Parquet files as a stream.
+"""A driver that a test starts, kills and starts again: a stream from Parquet to Parquet.
 
     python stream_copy.py '{"source": ..., "table": ..., "checkpoint": ..., ...}'
 

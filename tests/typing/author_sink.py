@@ -100,6 +100,7 @@ class LoggedFolderWriter(LoggedWriter[Pieces]):
         return Pieces(names=(task.nonce,)) if any(batch.num_rows for batch in batches) else None
 
     def finish(self, epoch: Epoch, staged: Sequence[Pieces]) -> None:
+        assert_type(epoch.number, int)
         assert_type([item.names for item in staged], list[tuple[str, ...]])
 
     def finished(self, epoch: Epoch) -> bool:
@@ -111,10 +112,11 @@ class LoggedFolderWriter(LoggedWriter[Pieces]):
 
 class Bell(AtLeastOnceWriter[int]):
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> int:
+        assert_type(task.partition, int)
         return sum(batch.num_rows for batch in batches)
 
     def publish(self, epoch: Epoch, staged: Sequence[int]) -> None:
-        print("\a" * sum(staged))
+        print("\a" * sum(staged), epoch.number)
 
 
 class FolderSource(KrishivDataSource):
@@ -151,12 +153,14 @@ def mistakes_that_are_found(options: FolderOptions, schema: pa.Schema, task: Tas
 
 class WrongPayload(TwoPhaseWriter[Part]):
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        del batches
         return task.nonce
 
     def last_committed(self, query: str) -> str | None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         return query
 
-    def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None: ...
+    def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None:
+        del epoch, staged
 
     def discard(self, staged: Sequence[Part]) -> None: ...
 

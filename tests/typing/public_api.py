@@ -1,8 +1,9 @@
 """What users call: checked by the type checkers, never run."""
 
+from pyspark.sql import SparkSession
+
 import krishiv_spark
 from krishiv_spark import register
-from pyspark.sql import SparkSession
 
 
 def uses(spark: SparkSession) -> None:

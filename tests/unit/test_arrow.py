@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from krishiv_spark.arrow import arrow_schema, conform, plain_schema, spark_schema
 from krishiv_spark.errors import SchemaError
 
+at = dt.datetime.fromisoformat
 UTC = pa.timestamp("us", "UTC")
 NEW_YORK = pa.timestamp("us", "America/New_York")
 
@@ -85,7 +86,7 @@ def test_every_type_of_spark_is_carried_or_refused_on_purpose():
 
 @pytest.mark.parametrize("spark", REFUSED, ids=lambda spark: spark.simpleString())
 def test_what_arrow_cannot_carry_is_refused_by_name(spark):
-    with pytest.raises(SchemaError, match="column 'c' has type .*interval.*: cast it"):
+    with pytest.raises(SchemaError, match=r"column 'c' has type .*interval.*: cast it"):
         arrow_schema(one(spark))
 
 
@@ -229,7 +230,7 @@ MISFITS = [
     (pa.array([float("nan")]), pa.int64()),
     (pa.array([2**60 + 1]), pa.float64()),
     (pa.array([Decimal("1.25")]), pa.decimal128(10, 1)),
-    (pa.array([Decimal("12345")]), pa.decimal128(4, 0)),
+    (pa.array([Decimal(12345)]), pa.decimal128(4, 0)),
     (pa.array(["1x"]), pa.int64()),
     (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
     (pa.array([2**62], pa.timestamp("s")), pa.timestamp("us")),
@@ -243,13 +244,11 @@ MISFITS = [
 
 @pytest.mark.parametrize(("column", "kind"), MISFITS, ids=[f"{c.type}-{k}" for c, k in MISFITS])
 def test_a_value_that_does_not_fit_is_refused_by_name(column, kind):
-    with pytest.raises(SchemaError, match="column 'c' of type .* does not fit"):
+    with pytest.raises(SchemaError, match=r"column 'c' of type .* does not fit"):
         conform(pa.record_batch({"c": column}), pa.schema([("c", kind)]))
 
 
-instants = st.datetimes(
-    dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30), timezones=st.just(dt.timezone.utc)
-)
+instants = st.datetimes(at("0001-01-02"), at("9999-12-30"), timezones=st.just(dt.timezone.utc))
 
 
 @given(st.lists(st.none() | instants, max_size=5))

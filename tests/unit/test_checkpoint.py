@@ -25,7 +25,7 @@ def test_the_query_is_found_under_every_name_of_the_folder(folder, form):
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "7", "null", "\udcff"])
 def test_a_checkpoint_without_a_query_is_told_with_its_place(folder, text):
     (folder / "metadata").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(OptionError, match="no query id in .*metadata.*'checkpointLocation'"):
+    with pytest.raises(OptionError, match=r"no query id in .*metadata.*'checkpointLocation'"):
         query_id(str(folder))
 
 

@@ -93,7 +93,9 @@ def test_an_earlier_generation_is_fenced_and_told_by_whom(journal):
     stale, fresh = EpochLog(journal), EpochLog(journal)
     generation = stale.begin()
     successor = fresh.begin()
-    with pytest.raises(Fenced, match=rf"generation {generation} .*generation {successor} \(.*:\d+\)"):
+    with pytest.raises(
+        Fenced, match=rf"generation {generation} .*generation {successor} \(.*:\d+\)"
+    ):
         stale.intend(generation, 0, [])
     assert fresh.intend(successor, 0, ["mine"]).held == 0
     with pytest.raises(Fenced):
@@ -348,7 +350,9 @@ def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[J
     return work
 
 
-def run_interleaved(schedule: Sequence[int], fold_every: int, begins: Sequence[int] = (2, 2)) -> int:
+def run_interleaved(
+    schedule: Sequence[int], fold_every: int, begins: Sequence[int] = (2, 2)
+) -> int:
     journal = ModelJournal()
     publish(EpochLog(journal, fold_every), 0, "start")
     told: list[list[str]] = [[] for _ in begins]
@@ -462,7 +466,9 @@ def test_drivers_agree_with_a_model_on_a_disk(tmp_path):
 
 
 def run(make: Callable[[], Drivers], examples: int) -> None:
-    run_state_machine_as_test(make, settings=settings(max_examples=examples, stateful_step_count=25))
+    run_state_machine_as_test(
+        make, settings=settings(max_examples=examples, stateful_step_count=25)
+    )
 
 
 def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
@@ -510,7 +516,7 @@ def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault)
     journal = ModelJournal()
     log = EpochLog(FaultyAt(journal, "create", fault, at=1))
     generation = log.begin()
-    with pytest.raises(CommitUnknown, match="epoch 0.*restart the query"):
+    with pytest.raises(CommitUnknown, match=r"epoch 0.*restart the query"):
         log.intend(generation, 0, [])
     happened = fault is Fault.LOST_ANSWER
     assert EpochLog(journal).state().held == (0 if happened else None)

@@ -64,7 +64,9 @@ def test_whether_it_may_be_repeated_is_said_by_the_class(error):
     assert "retriable" not in vars(error("x"))
 
 
-@pytest.mark.parametrize("error", [OptionError, OffsetVersionError, LogError, CommitUnknown, Fenced])
+@pytest.mark.parametrize(
+    "error", [OptionError, OffsetVersionError, LogError, CommitUnknown, Fenced]
+)
 def test_what_only_a_person_can_mend_is_not_repeated(error):
     assert not error.retriable
 

@@ -17,7 +17,7 @@ from krishiv_spark.offsets.journal import DiskJournal, Listing, ObjectJournal, o
 
 
 def body(text: str) -> bytes:
-    return ('{"kind":"owner","nonce":"n","v":1,"writer":"%s"}' % text).encode()
+    return f'{{"kind":"owner","nonce":"n","v":1,"writer":"{text}"}}'.encode()
 
 
 # --- the contract, on every storage
@@ -143,7 +143,9 @@ def test_a_finished_call_leaves_nothing_aside(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [entry(1), snapshot(1)]
 
 
-def test_an_entry_is_on_the_disk_before_it_has_its_name_and_its_folders_after(tmp_path, monkeypatch):
+def test_an_entry_is_on_the_disk_before_it_has_its_name_and_its_folders_after(
+    tmp_path, monkeypatch
+):
     steps = []
     record_disk(monkeypatch, steps)
     folder = tmp_path / "table" / "_krishiv" / "log"
@@ -184,7 +186,7 @@ def test_folders_that_are_there_already_are_not_synced_again(tmp_path, monkeypat
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
 def test_a_disk_without_hard_links_is_told_with_what_to_do(tmp_path, monkeypatch, number):
     monkeypatch.setattr(os, "link", failing(number))
-    with pytest.raises(LogError, match="hard link.*'epochLog'"):
+    with pytest.raises(LogError, match=r"hard link.*'epochLog'"):
         DiskJournal(tmp_path).create(entry(1), b"x")
     assert os.listdir(tmp_path) == []
 

@@ -121,6 +121,7 @@ def outside(request) -> Outside:
 @pytest.fixture
 def make(request, outside):
     def make(kind: type = Recorder, mode: OutputMode = OutputMode.APPEND) -> Recorder:
+        assert outside is OUTSIDE[request.node.name]
         return kind(Sample(name=request.node.name), SCHEMA, mode)
 
     return make
@@ -139,7 +140,9 @@ def task(epoch: int, partition: int = 0, query: str = "q", generation: int | Non
 def in_task(monkeypatch):
     """Pretend to be inside a task of Spark."""
 
-    def enter(epoch: int | None, partition: int = 0, attempt: int = 7, query: str = "spark's") -> None:
+    def enter(
+        epoch: int | None, partition: int = 0, attempt: int = 7, query: str = "spark's"
+    ) -> None:
         properties = {"streaming.sql.batchId": None if epoch is None else str(epoch)}
         properties["sql.streaming.queryId"] = query
         context = SimpleNamespace(
@@ -181,7 +184,7 @@ def test_the_plan_reaches_the_tasks(make, outside, way):
     assert loaded._plan == writing.Plan("q", 1, 4)
 
 
-def test_every_epoch_is_planned_anew(make, outside):
+def test_every_epoch_is_planned_anew(make):
     generations = [shipped(StreamWrite(make(Fencing), "q"))._plan.generation for _ in range(3)]
     assert generations == [1, 2, 3]
 
@@ -198,13 +201,13 @@ def test_what_planning_fails_of_passes_sparks_pickling_unchanged(make, outside, 
         shipped(StreamWrite(make(), "q"))
 
 
-def test_a_batch_job_has_an_id_of_its_own(make, outside):
+def test_a_batch_job_has_an_id_of_its_own(make):
     jobs = {shipped(BatchWrite(make()))._plan.query for _ in range(3)}
     assert len(jobs) == 3
     assert all(job.startswith(BATCH_PREFIX) for job in jobs)
 
 
-def test_spark_hands_arrow_to_every_writer(make, outside):
+def test_spark_hands_arrow_to_every_writer(make):
     assert isinstance(StreamWrite(make(), "q"), DataSourceStreamWriter)
     assert isinstance(StreamWrite(make(), "q"), DataSourceArrowWriter)
     assert isinstance(BatchWrite(make()), DataSourceArrowWriter)
@@ -213,7 +216,7 @@ def test_spark_hands_arrow_to_every_writer(make, outside):
 # --- tasks
 
 
-def test_a_task_stages_its_rows_under_its_own_name(make, outside, in_task):
+def test_a_task_stages_its_rows_under_its_own_name(make, in_task):
     write = shipped(StreamWrite(make(Fencing), "q"))
     in_task(epoch=3, partition=2, attempt=11)
     message = write.write(batches(1, 2))
@@ -224,14 +227,14 @@ def test_a_task_stages_its_rows_under_its_own_name(make, outside, in_task):
     assert pickle.loads(pickle.dumps(message)) == message
 
 
-def test_two_attempts_never_share_a_name(make, outside, in_task):
+def test_two_attempts_never_share_a_name(make, in_task):
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=0)
     nonces = {write.write(batches()).task.nonce for _ in range(50)}
     assert len(nonces) == 50
 
 
-def test_rows_come_in_the_declared_types(make, outside, in_task):
+def test_rows_come_in_the_declared_types(make, in_task):
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=0)
     small = pa.record_batch({"more": ["x"], "id": pa.array([5], pa.int8())})
@@ -249,7 +252,7 @@ def test_a_replayed_epoch_consumes_no_rows(make, outside, in_task, held, epoch):
     assert "stage" not in outside.names()
 
 
-def test_without_a_checkpoint_the_query_is_the_one_that_spark_names(make, outside, in_task):
+def test_without_a_checkpoint_the_query_is_the_one_that_spark_names(make, in_task):
     write = shipped(StreamWrite(make(Printer), None))
     in_task(epoch=5, query="spark's")
     assert write.write(batches(1)).task.query == "spark's"
@@ -265,7 +268,7 @@ def test_a_batch_job_has_the_one_epoch_0(make, outside, in_task):
     assert outside.rows == {(write._plan.query, 0): [1]}
 
 
-def test_writing_outside_a_task_is_an_error(make, outside):
+def test_writing_outside_a_task_is_an_error(make):
     with pytest.raises(SinkError, match="inside a Spark task"):
         StreamWrite(make(), "q").write(batches(1))
 
@@ -294,7 +297,9 @@ def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside, h
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(make, outside, generation):
+def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(
+    make, outside, generation
+):
     outside.held["q"], outside.generation = 2, 2
     write = StreamWrite(make(Fencing), "q")
     with nullcontext() if generation == 2 else pytest.raises(Fenced):

@@ -1,5 +1,6 @@
 """Options: what users write, and what they are told when it is wrong."""
 
+import contextlib
 import pickle
 import re
 from typing import Literal
@@ -140,6 +141,11 @@ def test_an_option_like_no_other_lists_them_all():
 @pytest.mark.parametrize("key", ["path", "PATH", "checkpointLocation", "queryName"])
 def test_what_spark_adds_by_itself_is_no_error(key):
     assert parse(**{key: "x"}) == parse()
+
+
+def test_what_spark_shows_while_a_table_is_created_is_refused_with_what_to_do():
+    given = {"topic": "t", "option.topic": "t", "owner": "me", "provider": "sample"}
+    assert "use CREATE TEMPORARY VIEW" in refused(given)
 
 
 def test_a_missing_option_is_named():
@@ -286,10 +292,8 @@ def test_bad_sizes(text):
 @given(st.text(max_size=8))
 def test_any_text_is_a_quantity_or_a_value_error(text):
     for reader in (parse_duration, parse_bytes):
-        try:
+        with contextlib.suppress(ValueError):
             assert reader(text) >= 0
-        except ValueError:
-            pass
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,9 @@ def test_a_batch_that_runs_meanwhile_is_left_alone(table):
 
 
 @pytest.mark.parametrize("successors", [0, 1])
-def test_the_files_of_an_intent_that_is_not_finished_are_never_orphans(table, monkeypatch, successors):
+def test_the_files_of_an_intent_that_is_not_finished_are_never_orphans(
+    table, monkeypatch, successors
+):
     driver = life(table)
     driver.plan()
     message = driver.task(1, 0, rows(10, 10))
