@@ -13,10 +13,10 @@ __all__ = ["settle"]
 def settle() -> None:
     """Keep what is imported out of the collection that PySpark makes after every task.
 
-    ``pyspark.daemon`` calls ``gc.collect()`` behind each task, while the JVM already goes on; over
+    ``pyspark.daemon`` calls ``gc.collect()`` behind each task, while the JVM already goes on. Over
     the modules of pyarrow, pydantic and pyspark that is 20 ms of a core each time, more than a
-    small epoch costs. Frozen objects are passed over (``gc.freeze``); reference counting frees them as
-    before. Done once per process, and only in Spark's workers.
+    small epoch costs. Frozen objects are passed over (``gc.freeze``); reference counting frees
+    them as before. Done once per process, and only in Spark's workers.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name == "pyspark.daemon":
