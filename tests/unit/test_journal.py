@@ -234,7 +234,7 @@ def test_object_stores_are_opened_when_they_are_used(url):
 
 
 def test_hadoops_name_of_s3_is_understood():
-    assert str(open_journal("s3a://b/p")) == "s3://b/p"
+    assert str(open_journal("s3a://b/p/")) == "s3://b/p"
 
 
 @pytest.mark.parametrize("url", ["hdfs://n/p", "dbfs://x", "http://x/y", "ftp://x", "S4://x"])

@@ -66,7 +66,11 @@ class Recorder(TwoPhaseWriter[list]):
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> list | None:
         self.outside.calls.append(("stage", task))
-        return [row["id"] for batch in batches for row in batch.to_pylist()] or None
+        found = []
+        for batch in batches:
+            assert batch.schema == self.schema
+            found += batch.column("id").to_pylist()
+        return found or None
 
     def last_committed(self, query: str) -> int | None:
         self.outside.calls.append(("last_committed", query))

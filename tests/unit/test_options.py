@@ -194,6 +194,7 @@ def test_an_option_error_is_a_value_error_without_a_chain():
     with pytest.raises(ValueError, match="required") as caught:
         Sample.parse({}, "sample")
     assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
 
 
 # --- secrets
