@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow import plain_schema
-from krishiv_spark.durable import sync_folder, sync_folders
+from krishiv_spark.durable import make_folder, sync_folder, sync_folders
 from krishiv_spark.errors import Fenced, OptionError, SchemaError
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
@@ -121,7 +121,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:
         """Driver: the staged names reach the disk; in mode REPLACE, look what will go."""
         folder = self._staged(epoch.query, epoch.generation)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sync_folder(folder)
         sync_folder(folder.parent)
         if self.mode is OutputMode.APPEND:
@@ -145,7 +145,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         """Planner: earlier generations of this query can publish nothing any more."""
         staged = self._staged(query, generation).parent
         for name in _listing(staged):
-            if int(name) < generation:
+            if name.isdecimal() and int(name) < generation:
                 shutil.rmtree(staged / name, ignore_errors=True)
         for entry in table_logs(self.table):
             if entry.query.startswith(BATCH_PREFIX) and entry.query != query:
@@ -238,7 +238,7 @@ def _check_type(name: str, kind: pa.DataType) -> None:
 
 def _check_writable(table: Path) -> None:
     try:
-        table.mkdir(parents=True, exist_ok=True)
+        make_folder(table)
     except OSError as error:
         raise OptionError(f"krishiv-parquet: 'path' {table} cannot be made: {error}") from error
     if not os.access(table, os.W_OK | os.X_OK):

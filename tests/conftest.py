@@ -23,6 +23,7 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="krishiv-spark-") as folder:
+        os.environ["KRISHIV_MEMORY_DIR"] = f"{folder}/memory"
         session = (
             SparkSession.builder.master("local[2]")
             .appName("krishiv-spark-tests")

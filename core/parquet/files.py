@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 from typing_extensions import Self
 
-from krishiv_spark.durable import sync_file
+from krishiv_spark.durable import make_folder, sync_file
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
@@ -137,7 +137,7 @@ class TaskFiles:
         self._count = 0
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         return self
 
     def __exit__(

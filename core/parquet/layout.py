@@ -31,7 +31,7 @@ META = "_krishiv"
 STAGED_SUFFIX = ".staged"
 
 _NAME = re.compile(
-    r"part-(?P<epoch>\d{10})-(?P<partition>\d{5})-(?P<index>\d{3,})"
+    r"part-(?P<epoch>\d{10})-(?P<partition>\d{5,})-(?P<index>\d{3,})"
     r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12})\.parquet"
 )
 

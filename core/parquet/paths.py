@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
 
 from krishiv_spark.errors import OptionError
 
@@ -11,7 +10,7 @@ __all__ = ["local_path"]
 
 
 def local_path(text: str) -> Path:
-    """A path or ``file:`` URL as an absolute path.
+    """A path or ``file:`` URL as an absolute path; taken literally, as Hadoop takes it.
 
     Raises:
         OptionError: If it is a URL of another kind, or relative to nothing that workers share.
@@ -23,5 +22,5 @@ def local_path(text: str) -> Path:
             "supported, local or mounted: a path or file:// URL"
         )
     if colon and scheme.lower() == "file":
-        return Path("/" + unquote(rest).lstrip("/"))
+        return Path("/" + rest.lstrip("/"))
     return Path(text).absolute()
