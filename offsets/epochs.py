@@ -210,7 +210,8 @@ class EpochLog:
     def fold(self, state: State) -> None:
         """Keep the folder small: snapshot a state and remove what it covers, now and then.
 
-        Call it when the newest intent of the state is finished.
+        Call it when the newest intent of the state is finished; the planner does, right behind
+        its own owner entry.
         """
         listing = self._journal.list()
         newest = max(listing.snapshots, default=0)

@@ -122,8 +122,11 @@ class DiskJournal:
             (self.folder / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
-        """See `Journal`."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """See `Journal`. In one step: half a log would be a damaged one."""
+        gone = self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _aside(self, name: str, data: bytes) -> Path:
         make_folder(self.folder)
@@ -226,14 +229,13 @@ def open_journal(location: str) -> Journal:
     Raises:
         LogError: If the URL is of a kind on which no entry can be created exclusively.
     """
-    scheme, _, rest = location.partition("://")
-    if not rest:
-        return DiskJournal(Path(location.removeprefix("file:")))
-    if scheme == "file":
-        return DiskJournal(Path(rest))
+    path = Path(re.sub("^file:(//)?", "", location))
+    if path.is_absolute():
+        return DiskJournal(path)
+    scheme, _, _ = location.partition("://")
     if scheme in {"s3", "s3a", "gs", "az", "abfs", "abfss", "memory"}:
         return ObjectJournal(location.replace("s3a://", "s3://", 1))
     raise LogError(
-        f"an epoch log cannot live at {location!r}: {scheme} has no exclusive create; use a local "
-        "path, s3://, gs:// or az:// in the option 'epochLog'"
+        f"an epoch log cannot live at {location!r}, which is no place with exclusive create: use "
+        "an absolute path, s3://, gs:// or az:// in the option 'epochLog'"
     )

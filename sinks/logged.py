@@ -43,16 +43,27 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def finished(self, epoch: Epoch) -> bool:
         """Whether `finish` has nothing left to do. Cheap; False is always allowed."""
 
-    def sweep(self, query: str, generation: int) -> None:
-        """Remove what generations before this one left behind. Planner, after recovery."""
+    def check_new(self, query: str) -> None:
+        """Refuse a query whose log is empty although it has published. Planner, once.
+
+        Raises:
+            LogError: If the log was removed, or is looked for in another place than before.
+        """
+
+    def prepare_generation(self, query: str, generation: int) -> None:
+        """Remove what earlier generations left, make room for this one. Planner, after recovery."""
 
     @final
     def begin(self, query: str) -> int:
         """Append the owner entry, finish what an earlier generation published, then clean up."""
         log = self.log(query)
+        if log.state().number == 0:
+            self.check_new(query)
         generation = log.begin()
-        self._roll_forward(query, log.state())
-        self.sweep(query, generation)
+        state = log.state()
+        self.roll_forward(query, state)
+        self.prepare_generation(query, generation)
+        log.fold(state)
         return generation
 
     @final
@@ -65,7 +76,7 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def last_committed(self, query: str) -> int | None:
         """The newest epoch with an intent, made wholly visible first."""
         state = self.log(query).state()
-        self._roll_forward(query, state)
+        self.roll_forward(query, state)
         return state.held
 
     @final
@@ -76,11 +87,9 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         log = self.log(epoch.query)
         whole = self.prepare(epoch, staged)
         dumped = [item.model_dump(mode="json") for item in whole]
-        state = log.intend(epoch.generation, epoch.number, dumped)
+        log.intend(epoch.generation, epoch.number, dumped)
         self.finish(epoch, whole)
-        if self.streaming:
-            log.fold(state)
-        else:
+        if not self.streaming:
             self.forget(epoch.query)
 
     def forget(self, query: str) -> None:
@@ -90,13 +99,18 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def prepare(self, epoch: Epoch, staged: Sequence[StagedT]) -> Sequence[StagedT]:
         """Last step before the intent: what must be durable before the epoch is true.
 
+        Whatever may fail for good has to fail here. Behind the intent, `finish` must succeed
+        sooner or later.
+
         Returns:
             What the intent shall name: `staged`, with whatever else the epoch consists of.
         """
         del epoch
         return staged
 
-    def _roll_forward(self, query: str, state: State) -> None:
+    @final
+    def roll_forward(self, query: str, state: State) -> None:
+        """Finish the newest intent of a state. Anybody, any number of times, even side by side."""
         if state.intent is None or state.intent.epoch is None:
             return
         epoch = Epoch(query, state.intent.epoch, state.intent_generation)

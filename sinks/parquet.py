@@ -21,21 +21,23 @@ from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.durable import make_folder, sync_folder, sync_folders
-from krishiv_spark.errors import Fenced, OptionError, SchemaError
+from krishiv_spark.errors import CommitRejected, Fenced, LogError, OptionError, SchemaError
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
 from krishiv_spark.parquet.files import FileShape, StagedFile, StagedFiles, TaskFiles, chunks
 from krishiv_spark.parquet.layout import (
+    DONE_SUFFIX,
     META,
     STAGED_SUFFIX,
     DataFile,
+    is_before,
     log_folder,
     query_tag,
     staged_folder,
     visible_files,
 )
 from krishiv_spark.parquet.paths import local_path
-from krishiv_spark.parquet.progress import TableLog, table_logs
+from krishiv_spark.parquet.progress import table_logs
 from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged import LoggedWriter
 
@@ -89,6 +91,17 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         _check_writable(self.table)
         _check_same_types(self.table, self.schema)
 
+    def check_new(self, query: str) -> None:
+        """Planner: a stream without a log must not have files in the table."""
+        tag = query_tag(query)
+        for path in visible_files(self.table) if self.streaming else ():
+            name = DataFile.parse(path.name)
+            if name is not None and name.tag == tag:
+                raise LogError(
+                    f"{path} is of this query, but its epoch log is empty: the log was removed, or "
+                    "the option 'epochLog' has changed; put it back, or use a new checkpoint"
+                )
+
     def log(self, query: str) -> EpochLog:
         """In the table's folder, or where the option ``epochLog`` says, one for each query."""
         if self.options.epoch_log is None:
@@ -121,9 +134,11 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:
         """Driver: the staged names reach the disk; in mode REPLACE, look what will go."""
         folder = self._staged(epoch.query, epoch.generation)
-        make_folder(folder)
+        self._check_whole(folder, epoch, staged)
         sync_folder(folder)
-        sync_folder(folder.parent)
+        for item in staged:
+            for file in item.files:
+                make_folder(self.table / file.folder)
         if self.mode is OutputMode.APPEND:
             return staged
         return [*staged, StagedFiles(removes=tuple(self._replaced(epoch)))]
@@ -135,21 +150,21 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         for item in staged:
             for name in item.removes:
                 (self.table / name).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another recovery was faster
+            shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
 
     def finished(self, epoch: Epoch) -> bool:
-        """Driver: `finish` removes the generation's folder last."""
+        """Driver: `finish` takes the generation's folder away last, and in one step."""
         return not self._staged(epoch.query, epoch.generation).exists()
 
-    def sweep(self, query: str, generation: int) -> None:
+    def prepare_generation(self, query: str, generation: int) -> None:
         """Planner: earlier generations of this query can publish nothing any more."""
-        staged = self._staged(query, generation).parent
-        for name in _listing(staged):
-            if name.isdecimal() and int(name) < generation:
-                shutil.rmtree(staged / name, ignore_errors=True)
-        for entry in table_logs(self.table):
-            if entry.query.startswith(BATCH_PREFIX) and entry.query != query:
-                self._settle(entry)
+        own = self._staged(query, generation)
+        make_folder(own)
+        for name in _listing(own.parent):
+            if is_before(name, generation):
+                shutil.rmtree(own.parent / name, ignore_errors=True)
+        self._finish_batch_jobs()
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes, and ``_krishiv`` with the last of them."""
@@ -158,17 +173,31 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         with contextlib.suppress(OSError):  # other queries live in it
             (self.table / META).rmdir()
 
-    def _settle(self, job: TableLog) -> None:
-        """Finish a batch job whose driver died behind its intent."""
-        if job.log.state().intent is not None:
-            self.last_committed(job.query)
-            self.forget(job.query)
+    def _finish_batch_jobs(self) -> None:
+        """Finish jobs whose driver died behind its intent; their logs are left to `vacuum`.
+
+        A job that is alive finishes at the same time, which does no harm.
+        """
+        for job in table_logs(self.table):
+            if job.query.startswith(BATCH_PREFIX):
+                self.roll_forward(job.query, job.log.state())
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files."""
         for item in staged:
             for file in item.files:
                 (self.table / item.folder / f"{file.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+
+    def _check_whole(self, folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        there = set(_listing(folder))
+        names = (f"{file.name}{STAGED_SUFFIX}" for item in staged for file in item.files)
+        missing = next((name for name in names if name not in there), None)
+        if missing is not None:
+            self.check_owner(epoch)  # a driver that was taken over from is told so
+            raise CommitRejected(
+                f"epoch {epoch.number}: {folder / missing} was removed before it was published; "
+                "nothing is visible of the epoch: restart the query, which stages it again"
+            )
 
     def _staged(self, query: str, generation: int | None) -> Path:
         return staged_folder(self.table, query, generation or 0)
@@ -179,12 +208,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         for item in staged:
             for file in item.files:
                 target = self.table / file.folder
-                target.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.rename(folder / f"{file.name}{STAGED_SUFFIX}", target / file.name)
-                except FileNotFoundError:
-                    continue
                 touched.update([target, *_between(self.table, target)])
+                _reveal_one(folder / f"{file.name}{STAGED_SUFFIX}", target / file.name)
         return touched
 
     def _replaced(self, epoch: Epoch) -> Iterator[str]:
@@ -194,6 +219,16 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
             name = DataFile.parse(path.name)
             if not self.streaming or (name is not None and name.tag == tag):
                 yield path.relative_to(self.table).as_posix()
+
+
+def _reveal_one(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.utime(source)  # it appears now: whoever follows the folder goes by this time
+        os.rename(source, target)
+    except FileNotFoundError:
+        if source.exists():  # then it is the target's folder that somebody has removed
+            raise
 
 
 def _between(table: Path, folder: Path) -> list[Path]:

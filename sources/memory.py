@@ -39,11 +39,13 @@ class MemoryOffset(Offset):
 
     Attributes:
         next: Number of the next push.
+        origin: Of which run of numbers; None while a new query has read nothing.
     """
 
     kind: ClassVar[str] = "memory"
 
     next: int = Field(ge=0)
+    origin: str | None = None
 
 
 class MemorySourceOptions(SourceOptions):
@@ -104,17 +106,20 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def resolve(self, start: Start) -> MemoryOffset:
         """Driver: behind the newest push."""
         del start
-        return MemoryOffset(next=self._pushed().log.next_number())
+        pushed = self._pushed()
+        return MemoryOffset(next=pushed.log.next_number(), origin=pushed.origin())
 
     def latest(self, start: MemoryOffset, limit: Limit) -> MemoryOffset:
         """Driver: at least one push further, if there is one."""
         pushed = self._pushed()
         newest = self._end(pushed)
+        self._check_origin(pushed, start)
         if newest == start.next:
             return start
         first = self._first(pushed, start, newest)
         end = _limited(pushed, first, newest, limit)
-        return MemoryOffset(next=end, watermark=self._watermark(pushed, start, first, end))
+        watermark = self._watermark(pushed, start, first, end)
+        return MemoryOffset(next=end, origin=pushed.origin(), watermark=watermark)
 
     def plan(self, start: MemoryOffset, end: MemoryOffset) -> Sequence[Bodies]:
         """Driver: the pushes themselves, spread over partitions."""
@@ -123,6 +128,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         if start.next == end.next:
             return []
         pushed = self._pushed()
+        self._check_origin(pushed, end)
         first = self._first(pushed, start, end.next)
         return _spread(_bodies(pushed, first, end.next), self.options.max_partitions)
 
@@ -148,14 +154,20 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def _first(self, pushed: Pushed, start: MemoryOffset, end: int) -> int:
         """The first push of a batch; a new query begins behind those that were cleared."""
         first = pushed.log.first()
-        begins = start.next == 0 and first < end
+        begins = start.origin is None and start.next == 0 and first < end
         if start.next > end or (start.next < first and not begins):
-            raise DataLossError(
-                f"memory source {self.options.source_name()!r} holds pushes {first} to {end - 1}, "
-                f"but the query stands at {start.next}: the store was cleared or is a new one; "
-                "start the query with a new checkpoint"
-            )
+            raise self._lost(f"holds pushes {first} to {end - 1}, but it stands at {start.next}")
         return max(start.next, first)
+
+    def _check_origin(self, pushed: Pushed, stands: MemoryOffset) -> None:
+        if stands.origin is not None and stands.origin != pushed.origin():
+            raise self._lost("is not the one that the query has read: its store is a new one")
+
+    def _lost(self, what: str) -> DataLossError:
+        return DataLossError(
+            f"memory source {self.options.source_name()!r} {what}; pushes were cleared before "
+            "they were read, or the store was lost: start the query with a new checkpoint"
+        )
 
     def _watermark(
         self, pushed: Pushed, start: MemoryOffset, first: int, end: int

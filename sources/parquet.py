@@ -25,7 +25,7 @@ from krishiv_spark.offsets.watermark import advance, epoch_ms
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.parquet.folders import folder_fields, folder_values, typed
 from krishiv_spark.parquet.follower import Follower
-from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
+from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
 from krishiv_spark.parquet.listing import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
 from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, pack, read_part
@@ -268,7 +268,13 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     def _whole(self, file: FoundFile) -> FileRange:
         values = tuple(self._values(file).items())
-        return FileRange(self._place.absolute(file.path), 0, file.size, file.size, values)
+        return FileRange(
+            self._place.absolute(file.path),
+            0,
+            file.size,
+            Identity(file.size, file.modified_ns),
+            values,
+        )
 
     def _values(self, file: FoundFile) -> dict[str, str | None]:
         return {} if self.options.recursive_file_lookup else folder_values(file.path)

@@ -129,11 +129,16 @@ class _Write:
         held = self._held(epoch.query)
         if held is not None and number <= held:
             self._settle_held(epoch, staged)
-        elif staged or self._writer.mode is OutputMode.REPLACE:
+        elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
             self._writer.publish(epoch, staged)
+        else:
+            self._check_owner(epoch)
 
     def _settle_held(self, epoch: Epoch, staged: Sequence[Any]) -> None:
         self._writer.discard(staged)
+        self._check_owner(epoch)
+
+    def _check_owner(self, epoch: Epoch) -> None:
         if isinstance(self._writer, SupportsGenerations):
             self._writer.check_owner(epoch)
 

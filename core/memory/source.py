@@ -91,6 +91,7 @@ class Pushed:
         self.store = store
         self.log: Log = store.log("pushes", quoted(name), "log")
         self._schema = f"{store.folder('pushes', name)}/schema"
+        self._origin = f"{store.folder('pushes', name)}/origin"
 
     def schema(self) -> pa.Schema | None:
         """The schema of the rows; None while it is not known."""
@@ -100,10 +101,17 @@ class Pushed:
         except FileNotFoundError:
             return None
 
+    def origin(self) -> str:
+        """A random id of this run of numbers: another store, or this one wiped, has another."""
+        while not os.path.exists(self._origin):
+            self._link(self._origin, uuid.uuid4().hex.encode())
+        with open(self._origin, "rb") as file:
+            return file.read().decode()
+
     def pin(self, schema: pa.Schema) -> pa.Schema:
         """Set the schema unless there is one; the one that holds is returned."""
         while (known := self.schema()) is None:
-            self._link_schema(encode([], schema).body)
+            self._link(self._schema, encode([], schema).body)
         return known
 
     def push(self, rows: Rows) -> None:
@@ -117,14 +125,14 @@ class Pushed:
         if os.path.exists(self._schema):
             os.unlink(self._schema)
 
-    def _link_schema(self, body: bytes) -> None:
+    def _link(self, path: str, body: bytes) -> None:
         aside = f"{self.store.aside}/{uuid.uuid4().hex}"
-        for folder in (self.store.aside, os.path.dirname(self._schema)):
+        for folder in (self.store.aside, os.path.dirname(path)):
             os.makedirs(folder, exist_ok=True)
         with open(aside, "xb") as file:
             file.write(body)
         try:
-            os.link(aside, self._schema)
+            os.link(aside, path)
         except FileExistsError:  # another process has set it: that one holds
             pass
         finally:

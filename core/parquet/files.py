@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 from typing_extensions import Self
 
-from krishiv_spark.durable import make_folder, sync_file
+from krishiv_spark.durable import sync_file
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
@@ -123,7 +123,8 @@ class TaskFiles:
     """The files of one attempt of a task. As a context, it removes them when the task fails.
 
     Args:
-        folder: Where to stage.
+        folder: Where to stage; the planner has made it. Once it is gone, the generation is over,
+            and a straggler must not bring it back.
         name: Name of the attempt's first file; later ones count up its index.
         shape: How rows are cut into files.
     """
@@ -137,7 +138,6 @@ class TaskFiles:
         self._count = 0
 
     def __enter__(self) -> Self:
-        make_folder(self._folder)
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,6 +32,21 @@ class GoneError(DataLossError):
     """A file that was listed is no longer there, or is no longer what it was."""
 
 
+class Identity(NamedTuple):
+    """What shows that a file has not changed.
+
+    Attributes:
+        size: Bytes.
+        modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
+    """
+
+    size: int
+    modified_ns: int
+
+    def __str__(self) -> str:
+        return f"of {self.size} bytes, modified at {self.modified_ns} ns"
+
+
 class Footer(NamedTuple):
     """The facts that decide about batches and watermarks.
 
@@ -47,21 +63,21 @@ class Footer(NamedTuple):
 
 
 @contextmanager
-def opened(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]:
+def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile]:
     """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
 
     Args:
         path: The file.
-        size: Bytes that it must have, None for any number.
+        wanted: What it was when it was listed; None for whatever it is now.
 
     Raises:
-        GoneError: If it is not there, or has another size than it had when it was listed.
+        GoneError: If it is not there, or is no longer what it was when it was listed.
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
     """
     try:
         with pa.OSFile(path) as source:
-            _check_size(path, source.size(), size)
+            _check_unchanged(path, wanted)
             yield pq.ParquetFile(
                 source,
                 pre_buffer=False,
@@ -79,11 +95,13 @@ def opened(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]:
         raise BadFileError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _check_size(path: str, found: int, wanted: int | None) -> None:
+def _check_unchanged(path: str, wanted: Identity | None) -> None:
+    status = os.stat(path)
+    found = Identity(status.st_size, status.st_mtime_ns)
     if wanted is not None and found != wanted:
         raise GoneError(
-            f"{path} had {wanted} bytes when it was listed and has {found} now: files must be "
-            "complete when they appear in the folder, and must not change afterwards"
+            f"{path} was {wanted} when it was listed and is {found} now: files must be complete "
+            "when they appear in the folder, and must not change afterwards"
         )
 
 

@@ -4,6 +4,7 @@
     <table>/day=2013-01-01/part-....parquet                     the same, partitioned
     <table>/_krishiv/<query id>/log/                            the epoch log: the point of truth
     <table>/_krishiv/<query id>/staged/<generation>/*.staged    not visible to any glob for Parquet
+    <table>/_krishiv/<query id>/staged/<generation>.done/       published; just being removed
 
 The tag is the start of the query's id, so that a file says which query and epoch it belongs to.
 """
@@ -18,9 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = [
+    "DONE_SUFFIX",
     "META",
     "STAGED_SUFFIX",
     "DataFile",
+    "is_before",
     "log_folder",
     "query_tag",
     "staged_folder",
@@ -29,9 +32,10 @@ __all__ = [
 
 META = "_krishiv"
 STAGED_SUFFIX = ".staged"
+DONE_SUFFIX = ".done"
 
 _NAME = re.compile(
-    r"part-(?P<epoch>\d{10})-(?P<partition>\d{5,})-(?P<index>\d{3,})"
+    r"part-(?P<epoch>\d{10,})-(?P<partition>\d{5,})-(?P<index>\d{3,})"
     r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12})\.parquet"
 )
 
@@ -49,6 +53,12 @@ def log_folder(table: Path, query: str) -> Path:
 def staged_folder(table: Path, query: str, generation: int) -> Path:
     """Where the tasks of one generation stage their files."""
     return table / META / query / "staged" / str(generation)
+
+
+def is_before(name: str, generation: int) -> bool:
+    """Whether a name under ``staged/`` is of an earlier generation, or of one that is done."""
+    number = name.removesuffix(DONE_SUFFIX)
+    return number.isdecimal() and (name != number or int(number) < generation)
 
 
 def visible_files(table: Path) -> Iterator[Path]:

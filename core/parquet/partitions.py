@@ -15,7 +15,7 @@ __all__ = ["NULL_VALUE", "split"]
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 # What Spark escapes in a partition's folder name (ExternalCatalogUtils.escapePathName).
-_UNSAFE = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
+_UNSAFE = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
 
 def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.folders import typed
-from krishiv_spark.parquet.footers import BadFileError, GoneError, opened
+from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
 
 __all__ = ["FilePart", "FileRange", "ReadRules", "cut", "pack", "read_part"]
 
@@ -32,14 +32,14 @@ class FileRange:
         path: Absolute path.
         start: First byte.
         end: Byte behind the last one.
-        size: Bytes of the whole file.
+        identity: Of the whole file.
         values: Partition columns and their texts.
     """
 
     path: str
     start: int
     end: int
-    size: int
+    identity: Identity
     values: tuple[tuple[str, str | None], ...] = ()
 
 
@@ -68,10 +68,9 @@ class ReadRules:
 
 def cut(whole: FileRange, most: int) -> list[FileRange]:
     """A file in ranges of at most `most` bytes."""
-    starts = range(0, whole.size, most)
+    size = whole.identity.size
     return [
-        FileRange(whole.path, start, min(start + most, whole.size), whole.size, whole.values)
-        for start in starts
+        replace(whole, start=start, end=min(start + most, size)) for start in range(0, size, most)
     ]
 
 
@@ -118,12 +117,12 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
 
 
 def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, piece.size) as file:
+    with opened(piece.path, piece.identity) as file:
         shape = _Shape.of(schema, file.schema_arrow.names, piece)
         columns = sorted(set(shape.columns.values()))
         for index in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(index)
-            if group.num_rows and piece.start <= _midpoint(group, piece.size) < piece.end:
+            if group.num_rows and piece.start <= _midpoint(group, piece.identity.size) < piece.end:
                 size = _batch_rows(group, columns)
                 for batch in file.iter_batches(size, [index], columns, use_threads=False):
                     yield shape.fit(batch)

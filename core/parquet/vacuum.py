@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.progress import TableLog, table_logs
+from krishiv_spark.sinks.base import BATCH_PREFIX
 
 __all__ = ["Orphan", "orphans", "remove"]
 
@@ -32,22 +34,28 @@ def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
     """What can go from a table, without touching what a live query may still need.
 
     Files of a generation that another has superseded can never be published, whatever their age.
-    Those of the current generation may belong to a batch that is running: they count only when
+    A batch job whose driver died leaves a folder; it goes when it is older than the guard.
+    Files of the current generation may belong to a batch that is running: they count only when
     they are older than the guard. Files of an intent that is not finished are never orphans.
 
     Args:
         table: The table's folder.
         older_than_s: Guard age in seconds, by the file's modification time.
     """
+    before = time.time() - older_than_s
     for entry in table_logs(table):
-        yield from _of_query(entry, time.time() - older_than_s)
+        if not entry.query.startswith(BATCH_PREFIX):
+            yield from _of_query(entry, before)
+    for folder in (table / META).glob(f"{BATCH_PREFIX}*"):
+        yield from _of_batch_job(TableLog(table, folder.name), before)
 
 
 def remove(orphan: Orphan) -> None:
-    """Remove one orphan, and its folder when that is empty."""
-    orphan.path.unlink(missing_ok=True)
-    if not os.listdir(orphan.path.parent):
-        orphan.path.parent.rmdir()
+    """Remove one orphan: a file, or the folder of a batch job."""
+    if orphan.path.is_dir():
+        shutil.rmtree(orphan.path, ignore_errors=True)
+    else:
+        orphan.path.unlink(missing_ok=True)
 
 
 def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
@@ -61,6 +69,15 @@ def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
             orphan = _judge(path, before, superseded=superseded)
             if orphan is not None:
                 yield orphan
+
+
+def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
+    """The folder of a job that is over, or died before its intent; none that has to be finished."""
+    if job.unfinished(job.log.state()):
+        return
+    statuses = [path.stat() for path in [job.folder, *job.folder.rglob("*")]]
+    if max(status.st_mtime for status in statuses) < before:
+        yield Orphan(job.folder, sum(s.st_size for s in statuses), "its batch job is over")
 
 
 def _judge(path: Path, before: float, *, superseded: bool) -> Orphan | None:

@@ -66,15 +66,23 @@ def assert_exact(table: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_thirty_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
+    kill_again_and_again(job, tmp_path / "out", KILLS)
+
+
+@pytest.mark.soak
+def test_three_hundred_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
+    kill_again_and_again(job, tmp_path / "out", 10 * KILLS)
+
+
+def kill_again_and_again(job, table: Path, kills: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     moments = random.Random(seed)
-    table = tmp_path / "out"
     with Looker(table) as looker:
-        for _ in range(KILLS):
+        for _ in range(kills):
             with Driver("stream_copy.py", job) as driver:
                 driver.wait_for("STARTED")
-                driver.outlives(moments.uniform(0.0, 4.0))
+                driver.outlives(moments.uniform(0.0, 2.5))
         with Driver("stream_copy.py", job) as driver:
             driver.wait_for("DONE", timeout=180)
         while looker.looks < LOOKS:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.lifecycle.writing import Staged, StreamWrite
+from krishiv_spark.lifecycle.writing import BatchWrite, Staged, StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -49,6 +49,28 @@ class Life:
     def epoch(self, number: int, *batches: pa.RecordBatch) -> None:
         self.plan()
         self.commit(number, [self.task(number, i, batch) for i, batch in enumerate(batches)])
+
+
+class Job(Life):
+    """A batch job: one epoch under an id of its own; the committer gets the planner's copy."""
+
+    def __init__(
+        self, writer_type: type, options: dict[str, str], mode: OutputMode = OutputMode.APPEND
+    ) -> None:
+        parsed = writer_type.options_type.parse(options, "test")
+        self._writer = writer_type(parsed, SCHEMA, mode, streaming=False)
+
+    def plan(self) -> None:
+        self._planned = pickle.loads(pickle.dumps(BatchWrite(self._writer)))
+        self._query = self._planned._plan.query
+
+    def commit(self, epoch: int, messages: Sequence[Staged | None]) -> None:
+        assert epoch == 0
+        self._planned.commit(list(messages))
+
+    def abort(self, epoch: int, messages: Sequence[Staged | None]) -> None:
+        assert epoch == 0
+        self._planned.abort(list(messages))
 
 
 CALLS = ("link", "rename", "replace", "unlink", "mkdir", "rmdir", "fsync", "open")

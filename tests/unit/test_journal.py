@@ -239,7 +239,7 @@ def test_hadoops_name_of_s3_is_understood():
 
 @pytest.mark.parametrize("url", ["hdfs://n/p", "dbfs://x", "http://x/y", "ftp://x", "S4://x"])
 def test_a_place_without_exclusive_create_is_refused_with_what_to_do(url):
-    with pytest.raises(LogError, match=r"no exclusive create.*'epochLog'"):
+    with pytest.raises(LogError, match=r"no place with exclusive create.*'epochLog'"):
         open_journal(url)
 
 

@@ -1,19 +1,23 @@
 """The Parquet sink, driven as Spark drives it, with every crash window opened."""
 
 import itertools
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sink_life import Life, dies_at, rows
+from sink_life import SCHEMA, Job, Life, dies_at, rows
 from tables import look, visible_names
 
-from krishiv_spark.errors import Fenced, OptionError
+from krishiv_spark.errors import CommitRejected, Fenced, OptionError
 from krishiv_spark.lifecycle.writing import PlanningFailed
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sources.base import UNLIMITED
+from krishiv_spark.sources.parquet import ParquetReader, ParquetSourceOptions
 
 
 @pytest.fixture
@@ -170,6 +174,168 @@ def test_the_driver_may_die_again_while_it_recovers(tmp_path):
         exact(table, 12)
 
 
+def job(table: Path, mode: OutputMode = OutputMode.APPEND, **options) -> Job:
+    options.setdefault("partitionBy", "day")
+    return Job(ParquetWriter, {"path": str(table), **options}, mode)
+
+
+def followed(table: Path) -> list[int]:
+    """The ids that our own source reads from a table."""
+    options = ParquetSourceOptions.parse({"path": str(table)}, "test")
+    reader = ParquetReader(options, pa.schema([("id", pa.int64())]), streaming=True)
+    start = reader.initial()
+    parts = reader.plan(start, reader.latest(start, UNLIMITED))
+    return sorted(
+        i for part in parts for b in reader.read(part) for i in b.column("id").to_pylist()
+    )
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("mode", list(OutputMode), ids=lambda mode: mode.value)
+def test_a_batch_job_that_dies_anywhere_shows_all_or_nothing_to_the_next_writer(
+    tmp_path, mode, after
+):
+    outcomes = set()
+    for step in itertools.count():
+        table = tmp_path / f"table-{step}"
+        job(table).epoch(0, rows(0, 4))
+        died = dies_at(
+            step, lambda t=table: job(t, mode).epoch(0, rows(4, 6), rows(10, 6)), after=after
+        )
+        life(table, "next").epoch(0, rows(100, 1))
+        visible = set(followed(table)) - {100}
+        old = set(range(4)) if mode is OutputMode.APPEND else set()
+        assert visible in (set(range(4)), old | set(range(4, 16))), f"step {step}"
+        assert look(table)[0] == len(visible) + 1
+        outcomes.add(len(visible))
+        if not died:
+            break
+    assert outcomes == {4, len(old) + 12}
+
+
+def test_a_writer_with_another_epoch_log_finishes_a_dead_job_all_the_same(table, tmp_path):
+    dead = job(table)
+    for step in itertools.count():
+        assert dies_at(step, lambda: dead.epoch(0, rows(0, 10)), after=True)
+        if visible_names(table):  # it died between its renames
+            break
+    life(table, "other", epochLog=str(tmp_path / "elsewhere")).epoch(0, rows(10, 2))
+    exact(table, 12)
+
+
+def test_jobs_side_by_side_do_not_disturb_one_another(table):
+    first, second = job(table), job(table)
+    first.plan()
+    message = first.task(0, 0, rows(0, 5))
+    second.epoch(0, rows(5, 5))
+    life(table).epoch(0, rows(10, 5))
+    first.commit(0, [message])
+    exact(table, 15)
+    assert not list(table.glob("_krishiv/batch-*"))
+
+
+def test_a_removed_partition_folder_behind_the_intent_loses_nothing(table):
+    # The folder vanishes between being made and being renamed into: the commit must not succeed.
+    driver = life(table)
+    driver.plan()
+    messages = [driver.task(0, 0, rows(0, 6))]
+    made = os.rename
+
+    def rename(source, target):
+        if str(source).endswith(".staged"):
+            os.rmdir(os.path.dirname(target))
+        return made(source, target)
+
+    os.rename = rename
+    try:
+        with pytest.raises(FileNotFoundError):
+            driver.commit(0, messages)
+    finally:
+        os.rename = made
+    driver.abort(0, messages)
+    life(table).epoch(0, rows(0, 6))
+    exact(table, 6)
+
+
+def test_staged_files_that_somebody_removed_are_missed_before_the_intent(table):
+    driver = life(table)
+    driver.plan()
+    messages = [driver.task(0, 0, rows(0, 6))]
+    staged_files(table)[0].unlink()
+    with pytest.raises(CommitRejected, match="stages it again"):
+        driver.commit(0, messages)
+    assert visible_names(table) == set()
+    life(table).epoch(0, rows(0, 6))
+    exact(table, 6)
+
+
+def test_a_query_whose_log_is_gone_or_elsewhere_is_refused(table, tmp_path):
+    life(table).epoch(0, rows(0, 6))
+    with pytest.raises(PlanningFailed, match="its epoch log is empty"):
+        life(table, epochLog=str(tmp_path / "elsewhere")).plan()
+    shutil.rmtree(table / "_krishiv")
+    with pytest.raises(PlanningFailed, match="its epoch log is empty"):
+        life(table).plan()
+    exact(table, 6)
+
+
+def test_a_partition_value_that_is_no_folder_name_fails_before_the_intent(table):
+    bad = pa.record_batch([[1, 2], ["x" * 300, "fine"]], schema=SCHEMA)
+    with pytest.raises(OSError, match="too long"):
+        life(table).epoch(0, bad)
+    assert visible_names(table) == set()
+    life(table).epoch(0, rows(0, 6))
+    exact(table, 6)
+
+
+def test_a_straggler_of_a_finished_generation_does_not_hide_its_epoch(table):
+    driver = life(table)
+    driver.plan()
+    driver.commit(0, [driver.task(0, 0, rows(0, 6))])
+    with pytest.raises(Fenced):
+        driver.task(0, 0, rows(0, 6), attempt=1)
+    assert followed(table) == list(range(6))
+
+
+def test_our_source_waits_for_the_whole_epoch(tmp_path):
+    for step in itertools.count():
+        table = tmp_path / f"table-{step}"
+        life(table).epoch(0, rows(0, 6))
+        assert dies_at(step, lambda t=table: life(t).epoch(1, rows(6, 6)), after=True)
+        if len(visible_names(table)) == 4:
+            break
+    assert followed(table) == list(range(6))
+    life(table).epoch(1, rows(6, 6))
+    assert followed(table) == list(range(12))
+
+
+def test_a_stale_driver_is_fenced_by_an_epoch_without_rows_too(table):
+    stale, fresh = life(table), life(table)
+    stale.plan()
+    fresh.plan()
+    with pytest.raises(Fenced):
+        stale.commit(5, [stale.task(5, 0, rows(0, 0))])
+    fresh.commit(5, [fresh.task(5, 0, rows(0, 0))])
+
+
+def test_epochs_without_rows_leave_a_small_log(table):
+    for number in range(200):
+        life(table).epoch(number, rows(0, 0))
+    assert len(list(table.glob("_krishiv/q1/log/*"))) < 140
+
+
+def test_replace_never_shows_an_empty_table(table):
+    whole = life(table, mode=OutputMode.REPLACE)
+    whole.epoch(0, rows(0, 3))
+    for step in itertools.count():
+        again = lambda: life(table, mode=OutputMode.REPLACE).epoch(1, rows(0, 3))  # noqa: E731
+        died = dies_at(step, again, after=True)
+        assert visible_names(table)
+        if not died:
+            break
+    exact(table, 3)
+
+
 def test_files_are_cut_by_rows_and_by_size(table):
     life(table, partitionBy="", maxRecordsPerFile="4").epoch(0, rows(0, 10))
     sizes = sorted(pq.read_metadata(f).num_rows for f in table.glob("*.parquet"))
@@ -193,7 +359,7 @@ def test_an_epoch_without_rows_makes_no_file(table):
         ({"compression": "zip"}, "compression"),
         ({"path": "s3://bucket/table"}, "is on s3"),
         ({"path": "/proc/version/table"}, "cannot be made"),
-        ({"epochLog": "hdfs://host/log"}, "no exclusive create"),
+        ({"epochLog": "hdfs://host/log"}, "no place with exclusive create"),
     ],
 )
 def test_bad_options_are_refused_before_any_row(table, options, says):

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.parquet.folders import folder_values
-from krishiv_spark.parquet.footers import BadFileError, Footer, GoneError, file_schema, read_footer
+from krishiv_spark.parquet.footers import (
+    BadFileError,
+    Footer,
+    GoneError,
+    Identity,
+    file_schema,
+    read_footer,
+)
 from krishiv_spark.parquet.rows import FileRange, ReadRules, cut, pack, read_part
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
@@ -38,9 +45,16 @@ def put(path, table, *, at=NOON, **options):
     return path
 
 
+def identity(path):
+    status = path.stat()
+    return Identity(status.st_size, status.st_mtime_ns)
+
+
 def whole(path, **changes):
     size = path.stat().st_size
-    return FileRange(**{"path": str(path), "start": 0, "end": size, "size": size, **changes})
+    return FileRange(
+        **{"path": str(path), "start": 0, "end": size, "identity": identity(path), **changes}
+    )
 
 
 def read_all(source, end=None):
@@ -67,7 +81,7 @@ def test_row_groups_fall_into_exactly_one_range(tmp_path):
 
 @given(st.integers(1, 10_000), st.integers(1, 3_000))
 def test_ranges_cover_a_file_without_overlap(size, most):
-    pieces = cut(FileRange("a", 0, size, size), most)
+    pieces = cut(FileRange("a", 0, size, Identity(size, 0)), most)
     assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == size
     assert all(piece.end - piece.start <= most for piece in pieces)
@@ -75,14 +89,16 @@ def test_ranges_cover_a_file_without_overlap(size, most):
 
 @given(st.lists(st.integers(1, 200 * 2**20), max_size=50))
 def test_packing_keeps_every_range_in_order(sizes):
-    ranges = [FileRange(str(number), 0, size, size) for number, size in enumerate(sizes)]
+    ranges = [
+        FileRange(str(number), 0, size, Identity(size, 0)) for number, size in enumerate(sizes)
+    ]
     parts = pack(ranges, 128 * 2**20)
     assert [piece for part in parts for piece in part.ranges] == ranges
     assert all(part.ranges for part in parts)
 
 
 def test_many_small_files_share_few_tasks():
-    ranges = [FileRange(str(number), 0, 1000, 1000) for number in range(10_000)]
+    ranges = [FileRange(str(number), 0, 1000, Identity(1000, 0)) for number in range(10_000)]
     assert len(pack(ranges, 128 * 2**20)) == 10_000 // 32 + 1
 
 
@@ -103,12 +119,12 @@ def test_a_huge_row_group_is_read_in_little_memory(tmp_path):
     assert path.stat().st_size > 250 * 2**20
     code = f"""
 import resource
-from krishiv_spark.parquet.footers import file_schema
+from krishiv_spark.parquet.footers import Identity, file_schema
 from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, read_part
-path, size = {str(path)!r}, {path.stat().st_size}
+path, size, identity = {str(path)!r}, {path.stat().st_size}, {identity(path)!r}
 rules = ReadRules(file_schema(path))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = sum(b.num_rows for b in read_part(FilePart((FileRange(path, 0, size, size),)), rules))
+rows = sum(b.num_rows for b in read_part(FilePart((FileRange(path, 0, size, identity),)), rules))
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
