@@ -6,7 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import duckdb
+import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from sink_life import SCHEMA, Job, Life, dies_at, rows
@@ -334,6 +338,38 @@ def test_replace_never_shows_an_empty_table(table):
         if not died:
             break
     exact(table, 3)
+
+
+def test_every_reader_sees_the_same_rows_and_none_that_are_staged(table):
+    driver = life(table)
+    driver.epoch(0, rows(0, 12))
+    driver.plan()
+    driver.task(1, 0, rows(12, 6))
+    assert len(staged_files(table)) == 3
+    ids = list(range(12))
+    glob = f"{table}/**/*.parquet"
+    assert sorted(duckdb.sql(f"select id from '{glob}'").fetchall()) == [(i,) for i in ids]
+    assert sorted(ds.dataset(table, partitioning="hive").to_table()["id"].to_pylist()) == ids
+    assert sorted(pd.read_parquet(table)["id"]) == ids
+    assert sorted(pl.read_parquet(glob)["id"]) == ids
+
+
+def test_a_folder_without_permission_is_refused(table):
+    table.mkdir(mode=0o555)
+    table.parent.chmod(0o755)
+    for folder in table.parents[1:]:
+        if not os.stat(folder).st_mode & 0o001:
+            folder.chmod(0o711)
+    child = os.fork()
+    if child == 0:
+        if os.getuid() == 0:
+            os.setuid(65534)  # root may write anywhere
+        try:
+            life(table).plan()
+        except PlanningFailed as error:
+            os._exit(0 if "permission denied" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_files_are_cut_by_rows_and_by_size(table):
