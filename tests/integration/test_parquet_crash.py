@@ -33,7 +33,7 @@ class Looker:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.02):
+        while not self._stop.wait(0.1):
             self.once()
 
     def once(self) -> None:
