@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 from typing_extensions import Self
 
-from krishiv_spark.durable import sync_file
+from krishiv_spark.durable import start_writing_back, sync_file
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
@@ -22,6 +22,9 @@ __all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "chunks"]
 _CHUNK_BYTES = 64 * 2**20
 _CHUNK_ROWS = 2**20
 _OPEN_FILES = 64
+# A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
+# costs a fifth of the encoding for nothing.
+_DICTIONARY_BYTES = 64 * 2**10
 
 
 class StagedFile(BaseModel, frozen=True):
@@ -96,7 +99,12 @@ class _OpenFile:
         self.folder = folder
         self.rows = 0
         self._sink = open(path, "xb")  # noqa: SIM115  closed in `close`
-        self._writer = pq.ParquetWriter(self._sink, schema, compression=compression)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression=compression,
+            dictionary_pagesize_limit=_DICTIONARY_BYTES,
+        )
 
     @property
     def size(self) -> int:
@@ -105,6 +113,7 @@ class _OpenFile:
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows += rows.num_rows
+        start_writing_back(self._sink.fileno())
 
     def close(self) -> StagedFile:
         self._writer.close()
