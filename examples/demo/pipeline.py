@@ -36,7 +36,7 @@ def arrivals(spark: SparkSession, folder: Path) -> DataFrame:
     """Flights as they arrive, each flagged when it is later than the watermark."""
     return (
         spark.readStream.format("krishiv-parquet")
-        .option("maxFilesPerTrigger", 3)
+        .option("maxFilesPerTrigger", 6)
         .option("eventTime", "scheduled")
         .option("watermarkDelay", "30 minutes")
         .option("lateRows", "flag")
@@ -82,7 +82,7 @@ def start(spark: SparkSession, folder: Path) -> list[StreamingQuery]:
         .writeStream.format("krishiv-console")
         .option("checkpointLocation", str(folder / "checkpoints/console"))
         .option("numRows", 3)
-        .trigger(processingTime="8 seconds")
+        .trigger(processingTime="5 seconds")
         .start()
     )
     return [to_table, to_memory, preview]
