@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
+    "exists",
+    "is_folder",
     "make_folder",
     "start_writing_back",
     "sync_file",
@@ -14,6 +17,22 @@ __all__ = [
     "sync_folders",
     "write_aside",
 ]
+
+
+def exists(path: str | Path) -> bool:
+    """Whether something is there.
+
+    Raises:
+        OSError: If that cannot be found out. ``os.path.exists`` takes any error for absence, and
+            so does ``Path.exists`` from Python 3.14 on.
+    """
+    return _mode(path) is not None
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder is there; raises like `exists`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
 
 
 def write_aside(path: Path, data: bytes) -> None:
@@ -38,7 +57,7 @@ def write_aside(path: Path, data: bytes) -> None:
 
 def make_folder(folder: Path) -> None:
     """Create a folder, and those above it, so that it is still there after the power fails."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
@@ -67,6 +86,13 @@ def sync_folders(folders: Iterable[Path]) -> None:
     """`sync_folder` for each distinct folder."""
     for folder in sorted(set(folders)):
         sync_folder(folder)
+
+
+def _mode(path: str | Path) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -18,9 +18,18 @@ from pydantic_core import PydanticUndefined
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import FORMATS
 from krishiv_spark.options import Options
+from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
+from krishiv_spark.testing.suites import Suite
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = (
+    "examples/json_source.py",
+    "examples/sqlite_sink.py",
+    "tests/conformance/test_json_example.py",
+    "tests/conformance/test_sqlite_example.py",
+)
+SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -80,9 +89,26 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+def cases_table(suite: type[Suite]) -> str:
+    """One row for each case of a suite of the kit: its name, and what it promises."""
+    cases = {name: case for name, case in vars(suite).items() if name.startswith("test_")}
+    return _table(
+        ["case", "what it promises"],
+        [[f"`{name}`", " ".join(str(case.__doc__).split())] for name, case in cases.items()],
+    )
+
+
+def file_block(name: str) -> str:
+    """A file of this repository, as somebody would save it elsewhere."""
+    text = (ROOT / name).read_text().replace("from examples.", "from ")
+    return f"```python\n{text}```\n"
+
+
 def blocks() -> dict[str, str]:
     """Every generated table by its name."""
-    tables = {"formats": formats_table()}
+    tables = {"formats": formats_table(), **{f"file:{name}": file_block(name) for name in FILES}}
+    for name, suite in SUITES.items():
+        tables[f"cases.{name}"] = cases_table(suite)
     for source in FORMATS:
         if source.reader_type:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)

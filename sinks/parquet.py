@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow import plain_schema
-from krishiv_spark.durable import make_folder, sync_folder, sync_folders
+from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
 from krishiv_spark.errors import CommitRejected, Fenced, LogError, OptionError, SchemaError
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
@@ -155,7 +155,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
 
     def finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
-        return not self._staged(epoch.query, epoch.generation).exists()
+        return not exists(self._staged(epoch.query, epoch.generation))
 
     def prepare_generation(self, query: str, generation: int) -> None:
         """Planner: earlier generations of this query can publish nothing any more."""
@@ -227,7 +227,7 @@ def _reveal_one(source: Path, target: Path) -> None:
         os.utime(source)  # it appears now: whoever follows the folder goes by this time
         os.rename(source, target)
     except FileNotFoundError:
-        if source.exists():  # then it is the target's folder that somebody has removed
+        if exists(source):  # then it is the target's folder that somebody has removed
             raise
 
 

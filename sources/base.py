@@ -44,6 +44,11 @@ class Limit:
     files: int | None = None
     bytes: int | None = None
 
+    def admits(self, *, rows: int = 0, files: int = 0, size: int = 0) -> bool:
+        """Whether a batch may hold so many rows, files and bytes together."""
+        counted = ((rows, self.rows), (files, self.files), (size, self.bytes))
+        return all(most is None or count <= most for count, most in counted)
+
 
 UNLIMITED = Limit()
 

@@ -112,7 +112,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def latest(self, start: MemoryOffset, limit: Limit) -> MemoryOffset:
         """Driver: at least one push further, if there is one."""
         pushed = self._pushed()
-        newest = self._end(pushed)
+        newest = self._end(pushed, start)
         self._check_origin(pushed, start)
         if newest == start.next:
             return start
@@ -148,8 +148,11 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def _pushed(self) -> Pushed:
         return Pushed(open_store(), self.options.source_name())
 
-    def _end(self, pushed: Pushed) -> int:
-        return self._frozen if self._frozen is not None else pushed.log.next_number()
+    def _end(self, pushed: Pushed, start: MemoryOffset) -> int:
+        newest = pushed.log.next_number()
+        if self._frozen is None or newest < start.next:
+            return newest
+        return max(self._frozen, start.next)  # a start may have been pinned behind it
 
     def _first(self, pushed: Pushed, start: MemoryOffset, end: int) -> int:
         """The first push of a batch; a new query begins behind those that were cleared."""
@@ -195,15 +198,10 @@ def _limited(pushed: Pushed, first: int, end: int, limit: Limit) -> int:
     for number in range(first, end):
         header = pushed.log.header(number)
         rows, size = rows + header.rows, size + header.size
-        taken = Limit(rows, number + 1 - first, size)
-        if number > first and _exceeds(taken, limit):
+        is_admitted = limit.admits(rows=rows, files=number + 1 - first, size=size)
+        if number > first and not is_admitted:
             return number
     return end
-
-
-def _exceeds(taken: Limit, limit: Limit) -> bool:
-    pairs = zip(vars(taken).values(), vars(limit).values(), strict=True)
-    return any(most is not None and count > most for count, most in pairs)
 
 
 def _bodies(pushed: Pushed, first: int, end: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.errors import KrishivError, SinkError
+from krishiv_spark.errors import SinkError
 from krishiv_spark.sinks.base import (
     BATCH_PREFIX,
     Epoch,
@@ -83,7 +83,7 @@ class _Write:
         if not self._planned:
             try:
                 self._plan = self._begin()
-            except (KrishivError, OSError) as error:
+            except Exception as error:
                 raise PlanningFailed(f"{type(error).__name__}: {error}") from error
             self._planned = True
         return self.__dict__

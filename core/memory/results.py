@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
 from krishiv_spark.memory.entry import Entry, Header
 from krishiv_spark.memory.log import Log
@@ -56,14 +57,14 @@ class QueryResult:
         mark = f"{self.folder}/as.{quoted(name.name)}"
         owner = name.owner()
         if owner != self.query:
-            if os.path.exists(mark):
+            if exists(mark):
                 raise Fenced(
                     f"the memory result {name.name!r} of query {self.query} was taken over by "
                     f"{owner}: stop one of them, and start this one under another name "
                     f"or after memory_clear({name.name!r})"
                 )
             name.take(self.query)
-        if not os.path.exists(mark):
+        if not exists(mark):
             name.release_replaced()
             os.makedirs(self.folder, exist_ok=True)
             with open(mark, "wb"):
@@ -152,11 +153,11 @@ class NamedResult:
 
 def is_name(store: Store, key: str) -> bool:
     """Whether there is a result under a name."""
-    return os.path.isdir(store.folder("names", key))
+    return is_folder(store.folder("names", key))
 
 
 def _is_query(store: Store, key: str) -> bool:
-    return os.path.isdir(QueryResult(store, key).epochs.folder)
+    return is_folder(QueryResult(store, key).epochs.folder)
 
 
 def result_bodies(store: Store, key: str) -> list[bytes]:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.durable import exists
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.memory.entry import Entry
 from krishiv_spark.memory.log import Log
@@ -103,7 +104,7 @@ class Pushed:
 
     def origin(self) -> str:
         """A random id of this run of numbers: another store, or this one wiped, has another."""
-        while not os.path.exists(self._origin):
+        while not exists(self._origin):
             self._link(self._origin, uuid.uuid4().hex.encode())
         with open(self._origin, "rb") as file:
             return file.read().decode()
@@ -122,7 +123,7 @@ class Pushed:
         """Leave one empty push, which keeps the numbers going."""
         if self.log.newest() is not None and self.log.append(Entry(replaces=True)):
             self.log.remove_below(self.log.first())
-        if os.path.exists(self._schema):
+        if exists(self._schema):
             os.unlink(self._schema)
 
     def _link(self, path: str, body: bytes) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.paths import local_path
 
@@ -91,7 +92,7 @@ def find_files(
     try:
         if place.pattern is not None:
             walk.add_matches(place.pattern)
-        elif os.path.isdir(place.root):
+        elif is_folder(place.root):
             walk.add_folder("")
         else:
             walk.add(ITSELF, os.stat)
@@ -118,7 +119,7 @@ class _Walk:
             for match in glob.iglob(one, root_dir=self._root):
                 if any(map(_hidden, match.split("/"))):
                     continue
-                if os.path.isdir(os.path.join(self._root, match)):
+                if is_folder(os.path.join(self._root, match)):
                     self.add_folder(match + "/")
                 elif match.endswith(accepts):
                     self._add_present(match)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.parquet.layout import META, log_folder, query_tag, staged_folder
 
@@ -33,7 +34,7 @@ class TableLog:
     def unfinished(self, state: State) -> bool:
         """Whether the newest intent may be half visible: its staged folder is removed last."""
         staged = staged_folder(self.table, self.query, state.intent_generation)
-        return state.intent is not None and staged.exists()
+        return state.intent is not None and exists(staged)
 
 
 def table_logs(table: Path) -> Iterator[TableLog]:
@@ -43,7 +44,7 @@ def table_logs(table: Path) -> Iterator[TableLog]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        if log_folder(table, name).is_dir():
+        if is_folder(log_folder(table, name)):
             yield TableLog(table, name)
 
 

@@ -108,12 +108,7 @@ def take(ordered: Sequence[Unit], limit: Limit, rows_of: Callable[[FoundFile], i
         files, size = files + len(unit.files), size + unit.bytes
         if limit.rows is not None:
             rows += sum(map(rows_of, unit.files))
-        if taken and _exceeds(limit, rows, files, size):
+        if taken and not limit.admits(rows=rows, files=files, size=size):
             break
         taken.append(unit)
     return taken
-
-
-def _exceeds(limit: Limit, rows: int, files: int, size: int) -> bool:
-    reached = ((rows, limit.rows), (files, limit.files), (size, limit.bytes))
-    return any(most is not None and count > most for count, most in reached)

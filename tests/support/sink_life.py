@@ -1,6 +1,5 @@
 """A sink's life without a JVM, faithful to the order of Spark's calls and to its processes."""
 
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +8,8 @@ import pyarrow as pa
 
 from krishiv_spark.lifecycle.writing import BatchWrite, Staged, StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
+from krishiv_spark.testing import FILES, Fault
+from krishiv_spark.testing.processes import Process
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -73,49 +74,26 @@ class Job(Life):
         self._planned.abort(list(messages))
 
 
-CALLS = ("link", "rename", "replace", "unlink", "mkdir", "rmdir", "fsync", "open")
+# What only looks is left out: dying there is dying behind the call before.
+CHANGES = {
+    f"os:{name}": FILES[f"os:{name}"]
+    for name in ("link", "rename", "replace", "unlink", "mkdir", "rmdir", "fsync", "open")
+}
 
 
 def dies_at(step: int, work: Callable[[], Any], *, after: bool) -> bool:
-    """Run work in a child process that dies at its n-th call to the file system.
+    """Run work in a process that dies at its n-th call to the file system.
 
     Args:
         step: Which call, from 0.
-        work: What the child does.
+        work: What the process does.
         after: Whether that call still happens.
 
     Returns:
-        Whether the child died there; False when it had fewer calls and finished.
+        Whether the process died there; False when it had fewer calls and finished.
     """
-    child = os.fork()
-    if child == 0:
-        _Dying(step, after=after).install()
-        try:
-            work()
-        except BaseException:  # noqa: BLE001  whatever it is, the parent must see that it failed
-            os._exit(1)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 77), f"the child failed with {status} instead of dying at step {step}"
-    return status == 77
-
-
-class _Dying:
-    def __init__(self, step: int, *, after: bool) -> None:
-        self._left = step
-        self._after = after
-
-    def install(self) -> None:
-        for name in CALLS:
-            setattr(os, name, self._wrapped(getattr(os, name)))
-
-    def _wrapped(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left >= 0:
-                return call(*args, **kwargs)
-            if self._after:
-                call(*args, **kwargs)
-            os._exit(77)
-
-        return counted
+    process = Process(CHANGES)
+    answer = process.call(work, trap=Fault(step, happened=after, reported=False))
+    process.kill()
+    assert answer.outcome in {"returned", "died"}, answer.trace
+    return answer.outcome == "died"

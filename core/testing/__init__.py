@@ -1,0 +1,73 @@
+"""The conformance kit: proves a connector by playing Spark's part and letting things go wrong.
+
+    class TestMySink(SinkConformance):
+        def sink(self, folder):
+            return SinkUnderTest(source=MySource, options={...}, oracle=lambda: ...)
+
+Needs ``pip install "krishiv-spark[testing]"``, and a system that can fork (Linux, macOS).
+"""
+
+from krishiv_spark.testing.epochs import EpochDriver
+from krishiv_spark.testing.offsets import OffsetConformance
+from krishiv_spark.testing.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Outside
+from krishiv_spark.testing.reading import SourceDriver
+from krishiv_spark.testing.rules import Broken, Rule
+from krishiv_spark.testing.sinks import SinkConformance
+from krishiv_spark.testing.sources import SourceConformance
+from krishiv_spark.testing.spark import SparkDriver
+from krishiv_spark.testing.steps import (
+    Abort,
+    Add,
+    Begin,
+    Commit,
+    Crash,
+    Expire,
+    Fault,
+    OtherQuery,
+    Resume,
+    Sequence,
+    Sleep,
+    Stage,
+    Stop,
+    Straggler,
+    Switch,
+    TakeOver,
+    Trigger,
+)
+from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest, SourceUnderTest
+
+__all__ = [
+    "FILES",
+    "OUTSIDE",
+    "ROW_SCHEMA",
+    "SOCKETS",
+    "SQLITE",
+    "Abort",
+    "Add",
+    "Begin",
+    "Broken",
+    "Commit",
+    "Crash",
+    "EpochDriver",
+    "Expire",
+    "Fault",
+    "OffsetConformance",
+    "OtherQuery",
+    "Outside",
+    "Resume",
+    "Rule",
+    "Sequence",
+    "SinkConformance",
+    "SinkUnderTest",
+    "Sleep",
+    "SourceConformance",
+    "SourceDriver",
+    "SourceUnderTest",
+    "SparkDriver",
+    "Stage",
+    "Stop",
+    "Straggler",
+    "Switch",
+    "TakeOver",
+    "Trigger",
+]

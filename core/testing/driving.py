@@ -1,0 +1,121 @@
+"""What the drivers of sinks and sources have in common: a story, processes, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from typing_extensions import Self
+
+from krishiv_spark.testing.outside import Outside
+from krishiv_spark.testing.processes import Answer, Pool
+from krishiv_spark.testing.rules import Broken, Violation
+from krishiv_spark.testing.steps import Sequence, Step
+
+__all__ = ["Driver", "words"]
+
+
+class Driver:
+    """Does steps, and tells what came of each.
+
+    Args:
+        outside: What counts as a call to the outside.
+        promise: What the caller is after, for the message of a failure.
+        pool: Processes to use; None makes new ones.
+
+    Attributes:
+        done: The steps so far.
+        story: What came of them, a line each.
+        is_plain: Whether the steps alone say what was done.
+    """
+
+    def __init__(self, outside: Outside, promise: str, pool: Pool | None) -> None:
+        self.done: list[Step] = []
+        self.story: list[str] = []
+        self.is_plain = True
+        self._promise = promise
+        self._own_pool = Pool(outside) if pool is None else None
+        self._pool = pool or self._own_pool or Pool(outside)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is running."""
+        if self._own_pool is not None:
+            self._own_pool.close()
+
+    def allows(self, step: Step) -> bool:
+        """Whether a step is possible now."""
+        del step
+        return True
+
+    def do(self, step: Step) -> None:
+        """Do one step, and look.
+
+        Raises:
+            Broken: If a rule is broken.
+            ValueError: If the step is impossible now.
+        """
+        if not self.allows(step):
+            raise ValueError(f"{step} is impossible here, after {Sequence(*self.done)}")
+        self.done.append(step)
+        self.judged(lambda: self._told(step))
+
+    def run(self, sequence: Iterable[Step]) -> None:
+        """Do some steps; raises as `do`.
+
+        Those that have become impossible because an earlier one failed are passed over.
+        """
+        for step in sequence:
+            if self.allows(step):
+                self.do(step)
+
+    def judged(self, work: Callable[[], None]) -> None:
+        """Do some work; a violation becomes a readable failure.
+
+        Raises:
+            Broken: If the work has found that a rule is broken.
+        """
+        try:
+            work()
+        except Violation as found:
+            again = Sequence(*self.done)
+            raise Broken(found, self._promise, self.story, again, is_enough=self.is_plain) from None
+
+    def tell(self, text: str, step: Step | None = None) -> None:
+        """Add a line to the story."""
+        cause = "" if step is None else f"{step}: "
+        self.story.append(f"{len(self.story) + 1:2} {cause}{text}")
+
+    def _told(self, step: Step) -> None:
+        try:
+            text = self._do(step)
+        except Violation:
+            self.tell("here the rule is broken", step)
+            raise
+        self.tell(text, step)
+        self._look()
+
+    def _do(self, step: Step) -> str:
+        """Do a step; says what came of it."""
+        raise NotImplementedError
+
+    def _look(self) -> None:
+        """Compare what is with what should be."""
+
+
+def words(answer: Answer) -> str:
+    """An answer, for the story."""
+    if answer.outcome == "asleep":
+        return f"falls asleep before {answer.value}"
+    known = {"returned": "goes well", "died": "its process dies"}
+    return known.get(answer.outcome, f"fails with {answer.error}")

@@ -1,0 +1,371 @@
+"""Plays Spark's part of streaming queries and batch jobs into a sink, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial, singledispatchmethod
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from krishiv_spark.testing import roles, steps
+from krishiv_spark.testing.driving import Driver, words
+from krishiv_spark.testing.ledger import Ledger, Unit
+from krishiv_spark.testing.lives import Checkpoint, Life, Workers
+from krishiv_spark.testing.outside import Call
+from krishiv_spark.testing.processes import Answer, Pool
+from krishiv_spark.testing.rules import Rule, Violation
+from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
+from krishiv_spark.testing.subjects import SinkUnderTest, Writing
+
+__all__ = ["EpochDriver"]
+
+
+class _Query:
+    """One query and its drivers: one awake, at most one asleep."""
+
+    def __init__(self, number: int, checkpoint: Checkpoint | None, awake: Life) -> None:
+        self.number = number
+        self.checkpoint = checkpoint
+        self.awake = awake
+        self.sleeper: Life | None = None
+
+    def lives(self) -> Iterable[Life]:
+        """Both drivers, if there are two."""
+        return filter(None, (self.awake, self.sleeper))
+
+
+_POSSIBLE: dict[type[Step], Callable[[_Query, Any], bool]] = {
+    Begin: lambda query, _: query.awake.asleep is None and query.awake.unit is None,
+    Stage: lambda query, step: query.awake.is_open() and query.awake.needs(step),
+    Commit: lambda query, _: query.awake.is_open() and query.awake.is_staged(),
+    steps.Abort: lambda query, _: query.awake.is_open() and not query.awake.is_staged(),
+    steps.TakeOver: lambda query, _: query.sleeper is None and query.checkpoint is not None,
+    steps.Switch: lambda query, _: query.sleeper is not None,
+    steps.Resume: lambda query, _: query.awake.asleep is not None,
+    steps.Straggler: lambda query, _: query.awake.workers.has_straggler(),
+}
+
+
+class EpochDriver(Driver):
+    """Drives a sink through any sequence of steps, and compares with the oracle after each.
+
+    What Spark does is played faithfully: a planner's writer is pickled to the tasks, commits and
+    aborts meet a writer made anew in another process (a batch job's is the planner's), messages
+    travel pickled, the last epoch is replayed after a restart with the same rows and other
+    messages, ``abort`` gets None for failed tasks but every message after a failed commit, and a
+    stopped query calls nothing. A driver that is taken over from goes on when it wakes.
+
+    Args:
+        sink: The sink.
+        folder: An empty folder for the checkpoints.
+        writing: A streaming query, or batch jobs: then each `Begin` is a new job.
+        promise: What the caller is after, for the message of a failure.
+        pool: Processes to use; None makes new ones.
+    """
+
+    def __init__(
+        self,
+        sink: SinkUnderTest,
+        folder: Path,
+        *,
+        writing: Writing = "append",
+        promise: str = "",
+        pool: Pool | None = None,
+    ) -> None:
+        super().__init__(sink.outside, promise, pool)
+        self.sink = sink
+        self.is_plain = writing == "append"
+        self.calls: tuple[Call, ...] = ()
+        self._folder, self._writing = folder, writing
+        self._replaces = writing in {"complete", "batch overwrite"}
+        self._ledger = Ledger(sink, complete=self._replaces)
+        self._drivers, self._jobs = count(1), count(1)
+        self._last = Answer("returned")
+        self._queries = [self._new_query(1)]
+
+    def close(self) -> None:
+        """End what is running."""
+        for query in self._queries:
+            for life in query.lives():
+                life.workers.close()
+        super().close()
+
+    # --- for whoever runs sequences
+
+    def settle(self, epochs: int = 1) -> None:
+        """Kill what sleeps; new drivers without faults commit what is left, and new epochs.
+
+        Raises:
+            Broken: If they cannot, or if then a rule is broken.
+        """
+        self.tell("from here on nothing goes wrong")
+        for query in self._queries:  # all first: one that sleeps may hold a lock of the target
+            self._wake_nobody(query)
+        for query in self._queries:
+            left = 0 if query.checkpoint is None else _left(query.checkpoint)
+            for _ in range(left + epochs):
+                self.judged(partial(self._good_epoch, query))
+
+    def expect_well(self, *wanted: Step) -> None:
+        """Do some steps of which each must go well.
+
+        Raises:
+            Broken: If one does not, or if a rule is broken.
+        """
+        for step in wanted:
+            self.do(step)
+            if self._last.outcome not in {"returned", "asleep"}:
+                self.judged(lambda: self._fail(Rule.WORKS, self._last))
+
+    def discard_again(self, times: int) -> None:
+        """Call the author's `discard` some times for what the tasks have staged."""
+        life = self._query.awake
+        messages = list(life.messages.values())
+        answer = life.workers.call("committer", roles.discard, life.job, messages, times)
+        self.tell(f"discard, {times} times: {words(answer)}")
+        if answer.outcome != "returned":
+            self.judged(lambda: self._fail(Rule.WORKS, answer))
+
+    def allows(self, step: Step) -> bool:
+        """Whether a step is possible now."""
+        if isinstance(step, steps.Expire):
+            return self.sink.expire is not None
+        if isinstance(step, steps.OtherQuery):
+            return self.sink.several_queries and self._writing == "append"
+        condition = _POSSIBLE.get(type(step))
+        return condition is None or condition(self._query, step)
+
+    @property
+    def tasks_left(self) -> list[int]:
+        """Tasks of the epoch that have sent no message."""
+        life = self._query.awake
+        return [task for task in range(life.tasks) if task not in life.messages]
+
+    # --- queries and lives
+
+    @property
+    def _query(self) -> _Query:
+        return self._queries[0]
+
+    def _new_query(self, number: int) -> _Query:
+        folder = self._folder / f"checkpoint-{number}"
+        checkpoint = None if self._writing.startswith("batch") else Checkpoint(folder)
+        return _Query(number, checkpoint, self._new_life(checkpoint, Workers(self._pool)))
+
+    def _new_life(self, checkpoint: Checkpoint | None, workers: Workers) -> Life:
+        location = None if checkpoint is None else str(checkpoint.folder)
+        query = None if checkpoint is None else checkpoint.query
+        sink = self.sink
+        job = roles.Job(
+            sink.source, sink.options, sink.schema, sink.row, location, query, self._replaces
+        )
+        start = 0 if checkpoint is None else checkpoint.committed + 1
+        return Life(f"driver {next(self._drivers)}", job, workers, start)
+
+    def _restart(self, *, crashed: bool) -> str:
+        life = self._query.awake
+        if crashed:
+            life.workers.kill()
+        elif life.asleep is not None:  # it goes on some time, but nobody hears of it
+            life.workers.set_aside(life.asleep)
+        self._query.awake = self._new_life(self._query.checkpoint, life.workers)
+        return f"{self._query.awake.name} starts"
+
+    def _wake_nobody(self, query: _Query) -> None:
+        for life in query.lives():
+            life.workers.close()
+        query.sleeper = None
+        query.awake = self._new_life(query.checkpoint, Workers(self._pool))
+
+    def _good_epoch(self, query: _Query) -> None:
+        life = query.awake
+        self._must(life.begin(self._unit(query, life, rows=4), 3, None), "plans", life)
+        for task in range(3):
+            answer = life.stage(Stage(task), life.workers.new_attempt())
+            self._must(answer, f"stages task {task} of", life)
+            life.messages[task] = answer.value
+        self._open(life).open()
+        self._must(life.commit(None), "commits", life)
+        self._committed(query, life)
+        self._ledger.look()
+
+    def _must(self, answer: Answer, what: str, life: Life) -> None:
+        if answer.outcome == "returned":
+            life.writer = answer.value if what == "plans" else life.writer
+            self.tell(f"{life.name} {what} {self._open(life).name}")
+        else:
+            self.tell(f"{life.name} {what} {self._open(life).name}: {words(answer)}")
+            self._fail(Rule.GOES_ON, answer)
+
+    def _unit(self, query: _Query, life: Life, rows: int) -> Unit:
+        if query.checkpoint is None:
+            return self._ledger.new(f"job {next(self._jobs)}", rows)
+        if life.next == len(query.checkpoint.units):
+            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows)
+            query.checkpoint.plan(unit)
+        return query.checkpoint.units[life.next]
+
+    @staticmethod
+    def _open(life: Life) -> Unit:
+        if life.unit is None:
+            raise RuntimeError("no epoch was begun")
+        return life.unit
+
+    # --- steps
+
+    def _do(self, step: Step) -> str:
+        return self._step(step)
+
+    @singledispatchmethod
+    def _step(self, step: Step) -> str:
+        raise TypeError(step)
+
+    @_step.register
+    def _begin(self, step: Begin) -> str:
+        query, life = self._query, self._query.awake
+        unit = self._unit(query, life, step.rows)
+        answer = life.begin(unit, step.tasks, step.trap)
+        return f"{life.name} plans {unit.name}{self._after_begin(answer)}"
+
+    def _after_begin(self, answer: Answer) -> str:
+        life = self._heard(answer, "planner")
+        if answer.outcome == "returned":
+            life.writer = answer.value
+            return ""
+        return self._over(answer)
+
+    @_step.register
+    def _stage(self, step: Stage) -> str:
+        life = self._query.awake
+        attempt = life.workers.new_attempt()
+        answer = life.stage(step, attempt)
+        self._heard(answer, None)
+        if answer.outcome == "asleep":
+            life.workers.set_aside("executor")
+        elif answer.outcome == "returned" and step.ends == "well":
+            life.messages[step.task] = answer.value
+        lost = "; nobody hears of it" if step.ends == "lost" else ""
+        return f"task {step.task} attempt {attempt}: {words(answer)}{lost}"
+
+    @_step.register
+    def _commit(self, step: Commit) -> str:
+        life = self._query.awake
+        self._open(life).open()
+        answer = life.commit(step.trap)
+        return f"{life.name} commits {self._open(life).name}{self._after_commit(answer)}"
+
+    def _after_commit(self, answer: Answer) -> str:
+        life = self._heard(answer, "committer")
+        if answer.outcome == "returned":
+            return self._committed(self._query, life)
+        if answer.outcome == "raised":
+            aborted = self._well(life.abort())
+            return f"{self._over(answer)}; abort with every message {aborted}"
+        return self._over(answer)
+
+    def _committed(self, query: _Query, life: Life) -> str:
+        self._open(life).settle()
+        life.unit, epoch, life.next = None, life.next, life.next + 1
+        if query.checkpoint is None or query.checkpoint.commit(epoch):
+            return ""
+        return f": another driver has logged the commit; {self._restart(crashed=False)}"
+
+    @_step.register
+    def _abort(self, step: steps.Abort) -> str:
+        life = self._query.awake
+        name = self._open(life).name
+        answer = life.abort(step.trap)
+        if step.trap is None:
+            self._well(answer)
+        self._heard(answer, "aborter")
+        return f"{life.name} aborts {name}{self._over(answer)}"
+
+    @_step.register
+    def _stop(self, step: steps.Stop) -> str:
+        del step
+        return f"the query is stopped; {self._restart(crashed=False)}"
+
+    @_step.register
+    def _crash(self, step: steps.Crash) -> str:
+        del step
+        return f"{self._query.awake.name} and its tasks are killed; {self._restart(crashed=True)}"
+
+    @_step.register
+    def _take_over(self, step: steps.TakeOver) -> str:
+        del step
+        query = self._query
+        query.sleeper = query.awake
+        query.awake = self._new_life(query.checkpoint, Workers(self._pool))
+        return f"{query.sleeper.name} sleeps; {query.awake.name} starts"
+
+    @_step.register
+    def _switch(self, step: steps.Switch) -> str:
+        del step
+        query = self._query
+        if query.sleeper is not None:
+            query.awake, query.sleeper = query.sleeper, query.awake
+        return f"{query.awake.name} wakes"
+
+    @_step.register
+    def _resume(self, step: steps.Resume) -> str:
+        del step
+        life = self._query.awake
+        role, life.asleep = life.asleep or "", None
+        answer = life.workers.resume(role)
+        return f"{life.name} goes on{self._afterwards(role)(answer)}"
+
+    def _afterwards(self, role: str) -> Callable[[Answer], str]:
+        return {"planner": self._after_begin, "committer": self._after_commit}.get(role, self._over)
+
+    @_step.register
+    def _straggler(self, step: steps.Straggler) -> str:
+        del step
+        return f"a straggler goes on: {words(self._query.awake.workers.finish_straggler())}"
+
+    @_step.register
+    def _expire(self, step: steps.Expire) -> str:
+        del step
+        if self.sink.expire is not None:
+            self.sink.expire()
+        return "the external system throws away what is staged"
+
+    @_step.register
+    def _other_query(self, step: steps.OtherQuery) -> str:
+        del step
+        if len(self._queries) == 1:
+            self._queries.append(self._new_query(2))
+        self._queries.reverse()
+        return "the other query"
+
+    # --- what comes of a step
+
+    def _heard(self, answer: Answer, role: str | None) -> Life:
+        self._last, self.calls = answer, answer.calls
+        life = self._query.awake
+        if answer.outcome == "asleep":
+            life.asleep = role
+        return life
+
+    def _over(self, answer: Answer) -> str:
+        """The epoch has not been committed by this life, which ends unless it only sleeps."""
+        if answer.outcome == "asleep":
+            return f": {words(answer)}"
+        return f": {words(answer)}; {self._restart(crashed=answer.outcome == 'died')}"
+
+    def _look(self) -> None:
+        self._ledger.look()
+
+    def _well(self, answer: Answer) -> str:
+        """An answer in words, if it went well."""
+        if answer.outcome != "returned":
+            self._fail(Rule.WORKS, answer)
+        return words(answer)
+
+    @staticmethod
+    def _fail(rule: Rule, answer: Answer) -> None:
+        raise Violation(rule, f"{words(answer)}\n{answer.trace}")
+
+
+def _left(checkpoint: Checkpoint) -> int:
+    return len(checkpoint.units) - checkpoint.committed - 1

@@ -1,0 +1,145 @@
+"""What may, must and must not be visible, going by what Spark has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from krishiv_spark.sinks.base import Guarantee
+from krishiv_spark.testing.rules import Rule, Violation
+from krishiv_spark.testing.subjects import Row, SinkUnderTest, ranges
+
+__all__ = ["Fate", "Ledger", "Unit"]
+
+
+_SEEN = {
+    Rule.NO_ROW_LOST: "rows that are missing",
+    Rule.NOTHING_TAKEN_BACK: "rows that were there, and are not",
+    Rule.NO_ROW_TWICE: "rows that are there more than once",
+}
+
+
+class Fate(Enum):
+    """What is known of an epoch."""
+
+    HIDDEN = "no commit was called: it must be invisible"
+    OPEN = "a commit was called, but never returned: it may be visible"
+    SETTLED = "a commit returned: it must be visible"
+
+
+@dataclass
+class Unit:
+    """An epoch of a query, or a batch job.
+
+    Attributes:
+        name: For the story.
+        rows: Numbers of its rows.
+        fate: What is known of it.
+    """
+
+    name: str
+    rows: range
+    fate: Fate = Fate.HIDDEN
+
+    def open(self) -> None:
+        """A commit is being called."""
+        if self.fate is Fate.HIDDEN:
+            self.fate = Fate.OPEN
+
+    def settle(self) -> None:
+        """A commit has returned."""
+        self.fate = Fate.SETTLED
+
+
+class Ledger:
+    """All units that were written to one sink, in their order.
+
+    Args:
+        sink: Its oracle is asked.
+        complete: Whether units replace one another.
+    """
+
+    def __init__(self, sink: SinkUnderTest, *, complete: bool) -> None:
+        self._sink = sink
+        self._complete = complete
+        self._units: list[Unit] = []
+        self._seen: set[int] = set()
+        self._written = 0
+
+    def new(self, name: str, rows: int) -> Unit:
+        """A unit with the next so many rows."""
+        unit = Unit(name, range(self._written, self._written + rows))
+        self._written += rows
+        self._units.append(unit)
+        return unit
+
+    def look(self) -> None:
+        """Compare what the oracle sees with the rules.
+
+        Raises:
+            Violation: If one is broken.
+        """
+        visible = self._sink.visible(self._written)
+        self._refuse([key for key in visible if not isinstance(key, int)], Rule.NOTHING_INVENTED)
+        counts = {key: count for key, count in visible.items() if isinstance(key, int)}
+        if self._sink.promised is Guarantee.EXACTLY_ONCE:
+            self._exactly_once(counts)
+        elif self._sink.promised is Guarantee.AT_LEAST_ONCE:
+            self._at_least_once(counts)
+        self._seen |= counts.keys()
+
+    def _exactly_once(self, counts: dict[int, int]) -> None:
+        self._refuse([row for row, count in counts.items() if count > 1], Rule.NO_ROW_TWICE)
+        hidden = [row for row in self._rows(Fate.HIDDEN) if row in counts]
+        self._refuse(hidden, Rule.NOTHING_EARLY)
+        if self._complete:
+            self._newest_only(set(counts))
+            return
+        self._none_lost(counts)
+        self._refuse([row for row in self._seen if row not in counts], Rule.NOTHING_TAKEN_BACK)
+        if self._sink.whole_epochs:
+            self._all_whole(counts)
+
+    def _at_least_once(self, counts: dict[int, int]) -> None:
+        settled = [unit for unit in self._units if unit.fate is Fate.SETTLED]
+        wanted = settled[-1:] if self._complete else settled
+        lost = [row for unit in wanted for row in unit.rows if row not in counts]
+        self._refuse(lost, Rule.NO_ROW_LOST)
+
+    def _none_lost(self, counts: dict[int, int]) -> None:
+        lost = [row for row in self._rows(Fate.SETTLED) if row not in counts]
+        self._refuse(lost, Rule.NO_ROW_LOST)
+
+    def _all_whole(self, counts: dict[int, int]) -> None:
+        for unit in self._units:
+            part = [row for row in unit.rows if row in counts]
+            if len(part) not in {0, len(unit.rows)}:
+                self._refuse(part, Rule.WHOLE_EPOCHS)
+
+    def _newest_only(self, seen: set[int]) -> None:
+        settled = [i for i, unit in enumerate(self._units) if unit.fate is Fate.SETTLED]
+        newest = settled[-1] if settled else -1
+        base = set(self._units[newest].rows) if settled else set()
+        later = [set(u.rows) for u in self._units[newest + 1 :] if u.fate is Fate.OPEN]
+        if seen not in [base, *later] and not self._is_passing(seen, base, later):
+            raise Violation(Rule.NEWEST_EPOCH_ONLY, f"visible: {ranges(seen) or 'nothing'}; {self}")
+
+    def _is_passing(self, seen: set[int], base: set[int], later: list[set[int]]) -> bool:
+        """Between two epochs, as a sink without whole epochs may be."""
+        is_some = not self._sink.whole_epochs and bool(later)
+        covered = base.union(*later)
+        return is_some and seen <= covered and any(rows <= seen for rows in [base, *later])
+
+    def _rows(self, fate: Fate) -> Iterable[int]:
+        return (row for unit in self._units if unit.fate is fate for row in unit.rows)
+
+    def _refuse(self, rows: Sequence[int | Row], rule: Rule) -> None:
+        if rows:
+            raise Violation(
+                rule, f"{_SEEN.get(rule, 'rows that are there')}: {ranges(rows)}; {self}"
+            )
+
+    def __str__(self) -> str:
+        units = (f"{u.name} (rows {ranges(u.rows) or 'none'}): {u.fate.value}" for u in self._units)
+        return "\n".join(["what Spark knows:", *units])

@@ -1,0 +1,193 @@
+"""A driver's life as Spark leads it: its logs in the checkpoint, and its processes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from krishiv_spark.testing import roles
+from krishiv_spark.testing.ledger import Unit
+from krishiv_spark.testing.processes import Answer, Pool, Process
+from krishiv_spark.testing.steps import Stage, Trap
+
+__all__ = ["Checkpoint", "Life", "Workers"]
+
+
+class Checkpoint:
+    """A query's checkpoint: Spark's id, offset log and commit log (``HDFSMetadataLog``).
+
+    Args:
+        folder: A new folder; its logs are written as Spark writes them, for sinks that look.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.query = str(uuid.uuid4())
+        self.units: list[Unit] = []
+        self.committed = -1
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir(parents=True)
+        (folder / "metadata").write_text(json.dumps({"id": self.query}))
+
+    def plan(self, unit: Unit) -> None:
+        """Add an epoch to the offset log."""
+        self._log("offsets", len(self.units), [{"batchWatermarkMs": 0}, {"end": unit.rows.stop}])
+        self.units.append(unit)
+
+    def commit(self, epoch: int) -> bool:
+        """Add an epoch to the commit log; False if another driver has done it."""
+        if epoch <= self.committed:
+            return False
+        self._log("commits", epoch, [{"nextBatchWatermarkMs": 0}])
+        self.committed = epoch
+        return True
+
+    def _log(self, name: str, epoch: int, lines: Sequence[Any]) -> None:
+        text = "\n".join(["v1", *map(json.dumps, lines)])
+        (self.folder / name / str(epoch)).write_text(text)
+
+
+class Workers:
+    """The Python processes of one Spark application; made when first needed."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._live: dict[str, Process] = {}
+        self._asleep: set[str] = set()
+        self._stragglers: list[Process] = []
+        self._attempts = count()
+
+    def new_attempt(self) -> int:
+        """Spark's id of an attempt: unique within the application, from 0 again in the next."""
+        return next(self._attempts)
+
+    def call(self, role: str, function: Any, *args: Any, trap: Trap | None = None) -> Answer:
+        """Run a function in the process of a role; a process that dies is replaced."""
+        if role not in self._live:
+            self._live[role] = self._pool.take()
+        return self._heard(role, self._live[role].call(function, *args, trap=trap))
+
+    def resume(self, role: str) -> Answer:
+        """Wake the process of a role."""
+        self._asleep.discard(role)
+        return self._heard(role, self._live[role].resume())
+
+    def set_aside(self, role: str) -> None:
+        """The process of a role has fallen asleep: another one takes its place."""
+        self._asleep.discard(role)
+        self._stragglers.append(self._live.pop(role))
+
+    def has_straggler(self) -> bool:
+        """Whether a process was set aside."""
+        return bool(self._stragglers)
+
+    def finish_straggler(self) -> Answer:
+        """Wake the oldest straggler and let it end."""
+        process = self._stragglers.pop(0)
+        answer = process.resume()
+        process.kill()
+        return answer
+
+    def kill(self) -> None:
+        """``kill -9`` of all of them."""
+        for process in [*self._live.values(), *self._stragglers]:
+            process.kill()
+        self._forget()
+
+    def close(self) -> None:
+        """Give back those that are awake; kill the others."""
+        for role, process in self._live.items():
+            process.kill() if role in self._asleep else self._pool.give(process)
+        for process in self._stragglers:
+            process.kill()
+        self._forget()
+
+    def _heard(self, role: str, answer: Answer) -> Answer:
+        if answer.outcome == "died":
+            self._live.pop(role).kill()
+        elif answer.outcome == "asleep":
+            self._asleep.add(role)
+        return answer
+
+    def _forget(self) -> None:
+        self._attempts = count()
+        self._live.clear()
+        self._asleep.clear()
+        self._stragglers.clear()
+
+
+@dataclass
+class Life:
+    """One run of a query by one driver.
+
+    Attributes:
+        name: For the story.
+        job: What is written.
+        workers: Processes; a query that is restarted without a crash has those of its last life.
+        next: The epoch that it begins next.
+        unit: The epoch that it is at, None between epochs.
+        tasks: How many tasks that has.
+        writer: The planner's pickled writer.
+        messages: What the tasks have sent.
+        asleep: Role of the process in which a step has fallen asleep.
+    """
+
+    name: str
+    job: roles.Job
+    workers: Workers
+    next: int = 0
+    unit: Unit | None = None
+    tasks: int = 0
+    writer: bytes = b""
+    messages: dict[int, bytes] = field(default_factory=dict)
+    asleep: str | None = None
+
+    def begin(self, unit: Unit, tasks: int, trap: Trap | None) -> Answer:
+        """The planner of an epoch."""
+        self.unit, self.tasks, self.messages = unit, tasks, {}
+        return self.workers.call("planner", roles.plan, self.job, trap=trap)
+
+    def stage(self, step: Stage, attempt: int) -> Answer:
+        """One attempt at a task."""
+        ends = {"fails": "fails", "dies": "dies", "straggles": "sleeps"}.get(step.ends, "goes on")
+        given = roles.Attempt(self.next, step.task, attempt, ends)  # type: ignore[arg-type]  # a literal
+        numbers = self._numbers(step.task)
+        return self.workers.call(
+            "executor", roles.write, self.job, self.writer, numbers, given, trap=step.trap
+        )
+
+    def commit(self, trap: Trap | None) -> Answer:
+        """The commit of an epoch, with the messages of all tasks."""
+        return self._end("committer", roles.commit, trap)
+
+    def abort(self, trap: Trap | None = None) -> Answer:
+        """The abort of an epoch, with the messages that there are."""
+        return self._end("aborter", roles.abort, trap)
+
+    def is_open(self) -> bool:
+        """Whether an epoch has begun, and no step of it sleeps."""
+        return self.unit is not None and self.asleep is None
+
+    def needs(self, step: Stage) -> bool:
+        """Whether there is such a task, and its message would be the first."""
+        is_first = step.ends != "well" or step.task not in self.messages
+        return is_first and step.task < self.tasks
+
+    def is_staged(self) -> bool:
+        """Whether every task has sent its message."""
+        return len(self.messages) == self.tasks
+
+    def _end(self, role: str, function: Any, trap: Trap | None) -> Answer:
+        messages = [self.messages.get(task) for task in range(self.tasks)]
+        return self.workers.call(
+            role, function, self.job, self.writer, messages, self.next, trap=trap
+        )
+
+    def _numbers(self, task: int) -> Sequence[int]:
+        rows = self.unit.rows if self.unit else range(0)
+        return rows[task * len(rows) // self.tasks : (task + 1) * len(rows) // self.tasks]

@@ -1,0 +1,182 @@
+"""Processes of their own, in which Spark's part is played; they fall asleep and are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from krishiv_spark.testing.outside import Call, Outside, Seam
+from krishiv_spark.testing.pickling import pickled, unpickled
+from krishiv_spark.testing.steps import Trap
+
+__all__ = ["Answer", "Pool", "Process", "here", "rest"]
+
+_PATIENCE_SECONDS = 120.0
+
+_ours: weakref.WeakSet[Any] = weakref.WeakSet()
+_seam: Seam | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a call in a process came out.
+
+    Attributes:
+        outcome: "returned", "raised", "died", or "asleep": it goes on with `Process.resume`.
+        value: What was returned.
+        error: The error's class and text.
+        trace: Where the error was raised.
+        calls: The calls to the outside that were made so far.
+        modules: What was imported on the way.
+    """
+
+    outcome: Literal["returned", "raised", "died", "asleep"]
+    value: Any = None
+    error: str = ""
+    trace: str = ""
+    calls: tuple[Call, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+class Process:
+    """A forked copy of this process that runs one function at a time.
+
+    What modules hold lives on in it from call to call, as in a worker of Spark's that is reused.
+
+    Args:
+        outside: What counts as a call to the outside in it.
+    """
+
+    def __init__(self, outside: Outside) -> None:
+        context = multiprocessing.get_context("fork")
+        self._connection, theirs = context.Pipe()
+        _ours.add(self._connection)
+        self._process = context.Process(target=_serve, args=(theirs, outside), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, 3.12+
+            self._process.start()
+        theirs.close()
+
+    def call(self, function: Callable[..., Any], *args: Any, trap: Trap | None = None) -> Answer:
+        """Run a function, and wait until it has returned, raised, died or fallen asleep.
+
+        Both may be anything that Spark could send: they travel by cloudpickle. The process gets
+        this one's environment variables.
+        """
+        order = pickled((function, args, trap, dict(os.environ)))
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(order)
+        return self._answer()
+
+    def resume(self) -> Answer:
+        """Wake the call that is asleep, and wait as `call` does."""
+        self._connection.send_bytes(b"")
+        return self._answer()
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    def _answer(self) -> Answer:
+        if not self._connection.poll(_PATIENCE_SECONDS):
+            self._process.kill()
+            return Answer("raised", error=f"it hung for {_PATIENCE_SECONDS:.0f} s and was killed")
+        try:
+            answer: Answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            return Answer("died")
+        _import(answer.modules)
+        return answer
+
+
+class Pool:
+    """Processes that are idle, for the next one who needs some. Forking is what costs most.
+
+    Args:
+        outside: What counts as a call to the outside in them.
+    """
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._idle: list[Process] = []
+
+    def take(self) -> Process:
+        """An idle process, or a new one."""
+        return self._idle.pop() if self._idle else Process(self._outside)
+
+    def give(self, process: Process) -> None:
+        """Give a process back that is alive and awake."""
+        self._idle.append(process)
+
+    def close(self) -> None:
+        """End those that are idle."""
+        while self._idle:
+            self._idle.pop().kill()
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    """Import here what a process needed, so that the next one has it when it is forked."""
+    for name in modules:
+        with contextlib.suppress(Exception):
+            import_module(name)
+
+
+def here() -> Seam:
+    """The seam of the process that this runs in."""
+    if _seam is None:
+        raise RuntimeError("not in a process of the kit")
+    return _seam
+
+
+def rest(why: str) -> None:
+    """Fall asleep in a call until `Process.resume`."""
+    here().sleep(why)
+
+
+def _serve(connection: Connection, outside: Outside) -> None:
+    global _seam  # noqa: PLW0603  one process, one seam
+    gc.freeze()  # a collection would touch, and so copy, all that is inherited
+    for inherited in list(_ours):
+        inherited.close()  # so that this process ends with its parent
+    seam = _seam = Seam(lambda why: _sleep(connection, why))
+    seam.watch(outside)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            function, args, trap, environment = unpickled(connection.recv_bytes())
+            os.environ.update(environment)
+            known = set(sys.modules)
+            answer = _run(seam, function, args, trap)
+            connection.send(replace(answer, modules=tuple(sys.modules.keys() - known)))
+
+
+def _sleep(connection: Connection, why: str) -> None:
+    connection.send(Answer("asleep", value=why, calls=tuple(here().calls)))
+    connection.recv_bytes()
+
+
+def _run(
+    seam: Seam, function: Callable[..., Any], args: tuple[Any, ...], trap: Trap | None
+) -> Answer:
+    seam.arm(trap)
+    try:
+        value = function(*args)
+        seam.at_the_end()
+    except Exception as error:  # noqa: BLE001  whatever a connector raises is its answer
+        seam.disarm()
+        text = f"{type(error).__name__}: {error}"
+        return Answer("raised", error=text, trace=traceback.format_exc(), calls=tuple(seam.calls))
+    seam.disarm()
+    return Answer("returned", value=value, calls=tuple(seam.calls))

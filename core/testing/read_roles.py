@@ -1,0 +1,168 @@
+"""What Spark's Python processes do with a source, one function each.
+
+Like `krishiv_spark.testing.roles`, they call nothing but Spark's own methods. The reader that
+chooses offsets and plans lives as long as its process; tasks read with another instance, made in a
+planner and pickled (``PythonMicroBatchStream`` and ``plan_data_source_read``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import datasource as spark
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+from krishiv_spark.arrow import arrow_schema, spark_schema
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.testing.pickling import pickled, unpickled
+from krishiv_spark.testing.subjects import Row
+
+__all__ = [
+    "Load",
+    "batch_partitions",
+    "choose",
+    "committed",
+    "freeze",
+    "growth",
+    "inferred",
+    "open_reader",
+    "partitions",
+    "rows",
+    "task_reader",
+]
+
+_BATCH_ROWS = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is read, as Spark knows it.
+
+    Attributes:
+        source: The class that Spark registers.
+        options: What the user gave.
+        schema: Columns that Spark expects.
+    """
+
+    source: type[spark.DataSource]
+    options: Mapping[str, str]
+    schema: pa.Schema
+
+    def make(self) -> spark.DataSource:
+        """An instance, as Spark makes it."""
+        lowered = {key.lower(): value for key, value in self.options.items()}
+        return self.source(options=spark.CaseInsensitiveDict(lowered))
+
+
+_open: Any = None
+
+
+def open_reader(load: Load) -> tuple[str, bool]:
+    """``python_streaming_source_runner``: driver side, once per start of the query.
+
+    Returns:
+        The initial offset's text, and whether the reader is told where the query stands.
+    """
+    global _open  # noqa: PLW0603  the reader of this process, as in Spark's runner
+    _open = _stream_reader(load)
+    is_told = bool(inspect.signature(_open.latestOffset).parameters)
+    return json.dumps(_open.initialOffset()), is_told
+
+
+def choose(start: str, is_told: bool) -> str:
+    """The end of the next batch, as text; 4.2 and later ask for the backlog too."""
+    if not is_told:
+        return json.dumps(_open.latestOffset())
+    end = json.dumps(_open.latestOffset(json.loads(start), _open.getDefaultReadLimit()))
+    json.dumps(_open.reportLatestOffset())
+    return end
+
+
+def partitions(start: str, end: str) -> list[bytes]:
+    """The partitions of a batch, pickled."""
+    return [pickled(p) for p in _open.partitions(json.loads(start), json.loads(end))]
+
+
+def committed(end: str) -> None:
+    """The hint that a batch is done."""
+    _open.commit(json.loads(end))
+
+
+def freeze() -> bool:
+    """Tell the reader that the query shall end; False if it cannot."""
+    prepare = getattr(_open, "prepareForTriggerAvailableNow", None)
+    if prepare is not None:
+        prepare()
+    return prepare is not None
+
+
+def inferred(load: Load) -> pa.Schema | None:
+    """``create_data_source``: the schema that the source infers, None if it wants one."""
+    try:
+        found: Any = load.make().schema()
+        return arrow_schema(found)
+    except (KrishivError, NotImplementedError):
+        return None
+
+
+def task_reader(load: Load) -> bytes:
+    """``plan_data_source_read`` of a stream: the reader for the tasks, pickled."""
+    return pickled(_stream_reader(load))
+
+
+def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
+    """``plan_data_source_read`` of a batch: reader and partitions."""
+    made = load.make().reader(schema=spark_schema(load.schema))
+    # Spark turns an empty plan into one partition of None.
+    found = list(made.partitions()) or [None]  # type: ignore[list-item]
+    return pickled(made), [pickled(part) for part in found]
+
+
+def rows(load: Load, reader: bytes, partition: bytes) -> list[Row]:
+    """The rows of one partition: executor."""
+    batches = _read(load, reader, partition)
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def growth(load: Load, reader: bytes, parts: Sequence[bytes]) -> tuple[int, int]:
+    """Read partitions and forget the rows.
+
+    Returns:
+        Bytes of the rows, and bytes by which the process has grown at its peak.
+    """
+    before, size = _peak(), 0
+    for partition in parts:
+        # Few rows: PySpark itself gathers so many of a reader that yields tuples.
+        for batch in _read(load, reader, partition, most=500):
+            size += batch.nbytes
+    return size, _peak() - before
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+
+
+def _read(
+    load: Load, reader: bytes, partition: bytes, most: int = _BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    found = unpickled(reader).read(unpickled(partition))
+    schema = spark_schema(load.schema)
+    for batch in records_to_arrow_batches(found, most, schema, load.make()):
+        yield batch.select(load.schema.names)
+
+
+def _stream_reader(load: Load) -> Any:
+    source, schema = load.make(), spark_schema(load.schema)
+    try:
+        return source.streamReader(schema=schema)
+    except NotImplementedError:
+        from pyspark.sql.datasource_internal import _streamReader
+
+        return _streamReader(source, schema)

@@ -1,0 +1,89 @@
+"""The rules, each said once, and the error of a connector that breaks one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import Enum
+
+__all__ = ["Broken", "Rule", "Violation"]
+
+
+class Rule(Enum):
+    """What a connector may be relied on for."""
+
+    NO_ROW_LOST = "every row of an epoch whose commit returned is visible from then on"
+    NO_ROW_TWICE = "no row is visible twice"
+    NOTHING_EARLY = "nothing of an epoch is visible before its commit is called"
+    NOTHING_INVENTED = "every visible row is one that was written, unchanged"
+    NOTHING_TAKEN_BACK = "a row that a reader has seen stays visible"
+    WHOLE_EPOCHS = "an epoch is visible whole or not at all"
+    NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
+    GOES_ON = "a driver that starts afterwards goes on, whatever has happened"
+    WORKS = "what goes well raises nothing"
+
+    EVERY_ROW_ONCE = "every row that was added is read, in one batch"
+    SAME_REPLAY = "a batch that is repeated has the same rows"
+    NOTHING_NEWER = "a batch holds no row that was added after its end was chosen"
+    STANDS_STILL = "while nothing is added, the offset's text does not change"
+    CONSTANT_START = "the initial offset is the same whenever it is asked for"
+    ONE_TEXT = "a position has one text, in every process and under every hash seed"
+    LIMITS = "a batch keeps within its limits, and takes something if there is something"
+    ENDS = "with availableNow the query ends, and what is added meanwhile is for the next one"
+    WATERMARK = "a watermark never moves back, and never runs ahead of the event times"
+    BOUNDED_MEMORY = "reading a long partition takes a bounded amount of memory"
+
+
+class Violation(Exception):  # noqa: N818  it is no error of the program, and never leaves the kit
+    """A rule, and what was seen instead."""
+
+    def __init__(self, rule: Rule, seen: str) -> None:
+        super().__init__(rule.value, seen)
+        self.rule = rule
+        self.seen = seen
+
+
+class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rule
+    """A connector breaks a rule. Prints what was promised, done and seen, and how to do it again.
+
+    Attributes:
+        rule: The rule.
+        again: The steps, as a value that can be run again.
+    """
+
+    def __init__(
+        self,
+        found: Violation,
+        promise: str,
+        story: Sequence[str],
+        again: object = None,
+        *,
+        is_enough: bool = True,
+    ) -> None:
+        rule = self.rule = found.rule
+        self.again = again
+        parts = {
+            "PROMISED": promise,
+            "RULE": f"{rule.name}: {rule.value}",
+            "DONE": "\n".join(story),
+            "SEEN": found.seen,
+            "AGAIN": "\n".join(filter(None, [_this_test(), _kept(again, is_enough=is_enough)])),
+        }
+        body = "\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items() if text)
+        super().__init__(f"\n{body}")
+
+
+def _this_test() -> str:
+    current = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return f'pytest "{current.rsplit(" ", 1)[0]}"' if current else ""
+
+
+def _kept(again: object, *, is_enough: bool) -> str:
+    """How to keep the steps; in other modes, or with options, they alone are not all of it."""
+    if again is None:
+        return ""
+    return f"or keep it: sequences = [{again!r}]" if is_enough else f"steps: {again!r}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

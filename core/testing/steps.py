@@ -1,0 +1,208 @@
+"""The language of the kit: what Spark does to a connector, and what may go wrong, as values.
+
+A sequence of steps prints itself as the Python that makes it, so a failure can be copied into
+`SinkConformance.sequences` and is a test from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from typing_extensions import Self
+
+__all__ = [
+    "Abort",
+    "Add",
+    "Begin",
+    "Commit",
+    "Crash",
+    "Expire",
+    "Fault",
+    "OtherQuery",
+    "Resume",
+    "Sequence",
+    "Sleep",
+    "Stage",
+    "Step",
+    "Stop",
+    "Straggler",
+    "Switch",
+    "TakeOver",
+    "Trap",
+    "Trigger",
+]
+
+
+class _Printed:
+    """Prints as the call that makes it, without what is default."""
+
+    def __repr__(self) -> str:
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))  # type: ignore[arg-type]  # every subclass is a dataclass
+        changed = ", ".join(
+            f"{name}={value!r}" for name, value, default in given if value != default
+        )
+        return f"{type(self).__name__}({changed})"
+
+
+@dataclass(frozen=True, repr=False)
+class Fault(_Printed):
+    """Something goes wrong at one call to the outside. The model is two bits.
+
+    Attributes:
+        call: Which call of the step, from 0; a step that makes fewer calls goes well. -1 is the
+            step itself: all of it is done, but its answer is lost.
+        happened: Whether the call takes effect.
+        reported: Whether the caller lives to get an error; otherwise its process dies there.
+    """
+
+    call: int = -1
+    happened: bool = False
+    reported: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class Sleep(_Printed):
+    """The process falls asleep before one call to the outside, until `Resume`.
+
+    Attributes:
+        call: Which call of the step, from 0.
+    """
+
+    call: int = 0
+
+
+Trap: TypeAlias = Fault | Sleep
+
+
+class Step(_Printed):
+    """One thing that happens. Steps apply to the driver that is awake, of the chosen query."""
+
+
+@dataclass(frozen=True, repr=False)
+class Begin(Step):
+    """The planner begins an epoch: the one that was not committed, with its rows, or a new one.
+
+    Attributes:
+        rows: How many rows the epoch has, if it is new.
+        tasks: Over how many tasks they are spread.
+        trap: What goes wrong in the planner.
+    """
+
+    rows: int = 4
+    tasks: int = 2
+    trap: Trap | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Stage(Step):
+    """One attempt at a task.
+
+    Attributes:
+        task: Number of the task within the epoch.
+        ends: "well"; "lost": a twin or retry that nobody hears of; "fails" or "dies" (kill -9)
+            after half of the rows; "straggles": falls asleep there, until `Straggler`.
+        trap: What goes wrong at a call to the outside.
+    """
+
+    task: int = 0
+    ends: Literal["well", "lost", "fails", "dies", "straggles"] = "well"
+    trap: Trap | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Commit(Step):
+    """All tasks have succeeded. If it fails, `abort` follows with every message, as in Spark."""
+
+    trap: Trap | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Abort(Step):
+    """Tasks have failed for good: `abort` with None for those without a message."""
+
+    trap: Trap | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Stop(Step):
+    """``query.stop()``: no method is called, and Spark's driver-side processes live on."""
+
+
+@dataclass(frozen=True, repr=False)
+class Crash(Step):
+    """``kill -9`` of the driver and its executors."""
+
+
+@dataclass(frozen=True, repr=False)
+class TakeOver(Step):
+    """A second driver starts on the same checkpoint; the first one sleeps."""
+
+
+@dataclass(frozen=True, repr=False)
+class Switch(Step):
+    """The sleeping driver wakes, the other one sleeps."""
+
+
+@dataclass(frozen=True, repr=False)
+class Resume(Step):
+    """The step that fell asleep goes on."""
+
+
+@dataclass(frozen=True, repr=False)
+class Straggler(Step):
+    """An attempt that straggled goes on to its end; nobody hears of it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Expire(Step):
+    """The external system throws away what is staged, as `SinkUnderTest.expire` does it."""
+
+
+@dataclass(frozen=True, repr=False)
+class OtherQuery(Step):
+    """The following steps are those of another query into the same target."""
+
+
+@dataclass(frozen=True, repr=False)
+class Add(Step):
+    """Rows are added to what a source reads, in one unit (a file, a push, a transaction).
+
+    Attributes:
+        rows: How many.
+    """
+
+    rows: int = 3
+
+
+@dataclass(frozen=True, repr=False)
+class Trigger(Step):
+    """Spark looks for new rows, and runs a batch if there are some; or repeats the last batch.
+
+    Attributes:
+        ends: "well"; "unread": the end is logged, then the driver is killed; "unlogged": the rows
+            are read, but the driver is killed before Spark knows.
+        unplanned: So many rows are added after the end was chosen, before the batch is planned.
+        unread: So many rows are added after that, before the batch is read.
+        at: What the trap is for.
+        trap: What goes wrong at a call to the outside; the driver is restarted.
+    """
+
+    ends: Literal["well", "unread", "unlogged"] = "well"
+    unplanned: int = 0
+    unread: int = 0
+    at: Literal["latest", "plan", "read"] = "latest"
+    trap: Fault | None = None
+
+
+class Sequence(tuple[Step, ...]):
+    """Steps in their order."""
+
+    __slots__ = ()
+
+    def __new__(cls, *steps: Step) -> Self:
+        """From steps, as it prints."""
+        return super().__new__(cls, steps)
+
+    def __repr__(self) -> str:
+        return f"Sequence({', '.join(map(repr, self))})"

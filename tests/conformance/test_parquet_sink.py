@@ -1,0 +1,38 @@
+"""``krishiv-parquet`` as a sink, under the kit: whoever finds the files reads them."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.formats import ParquetDataSource
+from krishiv_spark.testing import SinkConformance, SinkUnderTest
+
+
+class TestParquetSink(SinkConformance):
+    def sink(self, folder):
+        return SinkUnderTest(
+            source=ParquetDataSource,
+            options={"path": str(folder)},
+            oracle=lambda: rows(folder),
+            whole_epochs=False,  # files appear one by one while an epoch is being committed
+        )
+
+
+class TestPartitionedParquetSink(SinkConformance):
+    random_sequences = 20
+
+    def sink(self, folder):
+        return SinkUnderTest(
+            source=ParquetDataSource,
+            options={"path": str(folder), "partitionBy": "day", "maxRecordsPerFile": "1"},
+            oracle=lambda: rows(folder),
+            schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
+            row=lambda number: (number, f"d{number % 2}"),
+            whole_epochs=False,
+        )
+
+
+def rows(folder):
+    for file in folder.glob("**/*.parquet"):
+        in_path = dict(part.split("=") for part in file.parts if "=" in part)
+        for row in pq.ParquetFile(file).read().to_pylist():
+            yield {**row, **in_path}

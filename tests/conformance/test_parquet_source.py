@@ -1,0 +1,48 @@
+"""``krishiv-parquet`` as a source, under the kit: files of another program appear in a folder."""
+
+import datetime as dt
+import os
+import uuid
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.formats import ParquetDataSource
+from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
+
+TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+
+
+class TestParquetSource(SourceConformance):
+    def source(self, folder):
+        return SourceUnderTest(
+            source=ParquetDataSource,
+            options={"path": str(folder)},
+            add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
+            latest={"startingOffsets": "latest"},
+        )
+
+
+class TestTimedParquetSource(SourceConformance):
+    random_sequences = 20
+
+    def source(self, folder):
+        return SourceUnderTest(
+            source=ParquetDataSource,
+            options={"path": str(folder)},
+            add=lambda rows: drop_file(folder, rows, TIMED),
+            schema=TIMED,
+            row=lambda n: (
+                n,
+                dt.datetime(2013, 1, 1, n // 60 % 24, n % 60, tzinfo=dt.timezone.utc),
+            ),
+            event_time="at",
+        )
+
+
+def drop_file(folder, rows, schema):
+    """Write a file aside and move it in, as the source asks of other programs."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    aside = folder / f".{uuid.uuid4()}"
+    pq.write_table(pa.table(columns, schema=schema), aside)
+    os.rename(aside, folder / f"{uuid.uuid4()}.parquet")

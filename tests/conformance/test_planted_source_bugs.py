@@ -1,0 +1,242 @@
+"""The kit for sources is tested here: it must find each planted bug, and pass the correct twins."""
+
+import inspect
+import re
+from datetime import datetime, timedelta, timezone
+from itertools import count
+
+import planted_sources as planted
+import pytest
+
+from krishiv_spark import testing
+from krishiv_spark.testing import Broken, Rule, SourceConformance, SourceDriver, SourceUnderTest
+from krishiv_spark.testing.sources import SourcePlayer
+
+BEGIN = datetime(2013, 1, 1, tzinfo=timezone.utc)
+MINUTES = (2, 3, 6, 7, 0, 1, 4, 5)  # times go forth and back; two rows make a batch under a limit
+
+
+def row(number):
+    """Rows with what sources get wrong: large numbers, blanks, other ends of a line."""
+    at = BEGIN + timedelta(minutes=number // 8 * 8 + MINUTES[number % 8])
+    return 2**53 + number, f" row {number}\u2028 ", at
+
+
+class Suite(SourceConformance):
+    """The author's part, for any of the planted sources."""
+
+    planted = planted.Folder
+
+    def source(self, folder):
+        numbers = count()
+        is_ours = issubclass(self.planted, planted.KrishivDataSource)
+        return SourceUnderTest(
+            source=self.planted,
+            options={"path": str(folder)},
+            add=lambda rows: planted.write_unit(folder, next(numbers), rows),
+            schema=planted.SCHEMA,
+            row=row,
+            latest={"starting": "latest"} if is_ours else None,
+            event_time="at" if is_ours else None,
+            several_queries=self.planted is not planted.Queue,  # what was read is gone
+        )
+
+
+class TestFolder(Suite):
+    random_sequences = 1000
+
+
+class TestQueue(Suite):
+    planted = planted.Queue
+
+
+class TestPlain(Suite):
+    planted = planted.Plain
+
+
+class TestSimple(Suite):
+    planted = planted.Simple
+
+
+FOUND = [
+    # positions
+    ("KeysInAnyOrder", "an_offset_has_one_text", Rule.ONE_TEXT),
+    ("NamesInAnyOrder", "an_offset_has_one_text", Rule.ONE_TEXT),
+    ("TellsTheTime", "an_idle_query_stands_still", Rule.STANDS_STILL),
+    ("TellsTheProcess", "an_idle_query_stands_still", Rule.STANDS_STILL),
+    ("NumbersAsKeys", "every_row_is_read_once", Rule.WORKS),
+    ("BeginsAtTheNewest", "the_start_is_constant", Rule.CONSTANT_START),
+    ("IgnoresTheStart", "a_moving_start_is_pinned", Rule.EVERY_ROW_ONCE),
+    # what is remembered, and where
+    ("CountsOnSelf", "a_restart_at_each_point", Rule.EVERY_ROW_ONCE),
+    ("GoesByItsOwnRecord", "commit_is_only_a_hint", Rule.CONSTANT_START),
+    ("PlansFromItsOwnRecord", "commit_is_only_a_hint", Rule.EVERY_ROW_ONCE),
+    ("PlansWhatItListed", "a_replay_has_the_same_rows", Rule.SAME_REPLAY),
+    ("KeepsItForTheTasks", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("HoldsAnOpenFolder", "every_row_is_read_once", Rule.WORKS),
+    ("ListsOnce", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    # plans and reads
+    ("ReadsPastItsEnd", "reads_stop_at_the_end", Rule.NOTHING_NEWER),
+    ("SimpleReadsPastItsEnd", "reads_stop_at_the_end", Rule.NOTHING_NEWER),
+    ("PlansByNow", "a_plan_does_not_depend_on_now", Rule.NOTHING_NEWER),
+    ("EndsInclusive", "reads_stop_at_the_end", Rule.NOTHING_NEWER),
+    ("BeginsBehindTheFirst", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("PartsOverlap", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("ConsumesWhileReading", "a_replay_has_the_same_rows", Rule.SAME_REPLAY),
+    ("TakesAnErrorForTheEnd", "an_error_at_any_call", Rule.EVERY_ROW_ONCE),
+    ("TakesAnErrorForAnEmptyFolder", "an_error_at_any_call", Rule.EVERY_ROW_ONCE),
+    ("LeavesALock", "death_at_any_call", Rule.WORKS),
+    ("ReadsHiddenFiles", "every_row_is_read_once", Rule.WORKS),
+    ("GoesByTime", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("ListsTwice", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("ComparesAsText", "available_now_ends", Rule.EVERY_ROW_ONCE),
+    ("StripsTexts", "every_row_is_read_once", Rule.NOTHING_INVENTED),
+    ("NumbersAsFloats", "every_row_is_read_once", Rule.NOTHING_INVENTED),
+    ("SplitsAtAnyLineEnd", "every_row_is_read_once", Rule.WORKS),
+    ("HoldsItAll", "memory_is_bounded", Rule.BOUNDED_MEMORY),
+    ("BatchMissesTheLast", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
+    # limits, ends, event time
+    ("IgnoresLimits", "limits_are_honoured", Rule.LIMITS),
+    ("LimitsInThePlan", "limits_are_honoured", Rule.EVERY_ROW_ONCE),
+    ("CountsFromTheBeginning", "limits_are_honoured", Rule.EVERY_ROW_ONCE),
+    ("NeverEnds", "available_now_ends", Rule.ENDS),
+    ("EndsAtItsFirstLook", "available_now_ends", Rule.ENDS),
+    ("WatermarkOfTheClock", "the_watermark_follows_the_rows", Rule.WATERMARK),
+    ("WatermarkOfTheLastBatch", "the_watermark_follows_the_rows", Rule.WATERMARK),
+    ("WatermarkOnSelf", "the_watermark_follows_the_rows", Rule.WATERMARK),
+    # found since the kit asks more
+    ("NeverPins", "a_moving_start_is_pinned", Rule.CONSTANT_START),
+    ("TakesAnErrorForNothing", "an_error_at_a_moving_start", Rule.EVERY_ROW_ONCE),
+    ("TakesAnErrorForAMissingFile", "an_error_at_any_call", Rule.EVERY_ROW_ONCE),
+    ("BatchTakesAnErrorForTheEnd", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
+    ("CannotPlanNothing", "a_batch_reads_everything", Rule.WORKS),
+    ("LimitsByItsOptions", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
+    ("ReadsOnePage", "every_row_is_read_once", Rule.EVERY_ROW_ONCE),
+    ("WaitsForWhatFits", "limits_are_honoured", Rule.EVERY_ROW_ONCE),
+    ("KnowsRowsOnly", "limits_are_honoured", Rule.LIMITS),
+    ("EndsUnlessItIsEmpty", "available_now_ends", Rule.ENDS),
+    ("MovesWhileItEnds", "available_now_ends", Rule.ENDS),
+    ("WatermarkOfAllThatIsThere", "the_watermark_follows_the_rows", Rule.WATERMARK),
+    ("ThrowsAwayWhatItChose", "commit_is_only_a_hint", Rule.WORKS),
+    ("CannotTellItsBacklog", "every_row_is_read_once", Rule.WORKS),
+    ("ReadsOnceInAProcess", "a_replay_has_the_same_rows", Rule.SAME_REPLAY),
+    ("ServesOneQuery", "queries_read_apart", Rule.EVERY_ROW_ONCE),
+    ("InfersAnotherSchema", "the_schema_is_that_of_the_rows", Rule.WORKS),
+]
+
+MISSED = [
+    (
+        "TakesABreakForTheEnd",
+        "an_error_at_any_call",
+        Rule.EVERY_ROW_ONCE,
+        "what is read from an open file or cursor is no call to the outside",
+    ),
+    (
+        "HoldsItAllInManyTasks",
+        "memory_is_bounded",
+        Rule.BOUNDED_MEMORY,
+        "growth is compared with the rows of all tasks, not of the largest one",
+    ),
+    (
+        "EndsBeforeItBegan",
+        "available_now_ends",
+        Rule.EVERY_ROW_ONCE,
+        "needs an availableNow that begins at the newest row, and rows added before it is pinned",
+    ),
+    (
+        "NeedsToBeAskedForItsStart",
+        "a_restart_at_each_point",
+        Rule.WORKS,
+        "Spark asks for the initial offset in the first run only; the kit in each",
+    ),
+    (
+        "PrefetchesOtherRows",
+        "every_row_is_read_once",
+        Rule.EVERY_ROW_ONCE,
+        "Spark delivers the rows of read(); the kit those of readBetweenOffsets()",
+    ),
+]
+"""Not found yet, and why; a kit that finds one more says so here."""
+
+NEEDS_MORE = {
+    "a_batch_reads_everything",
+    "a_moving_start_is_pinned",
+    "an_error_at_a_moving_start",
+    "an_idle_query_stands_still",
+    "an_offset_has_one_text",
+    "available_now_ends",
+    "limits_are_honoured",
+    "memory_is_bounded",
+    "queries_read_apart",
+    "the_schema_is_that_of_the_rows",
+    "the_watermark_follows_the_rows",
+}
+"""Cases with options, or with more than steps: the printed sequence alone is not all of it."""
+
+
+def test_each_planted_bug_is_in_a_table():
+    known = {bug for bug, *_ in [*FOUND, *MISSED]}
+    twins = {"Folder", "Queue", "Plain", "Simple"}
+    kinds = {name for name, kind in vars(planted).items() if is_planted(kind)}
+    assert kinds == known | twins
+
+
+def is_planted(kind) -> bool:
+    """Whether it is a format that is defined there."""
+    is_format = isinstance(kind, type) and issubclass(kind, planted.DataSource)
+    return is_format and kind.__module__ == planted.__name__
+
+
+def missed(bug, case, rule, why):
+    """As a parameter of the test; when the bug is found, the entry belongs above."""
+    mark = pytest.mark.xfail(raises=pytest.fail.Exception, strict=True, reason=why)
+    return pytest.param(bug, case, rule, id=bug, marks=mark)
+
+
+@pytest.mark.parametrize(
+    ("bug", "case", "rule"),
+    [*(pytest.param(*bug, id=bug[0]) for bug in FOUND), *(missed(*bug) for bug in MISSED)],
+)
+def test_a_planted_bug_is_found(bug, case, rule, tmp_path):
+    suite = Suite()
+    suite.planted = getattr(planted, bug)
+    method = getattr(suite, f"test_{case}")
+    promise = " ".join(inspect.getdoc(method).split())
+    broken = broken_by(suite, method, promise, tmp_path)
+    assert broken.rule is rule, str(broken)
+    sequence = printed(broken, promise)
+    if case not in NEEDS_MORE:
+        with pytest.raises(Broken):
+            replay(suite, sequence, tmp_path / "again")
+
+
+def broken_by(suite, method, promise, folder) -> Broken:
+    """Run one case, as pytest would."""
+    player = SourcePlayer(suite.source, folder / "sources", promise)
+    (folder / "declared").mkdir()
+    given = {"play": player, "declared": suite.source(folder / "declared")}
+    try:
+        with pytest.raises(Broken) as caught:
+            method(**{name: given[name] for name in inspect.signature(method).parameters})
+    finally:
+        player.close()
+    return caught.value
+
+
+def printed(broken, promise) -> testing.Sequence:
+    """The sequence as a reader would copy it, from a message that says all the rest too."""
+    text = str(broken)
+    steps = re.search(r"^ +(?:or keep it|steps): .*?(Sequence\(.*\))\]?$", text, re.MULTILINE)[1]
+    sequence = eval(steps, vars(testing))
+    assert sequence == broken.again
+    told = [f"PROMISED\n    {promise}\n", broken.rule.value, "\nSEEN\n    "]
+    assert [part for part in told if part not in text] == []
+    assert not sequence or f" {sequence[0]}: " in text.partition("\nDONE\n")[2]
+    return sequence
+
+
+def replay(suite, sequence, folder):
+    folder.mkdir()
+    with SourceDriver(suite.source(folder)) as driver:
+        driver.run(sequence)
+        driver.drain()

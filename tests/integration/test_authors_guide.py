@@ -1,0 +1,54 @@
+"""docs/authors.md, followed to the letter, outside the repository, with the wheel."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "authors.md"
+SAVED = re.compile(r"as `(\w+\.py)`.*?```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """The files that the guide tells its reader to save."""
+    for name, text in SAVED.findall(GUIDE.read_text()):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def pytest_in(project: Path, installed: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *arguments],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_both_suites_of_the_guide_are_green(project, installed):
+    done = pytest_in(project, installed)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert {path.name for path in project.glob("*.py")} == {
+        "json_source.py",
+        "sqlite_sink.py",
+        "test_json_source.py",
+        "test_sqlite_sink.py",
+    }
+
+
+def test_the_mistake_of_the_guide_fails_as_it_says(project, installed):
+    sink = project / "sqlite_sink.py"
+    marked = re.compile(r'( +)(db\.execute\("INSERT INTO _epochs.*\n)')
+    broken, count = marked.subn(r"\1\2\1db.commit()\n", sink.read_text())
+    assert count == 1
+    sink.write_text(broken)
+    done = pytest_in(project, installed, "-k", "death_at_any_call")
+    assert done.returncode == 1
+    for part in ("PROMISED", "NO_ROW_LOST", "DONE", "SEEN", "AGAIN", "Sequence(Begin()"):
+        assert part in done.stdout, done.stdout[-3000:]
