@@ -19,7 +19,7 @@ from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import FORMATS
 from krishiv_spark.options import Options
 from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
-from krishiv_spark.testing.suites import Suite
+from krishiv_spark.testing.suites.base import Suite
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,14 +7,11 @@
 Needs ``pip install "krishiv-spark[testing]"``, and a system that can fork (Linux, macOS).
 """
 
-from krishiv_spark.testing.epochs import EpochDriver
-from krishiv_spark.testing.offsets import OffsetConformance
-from krishiv_spark.testing.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Outside
-from krishiv_spark.testing.reading import SourceDriver
+from krishiv_spark.testing.drivers.epochs import EpochDriver
+from krishiv_spark.testing.drivers.reading import SourceDriver
+from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Outside
+from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.rules import Broken, Rule
-from krishiv_spark.testing.sinks import SinkConformance
-from krishiv_spark.testing.sources import SourceConformance
-from krishiv_spark.testing.spark import SparkDriver
 from krishiv_spark.testing.steps import (
     Abort,
     Add,
@@ -35,6 +32,9 @@ from krishiv_spark.testing.steps import (
     Trigger,
 )
 from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest, SourceUnderTest
+from krishiv_spark.testing.suites.offsets import OffsetConformance
+from krishiv_spark.testing.suites.sinks import SinkConformance
+from krishiv_spark.testing.suites.sources import SourceConformance
 
 __all__ = [
     "FILES",

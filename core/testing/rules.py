@@ -19,6 +19,7 @@ class Rule(Enum):
     NOTHING_TAKEN_BACK = "a row that a reader has seen stays visible"
     WHOLE_EPOCHS = "an epoch is visible whole or not at all"
     NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
+    READABLE = "whatever has happened, readers can read what is there"
     GOES_ON = "a driver that starts afterwards goes on, whatever has happened"
     WORKS = "what goes well raises nothing"
 
@@ -57,8 +58,6 @@ class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rul
         promise: str,
         story: Sequence[str],
         again: object = None,
-        *,
-        is_enough: bool = True,
     ) -> None:
         rule = self.rule = found.rule
         self.again = again
@@ -67,7 +66,7 @@ class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rul
             "RULE": f"{rule.name}: {rule.value}",
             "DONE": "\n".join(story),
             "SEEN": found.seen,
-            "AGAIN": "\n".join(filter(None, [_this_test(), _kept(again, is_enough=is_enough)])),
+            "AGAIN": "\n".join(filter(None, [_this_test(), _kept(again)])),
         }
         body = "\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items() if text)
         super().__init__(f"\n{body}")
@@ -78,11 +77,8 @@ def _this_test() -> str:
     return f'pytest "{current.rsplit(" ", 1)[0]}"' if current else ""
 
 
-def _kept(again: object, *, is_enough: bool) -> str:
-    """How to keep the steps; in other modes, or with options, they alone are not all of it."""
-    if again is None:
-        return ""
-    return f"or keep it: sequences = [{again!r}]" if is_enough else f"steps: {again!r}"
+def _kept(again: object) -> str:
+    return "" if again is None else f"or keep it: sequences = [{again!r}]"
 
 
 def _indented(text: str) -> str:

@@ -6,8 +6,9 @@ A sequence of steps prints itself as the Python that makes it, so a failure can 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from typing_extensions import Self
 
@@ -17,6 +18,7 @@ __all__ = [
     "Begin",
     "Commit",
     "Crash",
+    "Ends",
     "Expire",
     "Fault",
     "OtherQuery",
@@ -73,6 +75,7 @@ class Sleep(_Printed):
 
 
 Trap: TypeAlias = Fault | Sleep
+Ends: TypeAlias = Literal["well", "lost", "fails", "dies", "straggles"]
 
 
 class Step(_Printed):
@@ -106,7 +109,7 @@ class Stage(Step):
     """
 
     task: int = 0
-    ends: Literal["well", "lost", "fails", "dies", "straggles"] = "well"
+    ends: Ends = "well"
     trap: Trap | None = None
 
 
@@ -195,14 +198,23 @@ class Trigger(Step):
     trap: Fault | None = None
 
 
-class Sequence(tuple[Step, ...]):
-    """Steps in their order."""
+class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more has no slots
+    """Steps in their order.
 
-    __slots__ = ()
+    Args:
+        steps: The steps.
+        how: What the player needs beside them, if anything: ``writing`` for a sink; ``options``
+            and ``skipped`` for a source.
+    """
 
-    def __new__(cls, *steps: Step) -> Self:
+    how: Mapping[str, Any]
+
+    def __new__(cls, *steps: Step, **how: Any) -> Self:
         """From steps, as it prints."""
-        return super().__new__(cls, steps)
+        made = super().__new__(cls, steps)
+        made.how = how
+        return made
 
     def __repr__(self) -> str:
-        return f"Sequence({', '.join(map(repr, self))})"
+        how = (f"{name}={value!r}" for name, value in self.how.items())
+        return f"Sequence({', '.join([*map(repr, self), *how])})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
 from krishiv_spark.sinks.base import Guarantee
-from krishiv_spark.testing.outside import OUTSIDE, Outside
+from krishiv_spark.testing.processes.outside import OUTSIDE, Outside
 
 __all__ = [
     "ROW_SCHEMA",
@@ -20,6 +20,7 @@ __all__ = [
     "SinkUnderTest",
     "SourceUnderTest",
     "Writing",
+    "columns",
     "default_row",
     "numbers_of",
     "ranges",
@@ -59,7 +60,7 @@ class SinkUnderTest:
         several_queries: Whether several queries may write into one target.
         expire: Throws away what is staged and belongs to no commit, as the external system's own
             housekeeping does; None if nothing does.
-        outside: What counts as a call to the outside, see `krishiv_spark.testing.outside`.
+        outside: What counts as a call to the outside, see `testing.processes.outside`.
     """
 
     source: type[DataSource]
@@ -116,7 +117,7 @@ class SourceUnderTest:
             None if the source has no watermark.
         several_queries: Whether several queries may read the same rows.
         batch: Whether the source can be read by ``spark.read``; None if it has the method.
-        outside: What counts as a call to the outside, see `krishiv_spark.testing.outside`.
+        outside: What counts as a call to the outside, see `testing.processes.outside`.
     """
 
     source: type[DataSource]
@@ -144,21 +145,37 @@ class SourceUnderTest:
         return ours if self.two_rows is None else self.two_rows
 
 
+def columns(schema: pa.Schema, rows: Sequence[Row]) -> list[pa.Array]:
+    """Rows as the arrays of their columns."""
+    by_column = zip(*rows, strict=True)
+    return [pa.array(column, kind) for column, kind in zip(by_column, schema.types, strict=True)]
+
+
 def numbers_of(
     rows: Rows,
     schema: pa.Schema,
     row: Callable[[int], Row],
     written: int,
 ) -> Counter[int | Row]:
-    """Count rows by their number; rows that belong to no number below `written` as themselves."""
-    known = {row(number): number for number in range(written)}
+    """Count rows by their number; rows that belong to no number below `written` as themselves.
+
+    If numbers share a row, the first of them are taken to be there.
+    """
+    known: dict[Row, list[int]] = {}
+    for number in range(written):
+        known.setdefault(row(number), []).append(number)
     found: Counter[int | Row] = Counter()
-    table: Any = rows
-    listed = table.to_pylist() if isinstance(rows, pa.Table) else table
-    for item in listed:
-        values = tuple(item[n] for n in schema.names) if isinstance(item, Mapping) else tuple(item)
-        found[known.get(values, values)] += 1
+    for values, times in Counter(_values(rows, schema)).items():
+        numbers: list[Any] = known.get(values, [values])
+        more = max(times - len(numbers), 0)
+        found.update([*numbers[:times], *numbers[-1:] * more])
     return found
+
+
+def _values(rows: Rows, schema: pa.Schema) -> Iterator[Row]:
+    given: Any = rows
+    for item in given.to_pylist() if isinstance(given, pa.Table) else given:
+        yield tuple(item[n] for n in schema.names) if isinstance(item, Mapping) else tuple(item)
 
 
 def ranges(rows: Iterable[int | Row]) -> str:

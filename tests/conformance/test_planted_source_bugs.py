@@ -1,16 +1,12 @@
 """The kit for sources is tested here: it must find each planted bug, and pass the correct twins."""
 
-import inspect
-import re
 from datetime import datetime, timedelta, timezone
 from itertools import count
 
 import planted_sources as planted
-import pytest
+from planted_bugs import formats_of, found_by, parameters
 
-from krishiv_spark import testing
-from krishiv_spark.testing import Broken, Rule, SourceConformance, SourceDriver, SourceUnderTest
-from krishiv_spark.testing.sources import SourcePlayer
+from krishiv_spark.testing import Rule, SourceConformance, SourceUnderTest
 
 BEGIN = datetime(2013, 1, 1, tzinfo=timezone.utc)
 MINUTES = (2, 3, 6, 7, 0, 1, 4, 5)  # times go forth and back; two rows make a batch under a limit
@@ -160,83 +156,24 @@ MISSED = [
 
 NEEDS_MORE = {
     "a_batch_reads_everything",
-    "a_moving_start_is_pinned",
-    "an_error_at_a_moving_start",
     "an_idle_query_stands_still",
     "an_offset_has_one_text",
     "available_now_ends",
-    "limits_are_honoured",
     "memory_is_bounded",
     "queries_read_apart",
     "the_schema_is_that_of_the_rows",
-    "the_watermark_follows_the_rows",
 }
-"""Cases with options, or with more than steps: the printed sequence alone is not all of it."""
+"""Cases that do more than steps: the printed sequence alone is not all of it."""
 
 
 def test_each_planted_bug_is_in_a_table():
     known = {bug for bug, *_ in [*FOUND, *MISSED]}
-    twins = {"Folder", "Queue", "Plain", "Simple"}
-    kinds = {name for name, kind in vars(planted).items() if is_planted(kind)}
-    assert kinds == known | twins
+    assert formats_of(planted) == known | {"Folder", "Queue", "Plain", "Simple"}
 
 
-def is_planted(kind) -> bool:
-    """Whether it is a format that is defined there."""
-    is_format = isinstance(kind, type) and issubclass(kind, planted.DataSource)
-    return is_format and kind.__module__ == planted.__name__
-
-
-def missed(bug, case, rule, why):
-    """As a parameter of the test; when the bug is found, the entry belongs above."""
-    mark = pytest.mark.xfail(raises=pytest.fail.Exception, strict=True, reason=why)
-    return pytest.param(bug, case, rule, id=bug, marks=mark)
-
-
-@pytest.mark.parametrize(
-    ("bug", "case", "rule"),
-    [*(pytest.param(*bug, id=bug[0]) for bug in FOUND), *(missed(*bug) for bug in MISSED)],
-)
+@parameters(FOUND, MISSED)
 def test_a_planted_bug_is_found(bug, case, rule, tmp_path):
     suite = Suite()
     suite.planted = getattr(planted, bug)
-    method = getattr(suite, f"test_{case}")
-    promise = " ".join(inspect.getdoc(method).split())
-    broken = broken_by(suite, method, promise, tmp_path)
+    broken = found_by(suite, case, tmp_path, again=case not in NEEDS_MORE)
     assert broken.rule is rule, str(broken)
-    sequence = printed(broken, promise)
-    if case not in NEEDS_MORE:
-        with pytest.raises(Broken):
-            replay(suite, sequence, tmp_path / "again")
-
-
-def broken_by(suite, method, promise, folder) -> Broken:
-    """Run one case, as pytest would."""
-    player = SourcePlayer(suite.source, folder / "sources", promise)
-    (folder / "declared").mkdir()
-    given = {"play": player, "declared": suite.source(folder / "declared")}
-    try:
-        with pytest.raises(Broken) as caught:
-            method(**{name: given[name] for name in inspect.signature(method).parameters})
-    finally:
-        player.close()
-    return caught.value
-
-
-def printed(broken, promise) -> testing.Sequence:
-    """The sequence as a reader would copy it, from a message that says all the rest too."""
-    text = str(broken)
-    steps = re.search(r"^ +(?:or keep it|steps): .*?(Sequence\(.*\))\]?$", text, re.MULTILINE)[1]
-    sequence = eval(steps, vars(testing))
-    assert sequence == broken.again
-    told = [f"PROMISED\n    {promise}\n", broken.rule.value, "\nSEEN\n    "]
-    assert [part for part in told if part not in text] == []
-    assert not sequence or f" {sequence[0]}: " in text.partition("\nDONE\n")[2]
-    return sequence
-
-
-def replay(suite, sequence, folder):
-    folder.mkdir()
-    with SourceDriver(suite.source(folder)) as driver:
-        driver.run(sequence)
-        driver.drain()

@@ -9,7 +9,7 @@ import pyarrow as pa
 from krishiv_spark.lifecycle.writing import BatchWrite, Staged, StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.testing import FILES, Fault
-from krishiv_spark.testing.processes import Process
+from krishiv_spark.testing.processes.pool import Process
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

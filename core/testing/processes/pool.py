@@ -16,8 +16,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from krishiv_spark.testing.outside import Call, Outside, Seam
-from krishiv_spark.testing.pickling import pickled, unpickled
+from krishiv_spark.testing.processes.outside import Call, Outside, Seam
+from krishiv_spark.testing.processes.pickling import pickled, unpickled
 from krishiv_spark.testing.steps import Trap
 
 __all__ = ["Answer", "Pool", "Process", "here", "rest"]
@@ -34,7 +34,7 @@ class Answer:
 
     Attributes:
         outcome: "returned", "raised", "died", or "asleep": it goes on with `Process.resume`.
-        value: What was returned.
+        value: What was returned; where it sleeps or has died.
         error: The error's class and text.
         trace: Where the error was raised.
         calls: The calls to the outside that were made so far.
@@ -97,7 +97,7 @@ class Process:
         try:
             answer: Answer = self._connection.recv()
         except (EOFError, ConnectionError):
-            return Answer("died")
+            return Answer("died", value="")
         _import(answer.modules)
         return answer
 
@@ -151,7 +151,10 @@ def _serve(connection: Connection, outside: Outside) -> None:
     gc.freeze()  # a collection would touch, and so copy, all that is inherited
     for inherited in list(_ours):
         inherited.close()  # so that this process ends with its parent
-    seam = _seam = Seam(lambda why: _sleep(connection, why))
+    seam = _seam = Seam(
+        sleep=lambda why: _sleep(connection, why),
+        last_words=lambda where: connection.send(Answer("died", value=where)),
+    )
     seam.watch(outside)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
@@ -170,13 +173,24 @@ def _sleep(connection: Connection, why: str) -> None:
 def _run(
     seam: Seam, function: Callable[..., Any], args: tuple[Any, ...], trap: Trap | None
 ) -> Answer:
+    outer = sys.exc_info()[1]
     seam.arm(trap)
     try:
         value = function(*args)
         seam.at_the_end()
     except Exception as error:  # noqa: BLE001  whatever a connector raises is its answer
         seam.disarm()
+        _forget(error, outer)
         text = f"{type(error).__name__}: {error}"
         return Answer("raised", error=text, trace=traceback.format_exc(), calls=tuple(seam.calls))
     seam.disarm()
     return Answer("returned", value=value, calls=tuple(seam.calls))
+
+
+def _forget(error: BaseException, outer: BaseException | None) -> None:
+    """Cut off what this process' parent was handling when it was forked."""
+    while error.__context__ is not None:
+        if error.__context__ is outer:
+            error.__context__ = None
+            return
+        error = error.__context__

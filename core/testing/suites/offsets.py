@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 from krishiv_spark.offsets import Offset
-from krishiv_spark.testing.elsewhere import run_elsewhere
-from krishiv_spark.testing.suites import Suite
+from krishiv_spark.testing.processes.elsewhere import run_elsewhere
+from krishiv_spark.testing.suites.base import Suite
 
 __all__ = ["OffsetConformance"]
 

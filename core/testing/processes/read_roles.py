@@ -1,8 +1,8 @@
 """What Spark's Python processes do with a source, one function each.
 
-Like `krishiv_spark.testing.roles`, they call nothing but Spark's own methods. The reader that
-chooses offsets and plans lives as long as its process; tasks read with another instance, made in a
-planner and pickled (``PythonMicroBatchStream`` and ``plan_data_source_read``).
+Like `write_roles`, they call nothing but Spark's own methods. The reader that chooses offsets and
+plans lives as long as its process; tasks read with another instance, made in a planner and pickled
+(``PythonMicroBatchStream`` and ``plan_data_source_read``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from krishiv_spark.arrow import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.testing.pickling import pickled, unpickled
+from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
 from krishiv_spark.testing.subjects import Row
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "freeze",
     "growth",
     "inferred",
+    "initial",
     "open_reader",
     "partitions",
     "rows",
@@ -57,23 +58,26 @@ class Load:
 
     def make(self) -> spark.DataSource:
         """An instance, as Spark makes it."""
-        lowered = {key.lower(): value for key, value in self.options.items()}
-        return self.source(options=spark.CaseInsensitiveDict(lowered))
+        return self.source(options=as_spark_gives(self.options))
 
 
 _open: Any = None
 
 
-def open_reader(load: Load) -> tuple[str, bool]:
+def open_reader(load: Load) -> bool:
     """``python_streaming_source_runner``: driver side, once per start of the query.
 
     Returns:
-        The initial offset's text, and whether the reader is told where the query stands.
+        Whether the reader is told where the query stands.
     """
     global _open  # noqa: PLW0603  the reader of this process, as in Spark's runner
     _open = _stream_reader(load)
-    is_told = bool(inspect.signature(_open.latestOffset).parameters)
-    return json.dumps(_open.initialOffset()), is_told
+    return bool(inspect.signature(_open.latestOffset).parameters)
+
+
+def initial() -> str:
+    """The initial offset, as text."""
+    return json.dumps(_open.initialOffset())
 
 
 def choose(start: str, is_told: bool) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from krishiv_spark.testing import roles
-from krishiv_spark.testing.ledger import Unit
-from krishiv_spark.testing.processes import Answer, Pool, Process
+from krishiv_spark.testing.drivers.ledger import Unit
+from krishiv_spark.testing.processes import write_roles
+from krishiv_spark.testing.processes.pool import Answer, Pool, Process
 from krishiv_spark.testing.steps import Stage, Trap
 
 __all__ = ["Checkpoint", "Life", "Workers"]
@@ -95,17 +96,26 @@ class Workers:
 
     def kill(self) -> None:
         """``kill -9`` of all of them."""
-        for process in [*self._live.values(), *self._stragglers]:
+        for process in self._live.values():
             process.kill()
-        self._forget()
+        self._live.clear()
+        self.kill_sleepers()
+        self._attempts = count()
+
+    def kill_sleepers(self) -> None:
+        """``kill -9`` of those that sleep."""
+        asleep = [self._live.pop(role) for role in self._asleep if role in self._live]
+        for process in [*asleep, *self._stragglers]:
+            process.kill()
+        self._asleep.clear()
+        self._stragglers.clear()
 
     def close(self) -> None:
         """Give back those that are awake; kill the others."""
-        for role, process in self._live.items():
-            process.kill() if role in self._asleep else self._pool.give(process)
-        for process in self._stragglers:
-            process.kill()
-        self._forget()
+        self.kill_sleepers()
+        for process in self._live.values():
+            self._pool.give(process)
+        self._live.clear()
 
     def _heard(self, role: str, answer: Answer) -> Answer:
         if answer.outcome == "died":
@@ -113,12 +123,6 @@ class Workers:
         elif answer.outcome == "asleep":
             self._asleep.add(role)
         return answer
-
-    def _forget(self) -> None:
-        self._attempts = count()
-        self._live.clear()
-        self._asleep.clear()
-        self._stragglers.clear()
 
 
 @dataclass
@@ -134,40 +138,45 @@ class Life:
         tasks: How many tasks that has.
         writer: The planner's pickled writer.
         messages: What the tasks have sent.
+        attempts: How often each task was tried.
         asleep: Role of the process in which a step has fallen asleep.
     """
 
     name: str
-    job: roles.Job
+    job: write_roles.Job
     workers: Workers
     next: int = 0
     unit: Unit | None = None
     tasks: int = 0
     writer: bytes = b""
     messages: dict[int, bytes] = field(default_factory=dict)
+    attempts: Counter[int] = field(default_factory=Counter)
     asleep: str | None = None
 
     def begin(self, unit: Unit, tasks: int, trap: Trap | None) -> Answer:
         """The planner of an epoch."""
         self.unit, self.tasks, self.messages = unit, tasks, {}
-        return self.workers.call("planner", roles.plan, self.job, trap=trap)
+        self.attempts.clear()
+        return self.workers.call("planner", write_roles.plan, self.job, trap=trap)
 
     def stage(self, step: Stage, attempt: int) -> Answer:
         """One attempt at a task."""
+        self.attempts[step.task] += 1
         ends = {"fails": "fails", "dies": "dies", "straggles": "sleeps"}.get(step.ends, "goes on")
-        given = roles.Attempt(self.next, step.task, attempt, ends)  # type: ignore[arg-type]  # a literal
+        number = self.attempts[step.task] - 1
+        given = write_roles.Attempt(self.next, step.task, attempt, number, ends)  # type: ignore[arg-type]  # a literal
         numbers = self._numbers(step.task)
         return self.workers.call(
-            "executor", roles.write, self.job, self.writer, numbers, given, trap=step.trap
+            "executor", write_roles.write, self.job, self.writer, numbers, given, trap=step.trap
         )
 
     def commit(self, trap: Trap | None) -> Answer:
         """The commit of an epoch, with the messages of all tasks."""
-        return self._end("committer", roles.commit, trap)
+        return self._end("committer", write_roles.commit, trap)
 
     def abort(self, trap: Trap | None = None) -> Answer:
         """The abort of an epoch, with the messages that there are."""
-        return self._end("aborter", roles.abort, trap)
+        return self._end("aborter", write_roles.abort, trap)
 
     def is_open(self) -> bool:
         """Whether an epoch has begun, and no step of it sleeps."""

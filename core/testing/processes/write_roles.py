@@ -1,14 +1,14 @@
 """What Spark's Python processes do with a sink, one function each.
 
-They run in processes of the kit (`krishiv_spark.testing.processes`) and call nothing but Spark's
-own methods, so they drive any ``DataSource``. Each names the module of PySpark that it plays.
+They call nothing but Spark's own methods, so they drive any ``DataSource``. Each names the module
+of PySpark that it plays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,10 +16,13 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import Row as SparkRow
 
 from krishiv_spark.arrow import spark_schema
-from krishiv_spark.testing.outside import die
-from krishiv_spark.testing.pickling import pickled, unpickled
-from krishiv_spark.testing.processes import rest
-from krishiv_spark.testing.subjects import Row
+from krishiv_spark.testing.processes.outside import die
+from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
+from krishiv_spark.testing.processes.pool import rest
+from krishiv_spark.testing.subjects import Row, columns
+
+Messages: TypeAlias = Sequence[bytes | None]
+"""Pickled messages of all tasks; None for those that sent none."""
 
 __all__ = ["Attempt", "Job", "abort", "commit", "discard", "plan", "write"]
 
@@ -60,12 +63,14 @@ class Attempt:
     Attributes:
         epoch: Spark's batch id.
         task: Number of the task.
-        number: Id of the attempt, unique.
+        id: Of the attempt, unique within the application.
+        number: How often the task was tried before.
         midway: What happens after half of its rows.
     """
 
     epoch: int
     task: int
+    id: int
     number: int
     midway: Literal["goes on", "fails", "dies", "sleeps"]
 
@@ -87,25 +92,16 @@ def write(job: Job, writer: bytes, numbers: Sequence[int], attempt: Attempt) -> 
     return pickled(message)
 
 
-def commit(job: Job, writer: bytes, messages: Sequence[bytes], epoch: int) -> None:
-    """``python_streaming_sink_runner``, or ``commit_data_source_write`` for a batch: driver side.
-
-    A stream's writer is made anew; a batch job's is the planner's, unpickled.
-    """
-    loaded = [unpickled(message) for message in messages]
-    if job.query is None:
-        unpickled(writer).commit(loaded)
-    else:
-        _writer(job).commit(loaded, epoch)
+def commit(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
+    """``python_streaming_sink_runner``, or ``commit_data_source_write`` of a batch: driver."""
+    made, epochs = _driver_side(job, writer, epoch)
+    made.commit(_loaded(messages), *epochs)
 
 
-def abort(job: Job, writer: bytes, messages: Sequence[bytes | None], epoch: int) -> None:
-    """As `commit`, with None for tasks that sent no message."""
-    loaded = [None if message is None else unpickled(message) for message in messages]
-    if job.query is None:
-        unpickled(writer).abort(loaded)
-    else:
-        _writer(job).abort(loaded, epoch)
+def abort(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
+    """As `commit`."""
+    made, epochs = _driver_side(job, writer, epoch)
+    made.abort(_loaded(messages), *epochs)
 
 
 def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
@@ -116,12 +112,20 @@ def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
         writer.discard([payload for payload in payloads if payload is not None])
 
 
+def _driver_side(job: Job, writer: bytes, epoch: int) -> tuple[Any, tuple[int, ...]]:
+    """A stream's writer is made anew and told the epoch; a batch job's is the planner's."""
+    return (unpickled(writer), ()) if job.query is None else (_writer(job), (epoch,))
+
+
+def _loaded(messages: Messages) -> list[Any]:
+    return [None if message is None else unpickled(message) for message in messages]
+
+
 def _writer(job: Job) -> Any:
     given = dict(job.options)
     if job.checkpoint is not None:
         given["checkpointLocation"] = job.checkpoint
-    lowered = {key.lower(): value for key, value in given.items()}
-    source = job.source(options=spark.CaseInsensitiveDict(lowered))
+    source = job.source(options=as_spark_gives(given))
     make = source.writer if job.query is None else source.streamWriter
     return make(schema=spark_schema(job.schema), overwrite=job.overwrite)
 
@@ -129,7 +133,9 @@ def _writer(job: Job) -> Any:
 def _set_context(job: Job, attempt: Attempt) -> None:
     context = TaskContext()  # a singleton, filled as pyspark.worker fills it
     context._partitionId = attempt.task  # noqa: SLF001  as Spark's worker does
-    context._taskAttemptId = attempt.number  # noqa: SLF001
+    context._stageId = attempt.epoch  # noqa: SLF001
+    context._taskAttemptId = attempt.id  # noqa: SLF001
+    context._attemptNumber = attempt.number  # noqa: SLF001
     of_stream = {
         "sql.streaming.queryId": job.query,
         "streaming.sql.batchId": str(attempt.epoch),
@@ -141,13 +147,7 @@ def _batches(job: Job, numbers: Sequence[int]) -> list[pa.RecordBatch]:
     """Two batches, so that a task can end between them; one for one row, none for none."""
     half = (len(numbers) + 1) // 2
     parts = [[job.row(number) for number in part] for part in (numbers[:half], numbers[half:])]
-    return [_batch(job.schema, rows) for rows in parts if rows]
-
-
-def _batch(schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
+    return [pa.record_batch(columns(job.schema, rows), schema=job.schema) for rows in parts if rows]
 
 
 def _fed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.sinks.base import Guarantee
-from krishiv_spark.testing.elsewhere import START, homes_of, package_path
-from krishiv_spark.testing.pickling import pickled
+from krishiv_spark.testing.processes.elsewhere import START, homes_of, package_path
+from krishiv_spark.testing.processes.pickling import pickled
+from krishiv_spark.testing.real_spark.job import SparkJob, run
 from krishiv_spark.testing.rules import Broken, Rule, Violation
-from krishiv_spark.testing.spark_job import SparkJob, run
-from krishiv_spark.testing.subjects import Row, SinkUnderTest, SourceUnderTest, numbers_of
+from krishiv_spark.testing.subjects import Row, SinkUnderTest, SourceUnderTest, columns, numbers_of
 
 __all__ = ["SparkDriver"]
 
@@ -223,6 +223,4 @@ def _environment() -> dict[str, str]:
 
 
 def _table(schema: pa.Schema, rows: Sequence[Row]) -> pa.Table:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return pa.table(arrays, schema=schema)
+    return pa.table(columns(schema, rows), schema=schema)

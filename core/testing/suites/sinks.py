@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from krishiv_spark.sinks.base import Writer
-from krishiv_spark.testing.outside import Call
-from krishiv_spark.testing.playing import GOOD_EPOCH, Player
-from krishiv_spark.testing.random_steps import play_at_random
-from krishiv_spark.testing.spark import SparkDriver
+from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.steps import (
     Abort,
     Begin,
@@ -22,58 +17,28 @@ from krishiv_spark.testing.steps import (
     Fault,
     OtherQuery,
     Resume,
-    Sequence,
-    Sleep,
     Stage,
     Step,
     Stop,
     Straggler,
     Switch,
     TakeOver,
-    Trap,
 )
 from krishiv_spark.testing.subjects import SinkUnderTest
-from krishiv_spark.testing.suites import Suite
+from krishiv_spark.testing.suites import traps
+from krishiv_spark.testing.suites.base import ConnectorSuite
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer
+from krishiv_spark.testing.suites.random_steps import play_at_random
 
 __all__ = ["SinkConformance"]
 
 
-def _errors(number: int, call: Call) -> tuple[Trap, ...]:
-    before, after = Fault(number, happened=False), Fault(number, happened=True)
-    return (before,) if call.reads else (before, after)
-
-
-def _deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    before = Fault(number, happened=False, reported=False)
-    after = Fault(number, happened=True, reported=False)
-    return () if call.reads else (before, after)
-
-
-def _late_deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    return _deaths(number, call)[1:]
-
-
-def _sleeps(number: int, call: Call) -> tuple[Trap, ...]:
-    return () if call.reads else (Sleep(number),)
-
-
-def _errors_and_deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    return _errors(number, call) + _late_deaths(number, call)
-
-
-class SinkConformance(Suite):
+class SinkConformance(ConnectorSuite[SinkUnderTest]):
     """Every case is a promise to users of the sink; its docstring is what a failure prints.
 
     What is checked in each case follows from the declared `Guarantee`: exactly once, or no row
     lost, or only that nothing is invented and a query goes on.
-
-    Attributes:
-        random_sequences: How many random sequences are tried.
-        sequences: Sequences that failed once; they are tried again every time.
     """
-
-    random_sequences: ClassVar[int] = 50
-    sequences: ClassVar[Iterable[Sequence]] = ()
 
     def sink(self, folder: Path) -> SinkUnderTest:
         """Make the sink on a new, empty target. Override it.
@@ -83,41 +48,36 @@ class SinkConformance(Suite):
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method sink(self, folder)")
 
-    @pytest.fixture
-    def play(self, promise: str, tmp_path: Path) -> Iterator[Player]:
+    def player(self, folder: Path, promise: str) -> SinkPlayer:
         """Plays the sequences of one case."""
-        player = Player(self.sink, tmp_path, promise)
-        yield player
-        player.close()
-
-    @pytest.fixture
-    def declared(self, tmp_path: Path) -> SinkUnderTest:
-        """The sink on a target that nobody writes to, to ask for its abilities."""
-        (tmp_path / "declared").mkdir()
-        return self.sink(tmp_path / "declared")
+        return SinkPlayer(self.sink, folder, promise)
 
     # --- nothing goes wrong
 
-    def test_the_last_epoch_is_visible_when_its_commit_returns(self, play: Player) -> None:
+    def test_the_last_epoch_is_visible_when_its_commit_returns(self, play: SinkPlayer) -> None:
         """Spark tells a sink nothing after the last commit, so it may leave nothing for later."""
         play.well(*GOOD_EPOCH, Begin(rows=1, tasks=1), Stage(), Commit())
 
-    def test_a_commit_knows_only_what_the_messages_say(self, play: Player) -> None:
+    def test_a_commit_knows_only_what_the_messages_say(self, play: SinkPlayer) -> None:
         """Spark builds the writer anew in each process: what is set on self is lost."""
         play.well(*GOOD_EPOCH, *GOOD_EPOCH)
 
-    def test_staged_rows_are_invisible(self, play: Player) -> None:
+    def test_staged_rows_are_invisible(self, play: SinkPlayer) -> None:
         """Readers see nothing of an epoch before it is committed."""
         play(Begin(), Stage(0), Stage(1), Crash(), Begin(), Stage(0), Stop())
 
-    def test_epochs_without_rows(self, play: Player) -> None:
+    def test_equal_rows_are_all_kept(self, play: SinkPlayer) -> None:
+        """Rows may be equal, within an epoch and across epochs: that makes none of them a copy."""
+        play.well(*GOOD_EPOCH, *GOOD_EPOCH, equal_rows=True)
+
+    def test_epochs_without_rows(self, play: SinkPlayer) -> None:
         """An epoch without rows still runs a task and is committed; the next one works."""
         empty = (Begin(rows=0, tasks=1), Stage(), Commit())
         play.well(*empty, *GOOD_EPOCH, *empty, *empty, *GOOD_EPOCH)
         play.well(Begin(rows=1, tasks=3), Stage(0), Stage(1), Stage(2), Commit(), *GOOD_EPOCH)
         play(Begin(rows=0, tasks=2), Stage(0), Stage(1), Commit(Fault(happened=True)), *GOOD_EPOCH)
 
-    def test_complete_mode(self, play: Player, declared: SinkUnderTest) -> None:
+    def test_complete_mode(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """In Spark's output mode "complete" each epoch takes the place of the one before."""
         if not declared.complete:
             pytest.skip("declared: no output mode complete")
@@ -128,11 +88,16 @@ class SinkConformance(Suite):
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1, "fails"), Abort(), writing="complete")
         late = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit())
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), *late, writing="complete")
-        play.at_every_call(GOOD_EPOCH, _late_deaths, before=GOOD_EPOCH, writing="complete")
+        play.at_every_call(GOOD_EPOCH, traps.late_deaths, before=GOOD_EPOCH, writing="complete")
+        woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume())
+        staged = (*GOOD_EPOCH, *GOOD_EPOCH[:-1])
+        play.at_every_call(
+            GOOD_EPOCH[-1:], traps.sleeps, lambda _: woken, before=staged, writing="complete"
+        )
 
     # --- tasks go wrong
 
-    def test_an_aborted_epoch_is_void(self, play: Player) -> None:
+    def test_an_aborted_epoch_is_void(self, play: SinkPlayer) -> None:
         """Nothing of an epoch whose tasks failed is published: not then, and not later."""
         failed = (Begin(), Stage(0), Stage(1, "fails"), Abort())
         play(*failed)
@@ -140,15 +105,16 @@ class SinkConformance(Suite):
         play(Begin(), Stage(0), Stage(1, "dies"), Crash(), *GOOD_EPOCH)
         play(Begin(tasks=3), Stage(2), Abort(Fault(happened=True)), *GOOD_EPOCH)
 
-    def test_attempts_of_a_task_stage_apart(self, play: Player) -> None:
+    def test_attempts_of_a_task_stage_apart(self, play: SinkPlayer) -> None:
         """Retries and speculative twins share nothing, and Spark never reports the losers."""
         play(Begin(), Stage(0, "lost"), Stage(0), Stage(0, "lost"), Stage(1), Commit())
         play(Begin(), Stage(0, "fails"), Stage(0), Stage(1, "dies"), Stage(1), Commit())
+        play(*GOOD_EPOCH, Crash(), *GOOD_EPOCH)  # ids of attempts begin from 0 again
         play(Begin(), Stage(0, "straggles"), Stage(0), Stage(1), Straggler(), Commit())
         play(Begin(), Stage(0, "straggles"), Stage(0), Straggler(), Stage(1), Commit())
         play(Begin(), Stage(0, "straggles"), Stage(0), Stage(1), Commit(), Straggler())
 
-    def test_a_stop_in_mid_write(self, play: Player) -> None:
+    def test_a_stop_in_mid_write(self, play: SinkPlayer) -> None:
         """``query.stop()`` calls neither commit nor abort, and tasks may still be running."""
         play(Begin(), Stage(0), Stage(1, "straggles"), Stop(), *GOOD_EPOCH)
         begun = (Begin(), Stage(0), Stage(1, "straggles"), Stop(), Begin())
@@ -159,35 +125,37 @@ class SinkConformance(Suite):
 
     # --- commits go wrong
 
-    def test_abort_after_a_failed_commit_touches_nothing(self, play: Player) -> None:
+    def test_abort_after_a_failed_commit_touches_nothing(self, play: SinkPlayer) -> None:
         """A commit that failed may have happened. Spark aborts with every message: keep all."""
         play(Begin(), Stage(0), Stage(1), Commit(Fault(happened=True)))
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), Commit(Fault(happened=True)))
 
-    def test_a_replayed_epoch_adds_nothing(self, play: Player) -> None:
+    def test_a_replayed_epoch_adds_nothing(self, play: SinkPlayer) -> None:
         """After a crash Spark repeats its last epoch: the same rows in other tasks."""
         died = Commit(Fault(happened=True, reported=False))
         play(Begin(), Stage(0), Stage(1), died)
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), died, Begin(tasks=1), Stage(), Commit())
         play(*GOOD_EPOCH * 10, Begin(), Stage(0), Stage(1), died)  # epoch 10 is behind epoch 9
 
-    def test_an_unknown_outcome_is_looked_up(self, play: Player) -> None:
+    def test_an_unknown_outcome_is_looked_up(self, play: SinkPlayer) -> None:
         """Any call to the outside may report an error although it happened, or because not."""
-        play.at_every_call(GOOD_EPOCH, _errors, lambda _: GOOD_EPOCH)
+        play.at_every_call(GOOD_EPOCH, traps.errors, lambda _: GOOD_EPOCH)
+        lost = (*GOOD_EPOCH[:-1], Commit(Fault(happened=True)))
+        play.at_every_call(GOOD_EPOCH, traps.errors, before=lost)  # a replay
 
-    def test_death_at_any_call(self, play: Player) -> None:
+    def test_death_at_any_call(self, play: SinkPlayer) -> None:
         """Any process may die before or after any call to the outside."""
-        play.at_every_call(GOOD_EPOCH, _deaths, before=GOOD_EPOCH)
+        play.at_every_call(GOOD_EPOCH, traps.deaths, before=GOOD_EPOCH)
 
-    def test_death_while_recovering(self, play: Player) -> None:
+    def test_death_while_recovering(self, play: SinkPlayer) -> None:
         """A driver may die while it finishes what another one left when it died."""
 
         def second(number: int) -> tuple[Step, ...]:
             return (Begin(trap=Fault(3 * number % 29, happened=True, reported=False)),)
 
-        play.at_every_call(GOOD_EPOCH, _late_deaths, second)
+        play.at_every_call(GOOD_EPOCH, traps.late_deaths, second)
 
-    def test_a_stale_driver_cannot_publish(self, play: Player) -> None:
+    def test_a_stale_driver_cannot_publish(self, play: SinkPlayer) -> None:
         """A driver that was believed dead wakes up, anywhere, after another has gone on."""
         staged = (Begin(), Stage(0), Stage(1))
         play(*staged, TakeOver(), *GOOD_EPOCH, Switch(), Commit())
@@ -195,35 +163,49 @@ class SinkConformance(Suite):
         play(*staged, TakeOver(), *staged, Switch(), Commit(), Switch(), Commit(), *GOOD_EPOCH)
         play(Begin(), TakeOver(), *GOOD_EPOCH, Switch(), Stage(0), Stage(1), Commit())
         woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume(), Stage(0), Stage(1))
-        play.at_every_call(GOOD_EPOCH, _sleeps, lambda _: (*woken, Commit(), Begin()))
+        play.at_every_call(GOOD_EPOCH, traps.sleeps, lambda _: (*woken, Commit(), Begin()))
 
-    def test_expired_staging_is_not_published(self, play: Player, declared: SinkUnderTest) -> None:
+    def test_expired_staging_is_not_published(
+        self, play: SinkPlayer, declared: SinkUnderTest
+    ) -> None:
         """What the external system threw away is missed: no mark without its rows."""
         if declared.expire is None:
             pytest.skip("declared: nothing expires what is staged")
         play(Begin(), Stage(0), Stage(1), Expire(), Commit(), *GOOD_EPOCH)
         play(Begin(), Stage(0), Expire(), Stage(1), Commit())
+        play.at_every_call(
+            GOOD_EPOCH[-1:],
+            traps.sleeps,
+            lambda _: (Expire(), Resume()),
+            before=GOOD_EPOCH[:-1],
+        )
 
     # --- more than one writer
 
-    def test_queries_have_epochs_of_their_own(self, play: Player, declared: SinkUnderTest) -> None:
+    def test_queries_have_epochs_of_their_own(
+        self, play: SinkPlayer, declared: SinkUnderTest
+    ) -> None:
         """Two queries write into one target, with the same numbers."""
         if not declared.several_queries:
             pytest.skip("declared: one query for one target")
         play.well(*GOOD_EPOCH, OtherQuery(), *GOOD_EPOCH, OtherQuery(), *GOOD_EPOCH)
         play(Begin(), Stage(0), OtherQuery(), *GOOD_EPOCH, OtherQuery(), Stage(1), Commit())
+        between = (OtherQuery(), *GOOD_EPOCH, OtherQuery(), Resume())
+        play.at_every_call(GOOD_EPOCH[-1:], traps.sleeps, lambda _: between, before=GOOD_EPOCH[:-1])
 
-    def test_batch_jobs(self, play: Player, declared: SinkUnderTest) -> None:
+    def test_batch_jobs(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """``df.write`` adds all rows or none, whatever dies, and "overwrite" replaces all."""
         if not declared.has_batch:
             pytest.skip("declared: no batch writes")
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch append")
         play(Begin(), Stage(0), Stage(1, "fails"), Abort(), *GOOD_EPOCH, writing="batch append")
-        play.at_every_call(GOOD_EPOCH, _errors_and_deaths, writing="batch append")
+        play.at_every_call(GOOD_EPOCH, traps.errors_and_deaths, writing="batch append")
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch overwrite")
-        play.at_every_call(GOOD_EPOCH, _late_deaths, before=GOOD_EPOCH, writing="batch overwrite")
+        play.at_every_call(
+            GOOD_EPOCH, traps.late_deaths, before=GOOD_EPOCH, writing="batch overwrite"
+        )
 
-    def test_discard_may_be_repeated(self, play: Player, declared: SinkUnderTest) -> None:
+    def test_discard_may_be_repeated(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """`discard` is called any number of times, also for what is gone already."""
         if not issubclass(getattr(declared.source, "writer_type", None) or object, Writer):
             pytest.skip(f"{declared.source.__name__} has no verb discard")
@@ -235,14 +217,9 @@ class SinkConformance(Suite):
 
     # --- anything
 
-    def test_random_sequences(self, play: Player) -> None:
+    def test_random_sequences(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """Whatever happens in whatever order, no row is lost and none is repeated."""
-        play_at_random(play, self.random_sequences)
-
-    def test_sequences_that_failed_once(self, play: Player) -> None:
-        """What was found once stays mended."""
-        for sequence in self.sequences:
-            play(*sequence)
+        play_at_random(play, declared, self.random_sequences)
 
     # --- on real Spark
 

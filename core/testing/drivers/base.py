@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Any
 
 from typing_extensions import Self
 
-from krishiv_spark.testing.outside import Outside
-from krishiv_spark.testing.processes import Answer, Pool
+from krishiv_spark.testing.processes.outside import Outside
+from krishiv_spark.testing.processes.pool import Answer, Pool
 from krishiv_spark.testing.rules import Broken, Violation
 from krishiv_spark.testing.steps import Sequence, Step
 
@@ -26,13 +27,13 @@ class Driver:
     Attributes:
         done: The steps so far.
         story: What came of them, a line each.
-        is_plain: Whether the steps alone say what was done.
+        how: What a player needs beside the steps to do them again.
     """
 
     def __init__(self, outside: Outside, promise: str, pool: Pool | None) -> None:
         self.done: list[Step] = []
         self.story: list[str] = []
-        self.is_plain = True
+        self.how: dict[str, Any] = {}
         self._promise = promise
         self._own_pool = Pool(outside) if pool is None else None
         self._pool = pool or self._own_pool or Pool(outside)
@@ -69,6 +70,7 @@ class Driver:
             raise ValueError(f"{step} is impossible here, after {Sequence(*self.done)}")
         self.done.append(step)
         self.judged(lambda: self._told(step))
+        self.judged(self._look)
 
     def run(self, sequence: Iterable[Step]) -> None:
         """Do some steps; raises as `do`.
@@ -88,8 +90,8 @@ class Driver:
         try:
             work()
         except Violation as found:
-            again = Sequence(*self.done)
-            raise Broken(found, self._promise, self.story, again, is_enough=self.is_plain) from None
+            again = Sequence(*self.done, **self.how)
+            raise Broken(found, self._promise, self.story, again) from None
 
     def tell(self, text: str, step: Step | None = None) -> None:
         """Add a line to the story."""
@@ -103,7 +105,6 @@ class Driver:
             self.tell("here the rule is broken", step)
             raise
         self.tell(text, step)
-        self._look()
 
     def _do(self, step: Step) -> str:
         """Do a step; says what came of it."""
@@ -117,5 +118,5 @@ def words(answer: Answer) -> str:
     """An answer, for the story."""
     if answer.outcome == "asleep":
         return f"falls asleep before {answer.value}"
-    known = {"returned": "goes well", "died": "its process dies"}
+    known = {"returned": "goes well", "died": f"its process dies{answer.value or ''}"}
     return known.get(answer.outcome, f"fails with {answer.error}")

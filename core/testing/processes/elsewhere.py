@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from krishiv_spark.testing.pickling import pickled, unpickled
+from krishiv_spark.testing.processes.pickling import pickled, unpickled
 
 __all__ = ["START", "answer", "homes_of", "loaded_by_file", "package_path", "run_elsewhere"]
 
 START = """
 import sys
 sys.path[:] = {path!r}
-from krishiv_spark.testing.elsewhere import answer
+from krishiv_spark.testing.processes.elsewhere import answer
 answer({homes!r})
 """
 

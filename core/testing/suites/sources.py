@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.testing import read_roles
-from krishiv_spark.testing.elsewhere import run_elsewhere
-from krishiv_spark.testing.outside import Call
-from krishiv_spark.testing.processes import Pool
-from krishiv_spark.testing.random_steps import read_at_random
-from krishiv_spark.testing.reading import SourceDriver
-from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.spark import SparkDriver
-from krishiv_spark.testing.steps import Add, Crash, Fault, Sequence, Step, Trigger
+from krishiv_spark.testing.processes import read_roles
+from krishiv_spark.testing.processes.elsewhere import run_elsewhere
+from krishiv_spark.testing.real_spark.driver import SparkDriver
+from krishiv_spark.testing.steps import Add, Crash, Fault, Trigger
 from krishiv_spark.testing.subjects import Row, SourceUnderTest
-from krishiv_spark.testing.suites import Suite
+from krishiv_spark.testing.suites import source_judges as judges
+from krishiv_spark.testing.suites import traps
+from krishiv_spark.testing.suites.base import ConnectorSuite
+from krishiv_spark.testing.suites.playing import SourcePlayer
+from krishiv_spark.testing.suites.random_steps import read_at_random
 
-__all__ = ["SourceConformance", "SourcePlayer"]
+__all__ = ["SourceConformance"]
 
 _LONG_TEXT = "." * 1000
 _BULK_UNITS, _BULK_ROWS = 32, 2000
@@ -32,84 +29,8 @@ _MANY_ROWS = 3000
 _UNIT_LIMITS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 
 
-class SourcePlayer:
-    """Plays sequences for one case, each on a new source with a driver of its own.
-
-    Args:
-        make: The author's factory; it gets an empty folder.
-        folder: Where those folders are made.
-        promise: What the case is after.
-    """
-
-    def __init__(self, make: Callable[[Path], SourceUnderTest], folder: Path, promise: str) -> None:
-        self._make, self._folder, self._promise = make, folder, promise
-        self._numbers = count(1)
-        self._pool: Pool | None = None
-
-    def close(self) -> None:
-        """End the processes that were kept for the next sequence."""
-        if self._pool is not None:
-            self._pool.close()
-
-    def source(self) -> SourceUnderTest:
-        """The source over something new and empty."""
-        folder = self._folder / str(next(self._numbers))
-        folder.mkdir(parents=True)
-        return self._make(folder)
-
-    def driver(
-        self, options: Mapping[str, str] | None = None, source: SourceUnderTest | None = None
-    ) -> SourceDriver:
-        """A driver of a new source, or of the one given."""
-        chosen = source or self.source()
-        self._pool = self._pool or Pool(chosen.outside)
-        return SourceDriver(chosen, options=options, promise=self._promise, pool=self._pool)
-
-    def __call__(
-        self, *steps: Step, options: Mapping[str, str] | None = None, skipped: int = 0
-    ) -> None:
-        """Some steps that may go wrong; then everything must have been read once."""
-        with self.driver(options) as driver:
-            driver.run(steps)
-            driver.drain(skipped=skipped)
-
-    def at_every_call(
-        self,
-        traps: Callable[[int, Call], tuple[Fault, ...]],
-        options: Mapping[str, str] | None = None,
-        skipped: int = 0,
-    ) -> None:
-        """A batch over and over, each time with a trap at another call to the outside."""
-        with self.driver(options) as driver:
-            driver.run([Add(), Trigger()])
-            calls = {"latest": "choose", "plan": "partitions", "read": "rows"}
-            found = {at: driver.calls.get(name, ()) for at, name in calls.items()}
-        for at, made in found.items():
-            for trap in (trap for number, call in enumerate(made) for trap in traps(number, call)):
-                trapped = Trigger(at=at, trap=trap)  # type: ignore[arg-type]  # a literal
-                self(Add(), trapped, Trigger(), Add(), trapped, options=options, skipped=skipped)
-
-
-def _errors(number: int, call: Call) -> tuple[Fault, ...]:
-    before, after = Fault(number, happened=False), Fault(number, happened=True)
-    return (before,) if call.reads else (before, after)
-
-
-def _deaths(number: int, call: Call) -> tuple[Fault, ...]:
-    del call
-    return (Fault(number, happened=False, reported=False),)
-
-
-class SourceConformance(Suite):
-    """Every case is a promise to users of the source; its docstring is what a failure prints.
-
-    Attributes:
-        random_sequences: How many random sequences are tried.
-        sequences: Sequences that failed once; they are tried again every time.
-    """
-
-    random_sequences: ClassVar[int] = 50
-    sequences: ClassVar[Iterable[Sequence]] = ()
+class SourceConformance(ConnectorSuite[SourceUnderTest]):
+    """Every case is a promise to users of the source; its docstring is what a failure prints."""
 
     def source(self, folder: Path) -> SourceUnderTest:
         """Make the source over something new and empty. Override it.
@@ -119,18 +40,9 @@ class SourceConformance(Suite):
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method source(self, folder)")
 
-    @pytest.fixture
-    def play(self, promise: str, tmp_path: Path) -> Iterator[SourcePlayer]:
+    def player(self, folder: Path, promise: str) -> SourcePlayer:
         """Plays the sequences of one case."""
-        player = SourcePlayer(self.source, tmp_path / "sources", promise)
-        yield player
-        player.close()
-
-    @pytest.fixture
-    def declared(self, tmp_path: Path) -> SourceUnderTest:
-        """A source that nobody reads, to ask for its abilities."""
-        (tmp_path / "declared").mkdir()
-        return self.source(tmp_path / "declared")
+        return SourcePlayer(self.source, folder, promise)
 
     # --- rows
 
@@ -156,7 +68,7 @@ class SourceConformance(Suite):
         """Without ``.schema(...)`` a source finds its columns, or says that they must be given."""
         with play.driver() as driver:
             driver.run([Add()])
-            driver.judged(lambda: _same_columns(driver))
+            driver.judged(lambda: judges.same_columns(driver))
 
     def test_reads_stop_at_the_end(self, play: SourcePlayer) -> None:
         """A task reads what was there when the end was chosen, not what came since."""
@@ -183,7 +95,7 @@ class SourceConformance(Suite):
 
     def test_an_error_at_any_call(self, play: SourcePlayer) -> None:
         """Whatever fails fails the query; it is no end of the data, and loses none."""
-        play.at_every_call(_errors)
+        play.at_every_call(traps.errors)
 
     def test_an_error_at_a_moving_start(
         self, play: SourcePlayer, declared: SourceUnderTest
@@ -191,11 +103,11 @@ class SourceConformance(Suite):
         """A start that could not be looked up is no beginning."""
         if declared.latest is None:
             pytest.skip("declared: no start that moves")
-        play.at_every_call(_errors, declared.latest, 3)
+        play.at_every_call(traps.errors, declared.latest, 3)
 
     def test_death_at_any_call(self, play: SourcePlayer) -> None:
         """Any process may die at any call to the outside."""
-        play.at_every_call(_deaths)
+        play.at_every_call(traps.deaths_before)
 
     # --- positions
 
@@ -224,7 +136,7 @@ class SourceConformance(Suite):
             driver.drain()
             ends = len(driver.ends)
             driver.run([Trigger(), Crash(), Trigger()])
-            driver.judged(lambda: _stood_still(driver.ends[ends - 1 :]))
+            driver.judged(lambda: judges.stood_still(driver.ends[ends - 1 :]))
 
     def test_an_offset_has_one_text(self, play: SourcePlayer) -> None:
         """Offsets are the same text in every process, whatever its hash seed."""
@@ -233,7 +145,7 @@ class SourceConformance(Suite):
             driver.run([Add(1) for _ in range(5)])
             load = read_roles.Load(source.source, source.options, source.schema)
             texts = {run_elsewhere(_first_end, load, seed=seed) for seed in (0, 1, 2)}
-            driver.judged(lambda: _one_text(texts))
+            driver.judged(lambda: judges.one_text(texts))
 
     # --- abilities
 
@@ -244,13 +156,13 @@ class SourceConformance(Suite):
         with play.driver(declared.limit) as driver:
             driver.run([*[Add(1)] * 5, Trigger(), Trigger("unlogged"), Add(1)])
             driver.drain()
-            driver.judged(lambda: _within(driver, 2))
+            driver.judged(lambda: judges.within(driver, 2))
         play(Add(5), Trigger(), Add(3), options=declared.limit)  # a unit is never split
         for option in _UNIT_LIMITS if _is_ours(declared) else ():
             with play.driver({option: "1"}) as driver:
                 driver.run([*[Add(2)] * 3, Trigger()])
                 driver.drain()
-                driver.judged(partial(_within, driver, 2))
+                driver.judged(partial(judges.within, driver, 2))
 
     def test_available_now_ends(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """With availableNow a query reads what is there, and ends though more is added."""
@@ -261,13 +173,13 @@ class SourceConformance(Suite):
             driver.run([Add(1), Trigger()] * 7)
             ends = list(driver.ends)
             driver.run([Add(1), Trigger()])
-            driver.judged(lambda: _ended(driver, 5, ends))
+            driver.judged(lambda: judges.ended(driver, 5, ends))
             driver.restart()
             driver.drain()
         with play.driver() as empty:
             empty.freeze()
             empty.run([Add(), Trigger()])
-            empty.judged(lambda: _ended(empty, 0, empty.ends))
+            empty.judged(lambda: judges.ended(empty, 0, empty.ends))
 
     def test_the_watermark_follows_the_rows(
         self, play: SourcePlayer, declared: SourceUnderTest
@@ -277,11 +189,7 @@ class SourceConformance(Suite):
             pytest.skip("declared: no event time")
         options = {"eventTime": declared.event_time, **(declared.limit or {})}
         restarts = (Trigger("unlogged"), Trigger("unread"), Crash())
-        source = play.source()
-        shuffled = replace(source, row=lambda number: source.row(_back_and_forth(number)))
-        with play.driver(options, shuffled) as driver:
-            driver.run([*[Add(1)] * 8, Trigger(), *restarts, Add(), *restarts])
-            driver.drain()
+        play(*[Add(1)] * 8, Trigger(), *restarts, Add(), *restarts, options=options)
 
     def test_a_batch_reads_everything(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """``spark.read`` delivers every row once."""
@@ -289,12 +197,12 @@ class SourceConformance(Suite):
             pytest.skip("declared: no batch reads")
         for options in ({}, declared.limit or {}):
             with play.driver(options) as driver:
-                driver.judged(partial(_all_once, driver))
+                driver.judged(partial(judges.all_once, driver))
                 driver.run([Add(), Add(1), Add()])
-                driver.judged(partial(_all_once, driver))
+                driver.judged(partial(judges.all_once, driver))
                 for number in range(len(driver.calls["rows"])):
                     trap = Fault(number)
-                    driver.judged(partial(_all_once, driver, trap))
+                    driver.judged(partial(judges.all_once, driver, trap))
 
     def test_memory_is_bounded(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """A task that reads 64 MB does not hold them all."""
@@ -304,18 +212,13 @@ class SourceConformance(Suite):
         with play.driver(source=replace(source, row=lambda n: _long(source.row(n)))) as driver:
             for _ in range(_BULK_UNITS):
                 driver.do(Add(_BULK_ROWS))
-            driver.judged(lambda: _bounded(driver))
+            driver.judged(lambda: judges.bounded(driver))
 
     # --- anything
 
-    def test_random_sequences(self, play: SourcePlayer) -> None:
+    def test_random_sequences(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """Whatever happens in whatever order, no row is lost and none is repeated."""
-        read_at_random(play, self.random_sequences)
-
-    def test_sequences_that_failed_once(self, play: SourcePlayer) -> None:
-        """What was found once stays mended."""
-        for sequence in self.sequences:
-            play(*sequence)
+        read_at_random(play, declared, self.random_sequences)
 
     # --- on real Spark
 
@@ -335,58 +238,10 @@ def _is_ours(source: SourceUnderTest) -> bool:
 
 
 def _first_end(load: read_roles.Load) -> str:
-    initial, is_told = read_roles.open_reader(load)
+    is_told = read_roles.open_reader(load)
+    initial = read_roles.initial()
     first = read_roles.choose(initial, is_told)
     return f"{initial} {read_roles.choose(first, is_told)}"
-
-
-def _one_text(texts: set[str]) -> None:
-    if len(texts) > 1:
-        raise Violation(Rule.ONE_TEXT, "\n".join(sorted(texts)))
-
-
-def _stood_still(ends: list[str]) -> None:
-    if len(ends) > 1:
-        raise Violation(Rule.STANDS_STILL, f"it became a new batch: {ends}")
-
-
-def _within(driver: SourceDriver, most: int) -> None:
-    sizes = [sum(batch.values()) for batch in driver.batches]
-    if max(sizes) > most or 0 in sizes[1:]:  # the first one may pin a start
-        raise Violation(Rule.LIMITS, f"rows in the batches: {sizes}")
-
-
-def _ended(driver: SourceDriver, before: int, ends: list[str]) -> None:
-    read = sorted(row for batch in driver.batches for row in batch if isinstance(row, int))
-    if read != list(range(before)):
-        raise Violation(Rule.ENDS, f"{before} rows were there; read: {read}")
-    if driver.ends != ends:
-        raise Violation(Rule.ENDS, f"it goes on: {driver.ends[len(ends) - 1 :]}")
-
-
-def _all_once(driver: SourceDriver, trap: Fault | None = None) -> None:
-    found = driver.all_in_batch(trap)
-    if found is not None and found != dict.fromkeys(range(driver.added), 1):
-        raise Violation(Rule.EVERY_ROW_ONCE, f"{driver.added} rows were added; read: {found}")
-
-
-def _same_columns(driver: SourceDriver) -> None:
-    found, given = driver.inferred(), driver.source.schema
-    if found is not None and dict(zip(found.names, found.types, strict=True)) != dict(
-        zip(given.names, given.types, strict=True)
-    ):
-        raise Violation(Rule.WORKS, f"inferred: {found}; the rows have: {given}")
-
-
-def _bounded(driver: SourceDriver) -> None:
-    size, grown = driver.peak()
-    if grown > size // 2:
-        raise Violation(Rule.BOUNDED_MEMORY, f"rows: {size >> 20} MB; growth: {grown >> 20} MB")
-
-
-def _back_and_forth(number: int) -> int:
-    """Another order in which times go back now and then."""
-    return number // 8 * 8 + (2, 3, 6, 7, 0, 1, 4, 5)[number % 8]
 
 
 def _long(row: Row) -> Row:

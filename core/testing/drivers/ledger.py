@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -65,6 +66,7 @@ class Ledger:
         self._complete = complete
         self._units: list[Unit] = []
         self._seen: set[int] = set()
+        self._shown = -1
         self._written = 0
 
     def new(self, name: str, rows: int) -> Unit:
@@ -80,7 +82,7 @@ class Ledger:
         Raises:
             Violation: If one is broken.
         """
-        visible = self._sink.visible(self._written)
+        visible = self._visible()
         self._refuse([key for key in visible if not isinstance(key, int)], Rule.NOTHING_INVENTED)
         counts = {key: count for key, count in visible.items() if isinstance(key, int)}
         if self._sink.promised is Guarantee.EXACTLY_ONCE:
@@ -88,6 +90,13 @@ class Ledger:
         elif self._sink.promised is Guarantee.AT_LEAST_ONCE:
             self._at_least_once(counts)
         self._seen |= counts.keys()
+
+    def _visible(self) -> Counter[int | Row]:
+        try:
+            return self._sink.visible(self._written)
+        except Exception as error:
+            seen = f"the oracle fails with {type(error).__name__}: {error}"
+            raise Violation(Rule.READABLE, seen) from error
 
     def _exactly_once(self, counts: dict[int, int]) -> None:
         self._refuse([row for row, count in counts.items() if count > 1], Rule.NO_ROW_TWICE)
@@ -120,12 +129,27 @@ class Ledger:
     def _newest_only(self, seen: set[int]) -> None:
         settled = [i for i, unit in enumerate(self._units) if unit.fate is Fate.SETTLED]
         newest = settled[-1] if settled else -1
-        base = set(self._units[newest].rows) if settled else set()
-        later = [set(u.rows) for u in self._units[newest + 1 :] if u.fate is Fate.OPEN]
-        if seen not in [base, *later] and not self._is_passing(seen, base, later):
+        results = {newest: set(self._units[newest].rows) if settled else set()}
+        for i, unit in enumerate(self._units[newest + 1 :], newest + 1):
+            if unit.fate is Fate.OPEN:
+                results[i] = set(unit.rows)
+        found = [i for i, rows in results.items() if rows == seen]
+        if found:
+            self._go_on_from(found)
+        elif not self._is_passing(seen, *results.values()):
             raise Violation(Rule.NEWEST_EPOCH_ONLY, f"visible: {ranges(seen) or 'nothing'}; {self}")
 
-    def _is_passing(self, seen: set[int], base: set[int], later: list[set[int]]) -> bool:
+    def _go_on_from(self, found: list[int]) -> None:
+        """Readers see one of these units; it must not be older than what they saw before."""
+        later = [i for i in found if i >= self._shown]
+        if not later:
+            shown, now = self._units[self._shown].name, ranges(self._units[found[-1]].rows)
+            raise Violation(
+                Rule.NOTHING_TAKEN_BACK, f"{shown} was there; visible: {now or 'nothing'}; {self}"
+            )
+        self._shown = later[0]
+
+    def _is_passing(self, seen: set[int], base: set[int], *later: set[int]) -> bool:
         """Between two epochs, as a sink without whole epochs may be."""
         is_some = not self._sink.whole_epochs and bool(later)
         covered = base.union(*later)

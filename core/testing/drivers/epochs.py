@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial, singledispatchmethod
+from collections.abc import Callable
+from functools import singledispatchmethod
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from krishiv_spark.testing import roles, steps
-from krishiv_spark.testing.driving import Driver, words
-from krishiv_spark.testing.ledger import Ledger, Unit
-from krishiv_spark.testing.lives import Checkpoint, Life, Workers
-from krishiv_spark.testing.outside import Call
-from krishiv_spark.testing.processes import Answer, Pool
+from krishiv_spark.testing import steps
+from krishiv_spark.testing.drivers.base import Driver, words
+from krishiv_spark.testing.drivers.ledger import Ledger, Unit
+from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
+from krishiv_spark.testing.drivers.queries import Query
+from krishiv_spark.testing.processes import write_roles
+from krishiv_spark.testing.processes.outside import Call
+from krishiv_spark.testing.processes.pool import Answer, Pool
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
 from krishiv_spark.testing.subjects import SinkUnderTest, Writing
 
 __all__ = ["EpochDriver"]
-
-
-class _Query:
-    """One query and its drivers: one awake, at most one asleep."""
-
-    def __init__(self, number: int, checkpoint: Checkpoint | None, awake: Life) -> None:
-        self.number = number
-        self.checkpoint = checkpoint
-        self.awake = awake
-        self.sleeper: Life | None = None
-
-    def lives(self) -> Iterable[Life]:
-        """Both drivers, if there are two."""
-        return filter(None, (self.awake, self.sleeper))
-
-
-_POSSIBLE: dict[type[Step], Callable[[_Query, Any], bool]] = {
-    Begin: lambda query, _: query.awake.asleep is None and query.awake.unit is None,
-    Stage: lambda query, step: query.awake.is_open() and query.awake.needs(step),
-    Commit: lambda query, _: query.awake.is_open() and query.awake.is_staged(),
-    steps.Abort: lambda query, _: query.awake.is_open() and not query.awake.is_staged(),
-    steps.TakeOver: lambda query, _: query.sleeper is None and query.checkpoint is not None,
-    steps.Switch: lambda query, _: query.sleeper is not None,
-    steps.Resume: lambda query, _: query.awake.asleep is not None,
-    steps.Straggler: lambda query, _: query.awake.workers.has_straggler(),
-}
 
 
 class EpochDriver(Driver):
@@ -75,7 +50,7 @@ class EpochDriver(Driver):
     ) -> None:
         super().__init__(sink.outside, promise, pool)
         self.sink = sink
-        self.is_plain = writing == "append"
+        self.how = {} if writing == "append" else {"writing": writing}
         self.calls: tuple[Call, ...] = ()
         self._folder, self._writing = folder, writing
         self._replaces = writing in {"complete", "batch overwrite"}
@@ -87,7 +62,7 @@ class EpochDriver(Driver):
     def close(self) -> None:
         """End what is running."""
         for query in self._queries:
-            for life in query.lives():
+            for life in query.lives:
                 life.workers.close()
         super().close()
 
@@ -102,10 +77,10 @@ class EpochDriver(Driver):
         self.tell("from here on nothing goes wrong")
         for query in self._queries:  # all first: one that sleeps may hold a lock of the target
             self._wake_nobody(query)
-        for query in self._queries:
-            left = 0 if query.checkpoint is None else _left(query.checkpoint)
-            for _ in range(left + epochs):
-                self.judged(partial(self._good_epoch, query))
+        for _ in self._queries:
+            for _ in range(self._query.left + epochs):
+                self.judged(self._good_epoch)
+            self._queries.reverse()
 
     def expect_well(self, *wanted: Step) -> None:
         """Do some steps of which each must go well.
@@ -115,17 +90,19 @@ class EpochDriver(Driver):
         """
         for step in wanted:
             self.do(step)
-            if self._last.outcome not in {"returned", "asleep"}:
-                self.judged(lambda: self._fail(Rule.WORKS, self._last))
+            self.judged(lambda: self._must(Rule.WORKS, self._last))
 
     def discard_again(self, times: int) -> None:
         """Call the author's `discard` some times for what the tasks have staged."""
         life = self._query.awake
         messages = list(life.messages.values())
-        answer = life.workers.call("committer", roles.discard, life.job, messages, times)
+        answer = life.workers.call("committer", write_roles.discard, life.job, messages, times)
         self.tell(f"discard, {times} times: {words(answer)}")
-        if answer.outcome != "returned":
-            self.judged(lambda: self._fail(Rule.WORKS, answer))
+        self.judged(lambda: self._must(Rule.WORKS, answer))
+
+    def next_step(self, *, rows: int = 4, tasks: int = 2) -> Step:
+        """What Spark does next if nothing happens; a new epoch has so many rows and tasks."""
+        return self._query.next_step(rows=rows, tasks=tasks)
 
     def allows(self, step: Step) -> bool:
         """Whether a step is possible now."""
@@ -133,31 +110,24 @@ class EpochDriver(Driver):
             return self.sink.expire is not None
         if isinstance(step, steps.OtherQuery):
             return self.sink.several_queries and self._writing == "append"
-        condition = _POSSIBLE.get(type(step))
-        return condition is None or condition(self._query, step)
-
-    @property
-    def tasks_left(self) -> list[int]:
-        """Tasks of the epoch that have sent no message."""
-        life = self._query.awake
-        return [task for task in range(life.tasks) if task not in life.messages]
+        return self._query.allows(step)
 
     # --- queries and lives
 
     @property
-    def _query(self) -> _Query:
+    def _query(self) -> Query:
         return self._queries[0]
 
-    def _new_query(self, number: int) -> _Query:
+    def _new_query(self, number: int) -> Query:
         folder = self._folder / f"checkpoint-{number}"
         checkpoint = None if self._writing.startswith("batch") else Checkpoint(folder)
-        return _Query(number, checkpoint, self._new_life(checkpoint, Workers(self._pool)))
+        return Query(number, checkpoint, self._new_life(checkpoint, Workers(self._pool)))
 
     def _new_life(self, checkpoint: Checkpoint | None, workers: Workers) -> Life:
         location = None if checkpoint is None else str(checkpoint.folder)
         query = None if checkpoint is None else checkpoint.query
         sink = self.sink
-        job = roles.Job(
+        job = write_roles.Job(
             sink.source, sink.options, sink.schema, sink.row, location, query, self._replaces
         )
         start = 0 if checkpoint is None else checkpoint.committed + 1
@@ -172,33 +142,20 @@ class EpochDriver(Driver):
         self._query.awake = self._new_life(self._query.checkpoint, life.workers)
         return f"{self._query.awake.name} starts"
 
-    def _wake_nobody(self, query: _Query) -> None:
-        for life in query.lives():
-            life.workers.close()
+    def _wake_nobody(self, query: Query) -> None:
+        if query.sleeper is not None:
+            query.sleeper.workers.close()
         query.sleeper = None
-        query.awake = self._new_life(query.checkpoint, Workers(self._pool))
+        query.awake.workers.kill_sleepers()
+        query.awake = self._new_life(query.checkpoint, query.awake.workers)
 
-    def _good_epoch(self, query: _Query) -> None:
-        life = query.awake
-        self._must(life.begin(self._unit(query, life, rows=4), 3, None), "plans", life)
-        for task in range(3):
-            answer = life.stage(Stage(task), life.workers.new_attempt())
-            self._must(answer, f"stages task {task} of", life)
-            life.messages[task] = answer.value
-        self._open(life).open()
-        self._must(life.commit(None), "commits", life)
-        self._committed(query, life)
-        self._ledger.look()
+    def _good_epoch(self) -> None:
+        for step in (Begin(tasks=3), Stage(0), Stage(1), Stage(2), Commit()):
+            self._told(step)
+            self._must(Rule.GOES_ON, self._last)
+        self._look()
 
-    def _must(self, answer: Answer, what: str, life: Life) -> None:
-        if answer.outcome == "returned":
-            life.writer = answer.value if what == "plans" else life.writer
-            self.tell(f"{life.name} {what} {self._open(life).name}")
-        else:
-            self.tell(f"{life.name} {what} {self._open(life).name}: {words(answer)}")
-            self._fail(Rule.GOES_ON, answer)
-
-    def _unit(self, query: _Query, life: Life, rows: int) -> Unit:
+    def _unit(self, query: Query, life: Life, rows: int) -> Unit:
         if query.checkpoint is None:
             return self._ledger.new(f"job {next(self._jobs)}", rows)
         if life.next == len(query.checkpoint.units):
@@ -260,11 +217,12 @@ class EpochDriver(Driver):
         if answer.outcome == "returned":
             return self._committed(self._query, life)
         if answer.outcome == "raised":
-            aborted = self._well(life.abort())
-            return f"{self._over(answer)}; abort with every message {aborted}"
+            aborted = life.abort()
+            self._must(Rule.WORKS, aborted)
+            return f"{self._over(answer)}; abort with every message {words(aborted)}"
         return self._over(answer)
 
-    def _committed(self, query: _Query, life: Life) -> str:
+    def _committed(self, query: Query, life: Life) -> str:
         self._open(life).settle()
         life.unit, epoch, life.next = None, life.next, life.next + 1
         if query.checkpoint is None or query.checkpoint.commit(epoch):
@@ -277,7 +235,7 @@ class EpochDriver(Driver):
         name = self._open(life).name
         answer = life.abort(step.trap)
         if step.trap is None:
-            self._well(answer)
+            self._must(Rule.WORKS, answer)
         self._heard(answer, "aborter")
         return f"{life.name} aborts {name}{self._over(answer)}"
 
@@ -356,16 +314,7 @@ class EpochDriver(Driver):
     def _look(self) -> None:
         self._ledger.look()
 
-    def _well(self, answer: Answer) -> str:
-        """An answer in words, if it went well."""
-        if answer.outcome != "returned":
-            self._fail(Rule.WORKS, answer)
-        return words(answer)
-
     @staticmethod
-    def _fail(rule: Rule, answer: Answer) -> None:
-        raise Violation(rule, f"{words(answer)}\n{answer.trace}")
-
-
-def _left(checkpoint: Checkpoint) -> int:
-    return len(checkpoint.units) - checkpoint.committed - 1
+    def _must(rule: Rule, answer: Answer) -> None:
+        if answer.outcome != "returned":
+            raise Violation(rule, f"{words(answer)}\n{answer.trace}")

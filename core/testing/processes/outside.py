@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import signal
 import socket  # noqa: F401  here, so that a process that is forked need not import it
 import sqlite3
 import sqlite3.dbapi2
 import ssl  # noqa: F401  likewise
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from krishiv_spark.testing.steps import Fault, Sleep, Trap
@@ -88,15 +92,21 @@ def die() -> None:
 class Seam:
     """The calls of one process, and the trap that waits at one of them.
 
+    What a call does inside, and what an import reads, are no calls of their own.
+
     Args:
         sleep: Called with the name of a call; returns when the process shall go on.
+        last_words: Called with the name of the call at which the process is about to die.
     """
 
-    def __init__(self, sleep: Callable[[str], None]) -> None:
+    def __init__(self, sleep: Callable[[str], None], last_words: Callable[[str], None]) -> None:
         self.sleep = sleep
         self.calls: list[Call] = []
+        self._last_words = last_words
         self._trap: Trap | None = None
         self._counting = False
+        self._inside = threading.local()
+        self._wrapped: dict[int, tuple[object, Callable[..., Any]]] = {}
 
     def arm(self, trap: Trap | None) -> None:
         """Count from 0 again, with this trap ahead."""
@@ -110,7 +120,7 @@ class Seam:
         """The step is done: its answer is lost, if that is the trap."""
         if isinstance(self._trap, Fault) and self._trap.call < 0:
             if not self._trap.reported:
-                die()
+                self._die("when the step was done")
             raise ConnectionResetError("injected: the step is done, but its answer is lost")
 
     def watch(self, outside: Outside) -> None:
@@ -121,17 +131,31 @@ class Seam:
                 self._watch_sqlite(error)
             elif (function := getattr(owner, attribute, None)) is not None:
                 wrapped = self._counted(f"{name.partition(':')[2]}", function, error)
+                self._wrapped[id(function)] = function, wrapped
                 setattr(owner, attribute, wrapped)
                 _set_in_old_pathlib(attribute, wrapped)
+        for name, module in [*sys.modules.items()]:
+            if name.partition(".")[0] not in sys.stdlib_module_names:
+                self._reach(vars(module) if isinstance(module, ModuleType) else {})
+
+    def _reach(self, names: dict[str, Any]) -> None:
+        """Who has imported such a function by its name gets the counter too."""
+        for name, value in [*names.items()]:
+            if id(value) in self._wrapped:
+                names[name] = self._wrapped[id(value)][1]
 
     def _counted(
         self, name: str, function: Callable[..., Any], error: Callable[[str], Exception]
     ) -> Callable[..., Any]:
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if not self._counting:
+            if not self._counting or getattr(self._inside, "a_call", False) or _is_importing():
                 return function(*args, **kwargs)
-            return self._call(Call.of(name, args), partial(function, *args, **kwargs), error)
+            self._inside.a_call = True
+            try:
+                return self._call(Call.of(name, args), partial(function, *args, **kwargs), error)
+            finally:
+                self._inside.a_call = False
 
         return counted
 
@@ -152,25 +176,47 @@ class Seam:
             with contextlib.suppress(Exception):  # it fails by itself: that is how it happens
                 work()
         if not fault.reported:
-            die()
-        raise error(f"injected at {name}, which {'' if fault.happened else 'did not '}happen")
+            self._die(f"{'behind' if fault.happened else 'before'} {name}")
+        raise error(f"injected: {name} {'happened' if fault.happened else 'did not happen'}")
+
+    def _die(self, where: str) -> None:
+        self._last_words(f" {where}")
+        die()
 
     def _watch_sqlite(self, error: Callable[[str], Exception]) -> None:
-        class Watched(sqlite3.Connection):
+        class WatchedCursor(sqlite3.Cursor):
             pass
 
-        for method in ("execute", "executemany", "executescript", "commit", "rollback", "__exit__"):
-            original = getattr(sqlite3.Connection, method)
-            setattr(Watched, method, self._counted(f"sqlite3 {method}", original, error))
-        connect = partial(_connect, sqlite3.connect, Watched)
+        class Watched(sqlite3.Connection):
+            def cursor(self, factory: Any = WatchedCursor) -> Any:
+                return super().cursor(factory)
+
+        methods = ("execute", "executemany", "executescript")
+        for watched, names in (
+            (Watched, (*methods, "commit", "rollback", "__exit__")),
+            (WatchedCursor, methods),
+        ):
+            for name in names:
+                original = getattr(watched.__base__, name)
+                setattr(watched, name, self._counted(f"sqlite3 {name}", original, error))
+        original = sqlite3.connect
+        connect = partial(_connect, original, Watched)
         sqlite3.connect = self._counted("sqlite3 connect", connect, error)
         sqlite3.dbapi2.connect = sqlite3.connect
+        self._wrapped[id(original)] = original, sqlite3.connect
 
 
 def _connect(
     connect: Callable[..., sqlite3.Connection], factory: type, *args: Any, **kwargs: Any
 ) -> sqlite3.Connection:
     return connect(*args, **{"factory": factory, **kwargs})
+
+
+def _is_importing() -> bool:
+    frame = inspect.currentframe()
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _found(name: str) -> tuple[Any, str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.testing import read_roles
-from krishiv_spark.testing.driving import Driver, words
-from krishiv_spark.testing.lives import Workers
-from krishiv_spark.testing.outside import Call
-from krishiv_spark.testing.processes import Pool
+from krishiv_spark.testing.drivers.base import Driver, words
+from krishiv_spark.testing.drivers.lives import Workers
+from krishiv_spark.testing.processes import read_roles
+from krishiv_spark.testing.processes.outside import Call
+from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Add, Step, Trap, Trigger
 from krishiv_spark.testing.subjects import Row, SourceUnderTest, numbers_of, ranges
@@ -52,7 +52,7 @@ class SourceDriver(Driver):
     ) -> None:
         super().__init__(source.outside, promise, pool)
         self.source = source
-        self.is_plain = not options
+        self.how = {"options": dict(options)} if options else {}
         self.calls: dict[str, tuple[Call, ...]] = {}
         self.added = 0
         self.batches: list[Counter[int | Row]] = []
@@ -64,7 +64,7 @@ class SourceDriver(Driver):
         self._committed = -1
         self._initial: str | None = None
         self._known: list[int] = []
-        self._is_open = self._is_told = False
+        self._is_open = self._is_told = self._can_end = False
 
     def close(self) -> None:
         """End what is running."""
@@ -82,6 +82,8 @@ class SourceDriver(Driver):
         Raises:
             Broken: If a rule is broken.
         """
+        if skipped:
+            self.how["skipped"] = skipped
         self.tell("from here on nothing goes wrong")
         self.judged(self._drain)
         self.judged(lambda: self._all_read(skipped))
@@ -101,21 +103,29 @@ class SourceDriver(Driver):
             raise Violation(Rule.WORKS, f"{function.__name__}: {words(answer)}\n{answer.trace}")
         raise _Failed(f"{function.__name__}: {words(answer)}")
 
-    def start(self) -> None:
-        """Open the reader, as a query that starts."""
+    def start(self, *, available_now: bool = False) -> None:
+        """Open the reader, as a query that starts; with availableNow it is told that it ends."""
         if self._is_open:
             return
-        initial, self._is_told = self.call("source", read_roles.open_reader, self._load)
-        if self._initial not in {None, initial}:
-            raise Violation(Rule.CONSTANT_START, f"first {self._initial}, now {initial}")
-        self._initial, self._is_open = initial, True
+        self._is_told = self.call("source", read_roles.open_reader, self._load)
+        self._can_end = available_now and self.call("source", read_roles.freeze)
+        if self._committed < 0:  # later it is not asked for, a query knows where it stands
+            self._ask_initial()
+        self._is_open = True
         if self.ends and self._committed == len(self.ends) - 1 and not self._is_told:
             self.call("source", read_roles.partitions, self.ends[-1], self.ends[-1])
 
+    def _ask_initial(self) -> None:
+        initial = self.call("source", read_roles.initial)
+        if self._initial not in {None, initial}:
+            raise Violation(Rule.CONSTANT_START, f"first {self._initial}, now {initial}")
+        self._initial = initial
+
     def freeze(self) -> bool:
-        """Tell the reader to end, as for availableNow; False if it cannot."""
-        self.start()
-        return bool(self.call("source", read_roles.freeze))
+        """Start again with availableNow; False if the reader cannot be told."""
+        self.restart()
+        self.start(available_now=True)
+        return self._can_end
 
     def peak(self) -> tuple[int, int]:
         """Bytes of all rows that there are, and the growth of a process that reads them."""

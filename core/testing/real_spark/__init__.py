@@ -1,0 +1,1 @@
+"""The same cases on real Spark, when they are asked for."""

@@ -1,0 +1,1 @@
+"""The suites that authors inherit."""

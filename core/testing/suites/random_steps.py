@@ -1,0 +1,238 @@
+"""Random sequences: Hypothesis makes moves, a driver turns them into steps, and both shrink.
+
+A move is relative to where the driver stands: "what Spark does next, with an error at one of its
+calls" rather than "a commit". So most sequences get somewhere, and what goes wrong hits a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, get_args
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from krishiv_spark.testing import steps
+from krishiv_spark.testing.drivers.epochs import EpochDriver
+from krishiv_spark.testing.steps import (
+    Add,
+    Begin,
+    Commit,
+    Crash,
+    Ends,
+    Fault,
+    Sleep,
+    Stage,
+    Step,
+    Trap,
+    Trigger,
+)
+from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer, SourcePlayer
+
+__all__ = ["play_at_random", "read_at_random"]
+
+_FEWEST, _MOST = 4, 10
+_PATIENCE = 8
+_SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+
+Calls: TypeAlias = Mapping[Any, int]
+"""How many calls to the outside a step makes, by what it is."""
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=_SLOW,
+    )
+
+
+def _often(**weights: tuple[int, st.SearchStrategy[_Move]]) -> st.SearchStrategy[_Move]:
+    """One of some strategies; each has its weight."""
+    listed = [kind for weight, kind in weights.values() for _ in range(weight)]
+    return st.sampled_from(listed).flatmap(lambda chosen: chosen)
+
+
+@dataclass(frozen=True)
+class _At:
+    """A trap whose call is counted modulo the calls that a step makes."""
+
+    trap: Trap
+
+    def within(self, calls: int) -> Trap:
+        first = -1 if isinstance(self.trap, Fault) else 0
+        return replace(self.trap, call=self.trap.call % max(calls - first, 1) + first)
+
+
+@dataclass(frozen=True)
+class _Next:
+    """What Spark does next."""
+
+    rows: int = 4
+    tasks: int = 2
+    ends: Ends = "well"
+
+    def steps(self, driver: EpochDriver, calls: Calls) -> Iterable[Step]:
+        del calls
+        step = driver.next_step(rows=self.rows, tasks=self.tasks)
+        yield replace(step, ends=self.ends) if isinstance(step, Stage) else step
+
+
+@dataclass(frozen=True)
+class _Until:
+    """What Spark does up to such a step, which meets a trap."""
+
+    last: type[Begin | Stage | Commit] = Commit
+    at: _At | None = None
+
+    def steps(self, driver: EpochDriver, calls: Calls) -> Iterable[Step]:
+        for _ in range(_PATIENCE):  # a task may fail again and again, while somebody holds a lock
+            step = driver.next_step()
+            if isinstance(step, self.last):
+                trap = None if self.at is None else self.at.within(calls[self.last])
+                yield replace(step, trap=trap)
+                return
+            yield step
+
+
+@dataclass(frozen=True)
+class _Meanwhile:
+    """Another driver, or another query, writes some epochs."""
+
+    way: tuple[Step, Step]
+    epochs: int
+
+    def steps(self, driver: EpochDriver, calls: Calls) -> Iterable[Step]:
+        there, back = self.way
+        yield there
+        for _ in range(self.epochs):
+            yield from _Until().steps(driver, calls)
+        yield back
+
+
+@dataclass(frozen=True)
+class _Just:
+    """A step."""
+
+    step: Step
+
+    def steps(self, driver: EpochDriver, calls: Calls) -> Iterable[Step]:
+        del driver, calls
+        yield self.step
+
+
+_Move: TypeAlias = _Next | _Until | _Meanwhile | _Just
+_calls = st.integers(0, 60)
+_faults = st.builds(Fault, _calls, st.booleans(), st.booleans())
+_traps = st.builds(_At, st.one_of(_faults, st.builds(Sleep, _calls)))
+_EPOCH_ENDS = (Commit, Commit, Stage, Begin)
+_INTERRUPTS = (steps.Stop(), steps.Crash(), steps.TakeOver(), steps.Switch(), steps.OtherQuery())
+_RARE = (steps.Straggler(), steps.Expire(), steps.Abort())
+_THERE_AND_BACK = (steps.TakeOver(), steps.Switch()), (steps.OtherQuery(), steps.OtherQuery())
+_meanwhile = st.builds(_Meanwhile, st.sampled_from(_THERE_AND_BACK), st.integers(1, 2))
+_moves = _often(
+    epoch=(3, st.just(_Until())),
+    next=(2, st.builds(_Next, rows=st.integers(0, 5), tasks=st.integers(1, 3))),
+    attempt=(1, st.builds(_Next, ends=st.sampled_from(get_args(Ends)))),
+    trapped=(5, st.builds(_Until, st.sampled_from(_EPOCH_ENDS), _traps)),
+    meanwhile=(2, _meanwhile),
+    interrupt=(2, st.sampled_from([_Just(step) for step in _INTERRUPTS])),
+    rare=(1, st.sampled_from([_Just(step) for step in _RARE])),
+)
+
+
+def play_at_random(play: SinkPlayer, sink: SinkUnderTest, examples: int) -> None:
+    """Play so many random sequences on a sink.
+
+    Raises:
+        Broken: With the shortest sequence that Hypothesis found.
+    """
+    ways = _ways_of_writing(sink)
+    calls = {way: _calls_of_sink(play, way) for way in ways}
+
+    @_settings(examples)
+    @given(st.sampled_from(ways), st.lists(_moves, min_size=_FEWEST, max_size=_MOST))
+    def any_sequence(way: Writing, moves: list[_Move]) -> None:
+        with play.driver(writing=way) as driver:
+            for move in moves:
+                driver.run(move.steps(driver, calls[way]))
+            driver.settle()
+
+    any_sequence()
+
+
+def _ways_of_writing(sink: SinkUnderTest) -> list[Writing]:
+    ways: list[Writing] = ["append", "append", "append"]
+    if sink.complete:
+        ways.append("complete")
+    if sink.has_batch:
+        ways.extend(("batch append", "batch overwrite"))
+    return ways
+
+
+def _calls_of_sink(play: SinkPlayer, writing: Writing) -> Calls:
+    with play.driver(writing=writing) as driver:
+        driver.run(GOOD_EPOCH)
+        return {type(step): _count(driver, step) for step in GOOD_EPOCH}
+
+
+def _count(driver: EpochDriver, step: Step) -> int:
+    driver.run([step])
+    return len(driver.calls)
+
+
+_source_steps: st.SearchStrategy[Step] = st.one_of(
+    st.builds(Add, st.integers(1, 4)),
+    st.builds(
+        Trigger,
+        st.sampled_from(["well", "well", "unread", "unlogged"]),
+        unplanned=st.integers(0, 2),
+        unread=st.integers(0, 2),
+    ),
+    st.builds(Trigger, at=st.sampled_from(["latest", "plan", "read"]), trap=_faults),
+    st.just(Crash()),
+)
+
+
+def read_at_random(play: SourcePlayer, source: SourceUnderTest, examples: int) -> None:
+    """Play so many random sequences on a source.
+
+    Raises:
+        Broken: With the shortest sequence that Hypothesis found.
+    """
+    calls = {at: len(made) for at, made in play.calls().items()}
+
+    @_settings(examples)
+    @given(
+        st.sampled_from(_ways_of_reading(source)),
+        st.lists(_source_steps, min_size=_FEWEST, max_size=_MOST),
+    )
+    def any_sequence(way: _ReadingWay, moves: list[Step]) -> None:
+        options, first, skipped = way
+        moved = (_within(step, calls) for step in moves)
+        play(*first, *moved, options=options, skipped=skipped)
+
+    any_sequence()
+
+
+_ReadingWay: TypeAlias = tuple[Mapping[str, str], tuple[Step, ...], int]
+"""Options, what is done first, and how many rows are there too early to be read."""
+
+
+def _ways_of_reading(source: SourceUnderTest) -> list[_ReadingWay]:
+    limit = source.limit or {}
+    ways: list[_ReadingWay] = [({}, (), 0), (limit, (), 0)]
+    if source.event_time is not None:
+        ways.append(({**limit, "eventTime": source.event_time}, (), 0))
+    if source.latest is not None:
+        ways.append(({**limit, **source.latest}, (Add(3), Trigger()), 3))
+    return ways
+
+
+def _within(step: Step, calls: Calls) -> Step:
+    if isinstance(step, Trigger) and step.trap is not None:
+        return replace(step, trap=_At(step.trap).within(calls[step.at]))  # type: ignore[arg-type]  # no sleep
+    return step

@@ -1,0 +1,60 @@
+"""What the cases of a source conclude from its driver; each raises a `Violation`."""
+
+from __future__ import annotations
+
+from krishiv_spark.testing.drivers.reading import SourceDriver
+from krishiv_spark.testing.rules import Rule, Violation
+from krishiv_spark.testing.steps import Fault
+
+__all__ = ["all_once", "bounded", "ended", "one_text", "same_columns", "stood_still", "within"]
+
+
+def one_text(texts: set[str]) -> None:
+    """An offset has one text, wherever it was made."""
+    if len(texts) > 1:
+        raise Violation(Rule.ONE_TEXT, "\n".join(sorted(texts)))
+
+
+def stood_still(ends: list[str]) -> None:
+    """These ends are one."""
+    if len(ends) > 1:
+        raise Violation(Rule.STANDS_STILL, f"it became a new batch: {ends}")
+
+
+def within(driver: SourceDriver, most: int) -> None:
+    """No batch has more rows than that, and none but the first has no rows."""
+    sizes = [sum(batch.values()) for batch in driver.batches]
+    if max(sizes) > most or 0 in sizes[1:]:  # the first one may pin a start
+        raise Violation(Rule.LIMITS, f"rows in the batches: {sizes}")
+
+
+def ended(driver: SourceDriver, before: int, ends: list[str]) -> None:
+    """The rows that were there at first were read, and then nothing more."""
+    read = sorted(row for batch in driver.batches for row in batch if isinstance(row, int))
+    if read != list(range(before)):
+        raise Violation(Rule.ENDS, f"{before} rows were there; read: {read}")
+    if driver.ends != ends:
+        raise Violation(Rule.ENDS, f"it goes on: {driver.ends[len(ends) - 1 :]}")
+
+
+def all_once(driver: SourceDriver, trap: Fault | None = None) -> None:
+    """A batch reads each row once, unless it fails at the trap."""
+    found = driver.all_in_batch(trap)
+    if found is not None and found != dict.fromkeys(range(driver.added), 1):
+        raise Violation(Rule.EVERY_ROW_ONCE, f"{driver.added} rows were added; read: {found}")
+
+
+def same_columns(driver: SourceDriver) -> None:
+    """The columns that are inferred are those of the rows."""
+    found, given = driver.inferred(), driver.source.schema
+    if found is not None and dict(zip(found.names, found.types, strict=True)) != dict(
+        zip(given.names, given.types, strict=True)
+    ):
+        raise Violation(Rule.WORKS, f"inferred: {found}; the rows have: {given}")
+
+
+def bounded(driver: SourceDriver) -> None:
+    """Reading grows a process by less than half of what is read."""
+    size, grown = driver.peak()
+    if grown > size // 2:
+        raise Violation(Rule.BOUNDED_MEMORY, f"rows: {size >> 20} MB; growth: {grown >> 20} MB")

@@ -1,0 +1,62 @@
+"""What the tests of the kit have in common: run a case as pytest would, and read its message."""
+
+import contextlib
+import inspect
+import re
+
+import pytest
+from pyspark.sql.datasource import DataSource
+
+from krishiv_spark import testing
+from krishiv_spark.testing import Broken, Sequence
+
+
+def parameters(found, missed):
+    """Both tables: bugs that the case finds, and others, with the reason why it does not yet."""
+    mark = pytest.mark.xfail
+    yes = [pytest.param(*bug, id=f"{bug[0]}-{bug[1]}") for bug in found]
+    no = [
+        pytest.param(*bug, id=bug[0], marks=mark(raises=pytest.fail.Exception, reason=why))
+        for *bug, why in missed
+    ]
+    return pytest.mark.parametrize(("bug", "case", "rule"), [*yes, *no])
+
+
+def formats_of(module) -> set[str]:
+    """Names of the formats that a module defines."""
+    return {name for name, kind in vars(module).items() if is_format(kind, module.__name__)}
+
+
+def is_format(kind, module) -> bool:
+    return isinstance(kind, type) and issubclass(kind, DataSource) and kind.__module__ == module
+
+
+def found_by(suite, case, folder, *, again=True) -> Broken:
+    """What a case finds. The sequence that it prints must find it again, unless it needs more."""
+    method = getattr(suite, f"test_{case}")
+    promise = " ".join(inspect.getdoc(method).split())
+    with playing(suite, folder / "once", promise) as play:
+        given = {"play": play, "declared": play.new()[0]}
+        with pytest.raises(Broken) as caught:
+            method(**{name: given[name] for name in inspect.signature(method).parameters})
+    sequence = printed(caught.value, promise)
+    if again:
+        with playing(suite, folder / "again", "") as play, pytest.raises(Broken):
+            play(*sequence, **sequence.how)
+    return caught.value
+
+
+def playing(suite, folder, promise):
+    return contextlib.closing(suite.player(folder, promise))
+
+
+def printed(broken, promise) -> Sequence:
+    """The sequence as a reader would copy it, from a message that says all the rest too."""
+    text = str(broken)
+    steps = re.search(r"^ +or keep it: sequences = \[(Sequence\(.*\))\]$", text, re.MULTILINE)[1]
+    sequence = eval(steps, vars(testing))
+    assert (sequence, sequence.how) == (broken.again, broken.again.how)
+    told = [f"PROMISED\n    {promise}\n", broken.rule.value, "\nSEEN\n    "]
+    assert [part for part in told if part not in text] == []
+    assert not sequence or f" {sequence[0]}: " in text.partition("\nDONE\n")[2]
+    return sequence
