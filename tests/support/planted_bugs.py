@@ -22,13 +22,18 @@ def parameters(found, missed):
     return pytest.mark.parametrize(("bug", "case", "rule"), [*yes, *no])
 
 
-def formats_of(module) -> set[str]:
-    """Names of the formats that a module defines."""
-    return {name for name, kind in vars(module).items() if is_format(kind, module.__name__)}
+def formats_of(*modules) -> dict[str, type[DataSource]]:
+    """The formats that modules define, by name."""
+    return {
+        name: kind
+        for module in modules
+        for name, kind in vars(module).items()
+        if is_format(kind) and kind.__module__ == module.__name__
+    }
 
 
-def is_format(kind, module) -> bool:
-    return isinstance(kind, type) and issubclass(kind, DataSource) and kind.__module__ == module
+def is_format(kind) -> bool:
+    return isinstance(kind, type) and issubclass(kind, DataSource)
 
 
 def found_by(suite, case, folder, *, again=True) -> Broken:

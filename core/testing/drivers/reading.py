@@ -206,11 +206,14 @@ class SourceDriver(Driver):
         return True
 
     def _rows(self, step: Trigger, epoch: int) -> Counter[int | Row]:
-        start = self.ends[epoch - 1] if epoch else self._initial
+        span = self.ends[epoch - 1] if epoch else self._initial, self.ends[epoch]
         self._add_meanwhile(step.unplanned)
         trap = self._trap(step, "plan")
-        parts = self.call("source", read_roles.partitions, start, self.ends[epoch], trap=trap)
+        parts = self.call("source", read_roles.partitions, *span, trap=trap)
+        cached = self.call("source", read_roles.prefetched, self._load, *span)
         self._add_meanwhile(step.unread)
+        if cached is not None:
+            return self._counted(cached)
         pickled = self.call("planner", read_roles.task_reader, self._load)
         return self._numbers(pickled, parts, self._trap(step, "read"))
 
@@ -223,7 +226,10 @@ class SourceDriver(Driver):
             if part is parts[0] and trap is None and self._task(pickled, part) != found:
                 raise Violation(Rule.SAME_REPLAY, "a task that was tried again read other rows")
             read += found
-        return numbers_of(read, self.source.schema, self.source.row, self.added)
+        return self._counted(read)
+
+    def _counted(self, rows: list[Row]) -> Counter[int | Row]:
+        return numbers_of(rows, self.source.schema, self.source.row, self.added)
 
     def _task(self, pickled: bytes, part: bytes, trap: Trap | None = None) -> list[Row]:
         rows: list[Row] = self.call(

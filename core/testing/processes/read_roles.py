@@ -34,6 +34,7 @@ __all__ = [
     "initial",
     "open_reader",
     "partitions",
+    "prefetched",
     "rows",
     "task_reader",
 ]
@@ -94,6 +95,12 @@ def partitions(start: str, end: str) -> list[bytes]:
     return [pickled(p) for p in _open.partitions(json.loads(start), json.loads(end))]
 
 
+def prefetched(load: Load, start: str, end: str) -> list[Row] | None:
+    """What a simple reader has read when it chose the end: Spark takes that, and runs no task."""
+    cached = getattr(_open, "getCache", lambda *_: None)(json.loads(start), json.loads(end))
+    return None if cached is None else _as_rows(_arrow(load, cached))
+
+
 def committed(end: str) -> None:
     """The hint that a batch is done."""
     _open.commit(json.loads(end))
@@ -131,8 +138,7 @@ def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
 
 def rows(load: Load, reader: bytes, partition: bytes) -> list[Row]:
     """The rows of one partition: executor."""
-    batches = _read(load, reader, partition)
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    return _as_rows(_read(load, reader, partition))
 
 
 def growth(load: Load, reader: bytes, parts: Sequence[bytes]) -> tuple[int, int]:
@@ -156,10 +162,17 @@ def _peak() -> int:
 def _read(
     load: Load, reader: bytes, partition: bytes, most: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    found = unpickled(reader).read(unpickled(partition))
+    return _arrow(load, unpickled(reader).read(unpickled(partition)), most)
+
+
+def _arrow(load: Load, found: Any, most: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
     schema = spark_schema(load.schema)
     for batch in records_to_arrow_batches(found, most, schema, load.make()):
         yield batch.select(load.schema.names)
+
+
+def _as_rows(batches: Iterator[pa.RecordBatch]) -> list[Row]:
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
 def _stream_reader(load: Load) -> Any:

@@ -33,7 +33,7 @@ from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer, SourceP
 
 __all__ = ["play_at_random", "read_at_random"]
 
-_FEWEST, _MOST = 4, 10
+_FEWEST, _MOST = 1, 12
 _PATIENCE = 8
 _SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes import read_roles
 from krishiv_spark.testing.processes.elsewhere import run_elsewhere
 from krishiv_spark.testing.real_spark.driver import SparkDriver
@@ -26,6 +27,9 @@ __all__ = ["SourceConformance"]
 _LONG_TEXT = "." * 1000
 _BULK_UNITS, _BULK_ROWS = 32, 2000
 _MANY_ROWS = 3000
+_MEANWHILE = 3
+"""The row that is added between the freeze and the first trigger."""
+
 _UNIT_LIMITS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 
 
@@ -180,6 +184,12 @@ class SourceConformance(ConnectorSuite[SourceUnderTest]):
             empty.freeze()
             empty.run([Add(), Trigger()])
             empty.judged(lambda: judges.ended(empty, 0, empty.ends))
+        if declared.latest is not None:
+            with play.driver(declared.latest) as late:
+                late.run([Add()])
+                late.freeze()
+                late.run([Add(1), Trigger(), Trigger(), Crash(), Add(), Trigger()])
+                late.drain(skipped=_MEANWHILE if _was_read(late, _MEANWHILE) else _MEANWHILE + 1)
 
     def test_the_watermark_follows_the_rows(
         self, play: SourcePlayer, declared: SourceUnderTest
@@ -231,6 +241,10 @@ class SourceConformance(ConnectorSuite[SourceUnderTest]):
         if not declared.has_batch:
             pytest.skip("declared: no batch reads")
         spark_driver.batch_from(declared)
+
+
+def _was_read(driver: SourceDriver, row: int) -> bool:
+    return any(row in batch for batch in driver.batches)
 
 
 def _is_ours(source: SourceUnderTest) -> bool:

@@ -1,0 +1,12 @@
+"""Sinks with one planted bug each, and correct ones beside them: the kit must tell them apart.
+
+There are four kinds of outside: an SQLite database, a table in the manner of table formats (data
+files and a log of numbered entries), a folder whose files readers see, and a file of lines.
+"""
+
+from planted_bugs import formats_of
+
+from planted_sinks import aborting, marking, replacing, staging, twins
+
+TWINS = formats_of(twins)
+BUGS = formats_of(aborting, marking, replacing, staging)

@@ -1,0 +1,311 @@
+"""Bugs of rows and marks: what is written first, and how it is looked up."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import uuid
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.offsets import open_log
+from planted_sinks.outside import on_our_base
+from planted_sinks.twins import (
+    TABLES,
+    DatabaseWriter,
+    FolderWriter,
+    Part,
+    TableFormat,
+    TableWriter,
+    ask,
+    connection,
+    name_of,
+    on_pyspark,
+    transaction,
+)
+
+# ---------------------------------------------------------------- rows and mark
+
+
+@on_our_base
+class MarksFirst(DatabaseWriter):
+    """The mark, then the rows, in two transactions."""
+
+    def publish(self, epoch, staged):
+        with transaction(self.folder) as db:
+            self.mark(db, epoch)
+        with transaction(self.folder) as db:
+            self.clear(db)
+            self.move(db, staged)
+
+
+@on_our_base
+class MarksLast(DatabaseWriter):
+    """The rows, then the mark, in two transactions."""
+
+    def publish(self, epoch, staged):
+        with transaction(self.folder) as db:
+            self.clear(db)
+            self.move(db, staged)
+        with transaction(self.folder) as db:
+            self.mark(db, epoch)
+
+
+@on_our_base
+class MarksLaterEpochsLast(DatabaseWriter):
+    """As `MarksLast`, but the first epoch is right: its mark is created, not moved."""
+
+    def publish(self, epoch, staged):
+        if self.last_committed(epoch.query) is None:
+            super().publish(epoch, staged)
+        else:
+            MarksLast.writer_type.publish(self, epoch, staged)
+
+
+@on_our_base
+class MarksFirstByCursor(DatabaseWriter):
+    """As `MarksFirst`, but on one connection and by a cursor, as most people write it."""
+
+    def publish(self, epoch, staged):
+        with connection(self.folder) as db:
+            cursor = db.cursor()
+            self.mark(cursor, epoch)
+            cursor.execute("BEGIN IMMEDIATE")
+            self.clear(cursor)
+            self.move(cursor, staged)
+            cursor.execute("COMMIT")
+
+
+@on_our_base
+class PublishesTaskByTask(DatabaseWriter):
+    """Each task's rows in a transaction of their own, the mark with the first."""
+
+    def publish(self, epoch, staged):
+        for number, part in enumerate(staged):
+            with transaction(self.folder) as db:
+                if number == 0:
+                    self.mark(db, epoch)
+                    self.clear(db)
+                self.move(db, [part])
+
+
+@on_pyspark
+class AsksTheFirstTask(TableWriter):
+    """If the first task has no rows, the epoch has none."""
+
+    def entry_of(self, messages, epoch):
+        entry = super().entry_of(messages, epoch)
+        has_rows = (self.table.data / messages[0].file).stat().st_size
+        return entry if has_rows else {**entry, "files": []}
+
+
+@on_our_base
+class OneEpochLate(DatabaseWriter):
+    """Publishes an epoch when the next one is committed."""
+
+    def move(self, db, staged):
+        super().move(db, [Part("ready", 0)])
+        for part in staged:
+            db.execute("UPDATE staged SET part = 'ready' WHERE part = ?", (part.name,))
+
+
+@on_our_base
+class PublishesWithoutErrors(DatabaseWriter):
+    """An epoch that could not be published is committed all the same."""
+
+    def publish(self, epoch, staged):
+        with contextlib.suppress(sqlite3.OperationalError):
+            super().publish(epoch, staged)
+
+
+@on_our_base
+class LeavesALock(DatabaseWriter):
+    """Whoever publishes holds a lock, also after his death."""
+
+    def publish(self, epoch, staged):
+        lock = self.folder / "lock"
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+        try:
+            super().publish(epoch, staged)
+        finally:
+            os.unlink(lock)
+
+
+# ---------------------------------------------------------------- the look-up
+
+
+@on_our_base
+class NeverLooks(DatabaseWriter):
+    """Only the mark tells that an epoch was published, and it tells it as an error."""
+
+    def last_committed(self, query):
+        del query
+
+
+@on_our_base
+class LooksForAnyQuery(DatabaseWriter):
+    """The newest epoch of whichever query."""
+
+    def last_committed(self, query):
+        del query
+        return ask(self.folder, "SELECT max(epoch) FROM marks")[0][0]
+
+
+@on_pyspark
+class ComparesBatchIdsOnly(TableWriter):
+    """An epoch of another query is taken for this one."""
+
+    def is_same(self, entry, other):
+        return entry["epoch"] == other["epoch"]
+
+
+@on_our_base
+class OneLogForAllQueries(FolderWriter):
+    """All queries share an epoch log."""
+
+    def log(self, query):
+        del query
+        return open_log(str(self.options.path / "log" / "all"))
+
+
+@on_our_base
+class ComparesEpochsAsText(DatabaseWriter):
+    """Epoch 9 is newer than epoch 10."""
+
+    tables = TABLES.replace("epoch,", "epoch TEXT,")
+
+    def last_committed(self, query):
+        newest = super().last_committed(query)
+        return None if newest is None else int(newest)
+
+
+@on_our_base
+class WantsNoGaps(DatabaseWriter):
+    """Wants epochs to follow one another, but those without rows leave no mark."""
+
+    def publish(self, epoch, staged):
+        if epoch.number > 0 and self.last_committed(epoch.query) != epoch.number - 1:
+            raise CommitRejected(f"epoch {epoch.number} is out of order")
+        super().publish(epoch, staged)
+
+
+class SkippingFormat(TableFormat):
+    def entry(self, name):
+        with contextlib.suppress(OSError):
+            return super().entry(name)
+        return {"query": "", "epoch": -1, "files": [], "replaces": False}
+
+
+@on_pyspark
+class PassesOverWhatItCannotRead(TableWriter):
+    """An entry that cannot be read just now is taken for one of somebody else."""
+
+    def __init__(self, options, overwrite):
+        super().__init__(options, overwrite)
+        self.table = SkippingFormat(options["path"])
+
+
+# ---------------------------------------------------------------- looking and writing in one step
+
+
+@on_our_base
+class WritesOverItsMark(DatabaseWriter):
+    """A mark that is there already does not stop it."""
+
+    def mark(self, db, epoch):
+        db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (epoch.query, epoch.number))
+
+
+@on_our_base
+class MarksAreNotUnique(DatabaseWriter):
+    """Nothing stops two drivers that have looked at the same moment."""
+
+    tables = TABLES.replace(", PRIMARY KEY (query, epoch)", "")
+
+
+@on_pyspark
+class TakesTheNextNumber(TableWriter):
+    """If a number is taken it takes the next one, without a look at who was faster."""
+
+    def add(self, number, entry):
+        try:
+            super().add(number, entry)
+        except FileExistsError:
+            self.add(number + 1, entry)
+
+
+@on_pyspark
+class TriesAgainBehind(TableWriter):
+    """After an error it tries again at the end of the log, although it may be in it."""
+
+    def add(self, number, entry):
+        try:
+            super().add(number, entry)
+        except FileExistsError:
+            raise
+        except OSError:
+            super().add(len(self.table.entries()), entry)
+
+
+@on_pyspark
+class TakesATakenNumberForItsOwn(TableWriter):
+    """If its number is taken, its epoch must be there: but another query may have taken it."""
+
+    def add(self, number, entry):
+        with contextlib.suppress(FileExistsError):
+            super().add(number, entry)
+
+
+class OverwritingFormat(TableFormat):
+    def add(self, number, entry):
+        file = self.aside / uuid.uuid4().hex
+        file.write_text(json.dumps(entry))
+        os.replace(file, self.log / f"{number:06}")
+
+
+@on_pyspark
+class WritesOverTheLog(TableWriter):
+    """A log in a store that cannot create exclusively: the last writer wins."""
+
+    def __init__(self, options, overwrite):
+        super().__init__(options, overwrite)
+        self.table = OverwritingFormat(options["path"])
+
+
+# ---------------------------------------------------------------- over an epoch log
+
+
+@on_our_base
+class FinishesOnce(FolderWriter):
+    """Cannot go on with an epoch that somebody has begun to show."""
+
+    def finish(self, epoch, staged):
+        super().finish(epoch, staged)
+        self.done(epoch).touch()
+
+    def show(self, name):
+        os.rename(self.staged / name, self.visible / name)
+
+    def finished(self, epoch):
+        return self.done(epoch).exists()
+
+    def done(self, epoch):
+        return self.options.path / f"done-{name_of(epoch.query, epoch.generation)}"
+
+
+@on_our_base
+class IsAlwaysFinished(FolderWriter):
+    """Believes that an epoch with an intent is wholly visible."""
+
+    def finished(self, epoch):
+        del epoch
+        return True
+
+
+@on_our_base
+class RemovesNewerToo(FolderWriter):
+    """In complete mode it removes what is not its own; somebody may have published since."""
+
+    def remove_older(self, epoch):
+        for name in os.listdir(self.visible):
+            if not name.startswith(name_of(epoch.query, epoch.generation)):
+                (self.visible / name).unlink(missing_ok=True)

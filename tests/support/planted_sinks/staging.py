@@ -1,0 +1,165 @@
+"""Bugs in what is staged, and in what is remembered where."""
+
+import contextlib
+import functools
+import sqlite3
+import uuid
+
+from planted_sinks.outside import on_our_base, rows_of
+from planted_sinks.twins import DatabaseWriter, Part, TableWriter, ask, on_pyspark, transaction
+
+# ---------------------------------------------------------------- staging
+
+
+@on_our_base
+class StagesInSight(DatabaseWriter):
+    """Rows are staged where readers look; the commit only marks them."""
+
+    def keep(self, name, rows):
+        del name
+        with transaction(self.folder) as db:
+            db.executemany("INSERT INTO visible VALUES (?, ?)", rows)
+
+    def move(self, db, staged):
+        del db, staged
+
+
+@on_our_base
+class AttemptsShareAName(DatabaseWriter):
+    """What an attempt stages is named by its task."""
+
+    def name(self, task):
+        return f"{task.query}/{task.epoch}/{task.partition}"
+
+
+@on_pyspark
+class AttemptsShareAFile(TableWriter):
+    """An attempt writes over the file of another one, which may be in the log already."""
+
+    def name(self, context):
+        keys = ("sql.streaming.queryId", "streaming.sql.batchId")
+        return "-".join([*map(context.getLocalProperty, keys), str(context.partitionId())])
+
+
+@on_pyspark
+class AttemptsShareANumber(TableWriter):
+    """The number of an attempt is unique in an application; the next one counts from 0 again."""
+
+    def name(self, context):
+        return f"{context.getLocalProperty('sql.streaming.queryId')}-{context.taskAttemptId()}"
+
+
+@on_pyspark
+class LastAttemptWins(TableWriter):
+    """An attempt removes what others of its task have written; a straggler ends last."""
+
+    def name(self, context):
+        return f"{AttemptsShareAFile.stream_writer.name(self, context)}-{uuid.uuid4().hex}"
+
+    def write(self, iterator):
+        message = super().write(iterator)
+        task, _, _ = message.file.rpartition("-")
+        others = (file.name for file in self.table.data.glob(f"{task}-*"))
+        self.table.remove(name for name in others if name != message.file)
+        return message
+
+
+@on_pyspark
+class ReadsOnAfterAnError(TableWriter):
+    """Writes again after an error, but has pulled some of the rows already."""
+
+    def write(self, iterator):
+        with contextlib.suppress(OSError):
+            return super().write(iterator)
+        return super().write(iterator)
+
+
+@on_our_base
+class StagesAgainAfterAnError(DatabaseWriter):
+    """Stages once more, under the same name, what may have been staged the first time."""
+
+    def keep(self, name, rows):
+        with contextlib.suppress(sqlite3.OperationalError):
+            return super().keep(name, rows)
+        return super().keep(name, rows)
+
+
+@on_our_base
+class StagesWithoutErrors(DatabaseWriter):
+    """A task that could not stage its rows has none."""
+
+    def stage(self, batches, task):
+        with contextlib.suppress(sqlite3.OperationalError):
+            return super().stage(batches, task)
+
+
+@on_our_base
+class StagesARowForNone(DatabaseWriter):
+    """An epoch without rows gets one that says so."""
+
+    def stage(self, batches, task):
+        rows = list(rows_of(batches)) or [[None, None]]
+        self.keep(self.name(task), rows)
+        return Part(self.name(task), len(rows))
+
+
+# ---------------------------------------------------------------- what is remembered, and where
+
+
+@on_pyspark
+class KeepsFilesOnSelf(TableWriter):
+    """`write` keeps on self what `commit` needs."""
+
+    def __init__(self, options, overwrite):
+        super().__init__(options, overwrite)
+        self.files = []
+
+    def write(self, iterator):
+        message = super().write(iterator)
+        self.files.append(message.file)
+        return message
+
+    def entry_of(self, messages, epoch):
+        return {**super().entry_of(messages, epoch), "files": self.files}
+
+
+@on_our_base
+class KeepsItsRunOnSelf(DatabaseWriter):
+    """The planner chooses where the tasks stage, and the committer knows nothing of it."""
+
+    run = ""
+
+    def check(self):
+        self.run = uuid.uuid4().hex
+
+    def name(self, task):
+        return f"{self.run}/{super().name(task)}"
+
+    def move(self, db, staged):
+        super().move(db, [part for part in staged if part.name.startswith(f"{self.run}/")])
+
+
+@functools.cache
+def newest_mark(folder, query):
+    return ask(folder, "SELECT max(epoch) FROM marks WHERE query = ?", query)[0][0]
+
+
+@on_our_base
+class RemembersItsFirstLook(DatabaseWriter):
+    """What was committed last is looked up once in each process."""
+
+    def last_committed(self, query):
+        return newest_mark(self.folder, query)
+
+
+_tried = set()
+
+
+@on_our_base
+class RemembersWhatItTried(DatabaseWriter):
+    """An epoch that this process has tried to publish is believed to be published."""
+
+    def publish(self, epoch, staged):
+        if (epoch.query, epoch.number) not in _tried:
+            _tried.add((epoch.query, epoch.number))
+            super().publish(epoch, staged)

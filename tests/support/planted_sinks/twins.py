@@ -1,0 +1,352 @@
+"""Correct sinks, one for each kind of outside."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+
+from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.offsets import open_log
+from krishiv_spark.sinks.base import AtLeastOnceWriter, Guarantee, OutputMode, TwoPhaseWriter
+from krishiv_spark.sinks.logged import LoggedWriter
+from planted_sinks.outside import Place, read_rows, rows_of, write_rows
+
+# ---------------------------------------------------------------- correct, in a database
+
+
+TABLES = """
+PRAGMA synchronous = OFF;
+BEGIN;
+CREATE TABLE visible (id, text);
+CREATE TABLE staged (part, id, text);
+CREATE TABLE marks (query, epoch, PRIMARY KEY (query, epoch));
+COMMIT;
+"""
+
+
+def connection(folder):
+    return closing(sqlite3.connect(folder / "database", timeout=0.01, isolation_level=None))
+
+
+@contextmanager
+def transaction(folder):
+    """All of it or nothing, and nobody else writes meanwhile."""
+    with connection(folder) as db:
+        db.cursor().execute("PRAGMA synchronous = OFF")
+        db.execute("BEGIN IMMEDIATE")
+        yield db
+        db.execute("COMMIT")
+
+
+def ask(folder, query, *values) -> list:
+    with connection(folder) as db:
+        return db.execute(query, values).fetchall()
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    rows: int
+
+
+class DatabaseWriter(TwoPhaseWriter[Part]):
+    """Correct: rows wait in a table of their own, and move with the mark in one transaction."""
+
+    options_type = Place
+    tables = TABLES
+
+    @classmethod
+    def outside(cls, folder):
+        with connection(folder) as db:
+            db.executescript(cls.tables)
+        return {
+            "oracle": lambda: ask(folder, "SELECT id, text FROM visible"),
+            "expire": lambda: throw_away_staged(folder),
+        }
+
+    @property
+    def folder(self):
+        return self.options.path
+
+    def name(self, task) -> str:
+        return f"{task.query}/{task.epoch}/{task.partition}/{task.nonce}"
+
+    def stage(self, batches, task):
+        rows = list(rows_of(batches))
+        self.keep(self.name(task), rows)
+        return Part(self.name(task), len(rows)) if rows else None
+
+    def keep(self, name, rows):
+        with transaction(self.folder) as db:
+            db.executemany("INSERT INTO staged VALUES (?, ?, ?)", [(name, *row) for row in rows])
+
+    def last_committed(self, query):
+        return ask(self.folder, "SELECT max(epoch) FROM marks WHERE query = ?", query)[0][0]
+
+    def publish(self, epoch, staged):
+        with transaction(self.folder) as db:
+            self.mark(db, epoch)
+            self.clear(db)
+            self.move(db, staged)
+
+    def mark(self, db, epoch):
+        db.execute("INSERT INTO marks VALUES (?, ?)", (epoch.query, epoch.number))
+
+    def clear(self, db):
+        if self.mode is OutputMode.REPLACE:
+            db.execute("DELETE FROM visible")
+
+    def move(self, db, staged):
+        for part in staged:
+            self.check_whole(db, part)
+            self.show(db, part.name)
+            db.execute("DELETE FROM staged WHERE part = ?", (part.name,))
+
+    def check_whole(self, db, part):
+        found = db.execute("SELECT count(*) FROM staged WHERE part = ?", (part.name,)).fetchone()
+        if found[0] < part.rows:
+            raise CommitRejected(f"rows of {part.name} have expired")
+
+    def show(self, db, name):
+        db.execute("INSERT INTO visible SELECT id, text FROM staged WHERE part = ?", (name,))
+
+    def discard(self, staged):
+        with transaction(self.folder) as db:
+            for part in staged:
+                db.execute("DELETE FROM staged WHERE part = ?", (part.name,))
+
+
+def throw_away_staged(folder):
+    """Housekeeping; it gives way to whoever writes."""
+    with contextlib.suppress(sqlite3.OperationalError), transaction(folder) as db:
+        db.execute("DELETE FROM staged")
+
+
+class Database(KrishivDataSource):
+    format_name = "planted"
+    writer_type = DatabaseWriter
+
+
+# ---------------------------------------------------------------- correct, on PySpark's classes
+
+
+class TableFormat:
+    """A folder of data files, and a log whose entries name those that count."""
+
+    def __init__(self, folder):
+        self.data, self.log, self.aside = (Path(folder) / n for n in ("data", "log", "aside"))
+
+    def create(self):
+        for folder in (self.data, self.log, self.aside):
+            folder.mkdir()
+
+    def entries(self) -> list:
+        return [self.entry(name) for name in sorted(os.listdir(self.log))]
+
+    def entry(self, name) -> dict:
+        return json.loads((self.log / name).read_text())
+
+    def add(self, number, entry):
+        """A link appears whole, and fails if the number is taken."""
+        file = self.aside / uuid.uuid4().hex
+        file.write_text(json.dumps(entry))
+        os.link(file, self.log / f"{number:06}")
+
+    def remove(self, files):
+        for file in files:
+            (self.data / file).unlink(missing_ok=True)
+
+    def files(self) -> list:
+        return [file for entry in self.entries() for file in entry["files"]]
+
+    def rows(self) -> Iterator[list]:
+        """What a reader sees; a data file that is gone has no rows."""
+        entries = self.entries()
+        first = max((n for n, entry in enumerate(entries) if entry["replaces"]), default=0)
+        for file in (file for entry in entries[first:] for file in entry["files"]):
+            yield from read_rows(self.data / file) if (self.data / file).exists() else []
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    query: str
+    file: str
+
+
+class TableWriter(DataSourceStreamWriter):
+    """Correct: an epoch looks for itself in the log, and takes the number behind what it saw."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    @classmethod
+    def outside(cls, folder):
+        TableFormat(folder).create()
+        return {"oracle": TableFormat(folder).rows, "guarantee": cls.guarantee}
+
+    def __init__(self, options, overwrite):
+        self.options = options
+        self.table = TableFormat(options["path"])
+        self.overwrite = overwrite
+
+    def write(self, iterator):
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        file = self.name(context)
+        write_rows(self.table.data / file, map(list, iterator))
+        return Written(query, file)
+
+    def name(self, context) -> str:
+        del context
+        return uuid.uuid4().hex
+
+    def commit(self, messages, batchId):
+        entry = self.entry_of(messages, batchId)
+        while True:
+            entries = self.table.entries()
+            if any(self.is_same(entry, other) for other in entries):
+                break
+            with contextlib.suppress(FileExistsError):  # somebody was faster: look again
+                self.add(len(entries), entry)
+                break
+
+    def entry_of(self, messages, epoch) -> dict:
+        files = [message.file for message in messages]
+        query = messages[0].query
+        return {"query": query, "epoch": epoch, "files": files, "replaces": self.overwrite}
+
+    def is_same(self, entry, other) -> bool:
+        return all(entry[key] == other[key] for key in ("query", "epoch"))
+
+    def add(self, number, entry):
+        self.table.add(number, entry)
+
+    def abort(self, messages, batchId):
+        del batchId
+        if None in messages:  # otherwise it is the commit that failed, and may have happened
+            self.table.remove(message.file for message in messages if message is not None)
+
+
+class Table(DataSource):
+    stream_writer = TableWriter
+
+    def streamWriter(self, schema, overwrite):
+        del schema
+        return self.stream_writer(self.options, overwrite)
+
+
+def on_pyspark(writer):
+    """As `on_our_base`, for writers that are written on PySpark's own classes."""
+    writer.__qualname__ = f"{writer.__name__}.stream_writer"
+    return type(
+        writer.__name__, (Table,), {"stream_writer": writer, "__module__": writer.__module__}
+    )
+
+
+# ---------------------------------------------------------------- correct, over an epoch log
+
+
+class Piece(BaseModel):
+    name: str
+
+
+class FolderWriter(LoggedWriter[Piece]):
+    """Correct: staged files are renamed, one by one, into the folder that readers list."""
+
+    options_type = Place
+    staged_type = Piece
+
+    @classmethod
+    def outside(cls, folder):
+        for name in ("staged", "visible"):
+            (folder / name).mkdir()
+        seen = folder / "visible"
+        return {
+            "oracle": lambda: [row for file in seen.iterdir() for row in read_rows(file)],
+            "whole_epochs": False,
+            "batch": False,
+        }
+
+    @property
+    def staged(self):
+        return self.options.path / "staged"
+
+    @property
+    def visible(self):
+        return self.options.path / "visible"
+
+    def log(self, query):
+        return open_log(str(self.options.path / "log" / query))
+
+    def stage(self, batches, task):
+        piece = Piece(name=f"{name_of(task.query, task.generation)}-{task.nonce}")
+        return piece if write_rows(self.staged / piece.name, rows_of(batches)) else None
+
+    def finish(self, epoch, staged):
+        for piece in staged:
+            self.show(piece.name)
+        if self.mode is OutputMode.REPLACE:
+            self.remove_older(epoch)
+
+    def show(self, name):
+        with contextlib.suppress(FileNotFoundError):  # it was shown before, maybe even replaced
+            os.rename(self.staged / name, self.visible / name)
+
+    def remove_older(self, epoch):
+        for name in os.listdir(self.visible):
+            if name < name_of(epoch.query, epoch.generation):
+                (self.visible / name).unlink(missing_ok=True)
+
+    def finished(self, epoch):
+        del epoch
+        return False
+
+    def discard(self, staged):
+        for piece in staged:
+            (self.staged / piece.name).unlink(missing_ok=True)
+
+
+def name_of(query, generation) -> str:
+    return f"{query}-{generation:06}"
+
+
+class Folder(KrishivDataSource):
+    format_name = "planted"
+    writer_type = FolderWriter
+
+
+# ---------------------------------------------------------------- correct, at least once
+
+
+class LinesWriter(AtLeastOnceWriter[list]):
+    """Correct: the rows come to the driver, which adds them to a file."""
+
+    options_type = Place
+
+    @classmethod
+    def outside(cls, folder):
+        (folder / "lines").touch()
+        return {"oracle": lambda: read_rows(folder / "lines"), "complete": False}
+
+    def stage(self, batches, task):
+        del task
+        return list(rows_of(batches))
+
+    def publish(self, epoch, staged):
+        del epoch
+        with open(self.options.path / "lines", "a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for part in staged for row in part)
+
+
+class Lines(KrishivDataSource):
+    format_name = "planted"
+    writer_type = LinesWriter

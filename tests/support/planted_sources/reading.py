@@ -1,0 +1,237 @@
+"""Bugs of plans and reads."""
+
+import contextlib
+import os
+from itertools import islice, pairwise
+from pathlib import Path
+
+from pyspark.sql.datasource import InputPartition
+
+from planted_sources.twins import (
+    FolderReader,
+    PlainReader,
+    batches_of,
+    file_of,
+    lines_in,
+    names_in,
+    newest_in,
+    on_our_base,
+    on_pyspark,
+)
+
+
+@on_our_base
+class ReadsPastItsEnd(FolderReader):
+    """An open-ended read: from the first one on."""
+
+    def plan(self, start, end):
+        return [(start.next, end.next)]
+
+    def read(self, partition):
+        return batches_of(self.rows(range(partition[0], newest_in(self.folder))))
+
+
+@on_our_base
+class PlansByNow(FolderReader):
+    def plan(self, start, end):
+        del end
+        return [(number, number + 1) for number in range(start.next, newest_in(self.folder))]
+
+
+@on_our_base
+class EndsInclusive(FolderReader):
+    """Off by one at the border, where there is something."""
+
+    def plan(self, start, end):
+        return [(start.next, end.next)]
+
+    def rows(self, numbers):
+        more = range(numbers.start, numbers.stop + 1)
+        return super().rows(n for n in more if file_of(self.folder, n).exists())
+
+
+@on_our_base
+class BeginsBehindTheFirst(FolderReader):
+    """The position of the last row that was read, taken for that of the next one."""
+
+    def plan(self, start, end):
+        return [(start.next + 1, end.next)]
+
+
+@on_our_base
+class PartsOverlap(FolderReader):
+    """Two tasks share the file at their border."""
+
+    def plan(self, start, end):
+        middle = (start.next + end.next) // 2
+        return [(start.next, middle + 1), (middle, end.next)]
+
+
+@on_our_base
+class ConsumesWhileReading(FolderReader):
+    """What was read is marked by another name, and passed over from then on."""
+
+    def rows(self, numbers):
+        for number in numbers:
+            file = file_of(self.folder, number)
+            if file.exists():
+                yield from super().rows([number])
+                file.rename(file.with_name(f".{number}.done"))
+
+
+@on_our_base
+class TakesAnErrorForTheEnd(FolderReader):
+    def lines(self, number):
+        with contextlib.suppress(OSError):
+            yield from super().lines(number)
+
+
+@on_our_base
+class TakesABreakForTheEnd(FolderReader):
+    """A file that could be opened, but breaks off on the way."""
+
+    def lines(self, number):
+        lines = super().lines(number)
+        yield next(lines)
+        with contextlib.suppress(OSError):
+            yield from lines
+
+
+@on_our_base
+class TakesAnErrorForAnEmptyFolder(FolderReader):
+    def plan(self, start, end):
+        names = set()
+        with contextlib.suppress(OSError):
+            names = set(names_in(self.folder))
+        return [(n, n + 1) for n in range(start.next, end.next) if f"{n}.jsonl" in names]
+
+
+@on_our_base
+class TakesAnErrorForAMissingFile(FolderReader):
+    """`os.path.exists` says no, too, when the file system does not answer."""
+
+    def plan(self, start, end):
+        numbers = range(start.next, end.next)
+        return [(n, n + 1) for n in numbers if os.path.exists(file_of(self.folder, n))]
+
+
+@on_our_base
+class LeavesALock(FolderReader):
+    """Who dies while reading leaves its lock behind."""
+
+    def rows(self, numbers):
+        lock = Path(self.folder) / f".lock-{numbers.start}"
+        lock.open("x").close()
+        yield from super().rows(numbers)
+        lock.unlink()
+
+
+@on_our_base
+class ReadsHiddenFiles(FolderReader):
+    """What is still being written counts as the next file."""
+
+    def newest(self):
+        return len(os.listdir(self.folder))
+
+    def lines(self, number):
+        file = file_of(self.folder, number)
+        return lines_in(file if file.exists() else file.with_name(".next"))
+
+
+@on_pyspark
+class GoesByTime(PlainReader):
+    """New is what has a later time than the newest that was read."""
+
+    def latestOffset(self):
+        times = [os.stat(Path(self.folder) / name).st_mtime_ns for name in names_in(self.folder)]
+        return {"next": max(times, default=0)}
+
+    def partitions(self, start, end):
+        files = sorted(Path(self.folder) / name for name in names_in(self.folder))
+        return [
+            InputPartition(int(file.stem))
+            for file in files
+            if start["next"] < os.stat(file).st_mtime_ns <= end["next"]
+        ]
+
+
+@on_pyspark
+class ListsTwice(PlainReader):
+    """Two patterns, and a file that fits both."""
+
+    def partitions(self, start, end):
+        numbers = range(start["next"], end["next"])
+        folder = Path(self.folder)
+        files = [file for kind in ("*.jsonl", "*.json*") for file in folder.glob(kind)]
+        return [InputPartition(int(file.stem)) for file in files if int(file.stem) in numbers]
+
+
+@on_our_base
+class ComparesAsText(FolderReader):
+    """The ninth file is behind the tenth."""
+
+    def newest(self):
+        return int(max(map(str, range(super().newest() + 1))))
+
+
+@on_our_base
+class StripsTexts(FolderReader):
+    def rows(self, numbers):
+        return ({**row, "text": row["text"].strip()} for row in super().rows(numbers))
+
+
+@on_our_base
+class NumbersAsFloats(FolderReader):
+    """As JSON libraries do that know one kind of number."""
+
+    def rows(self, numbers):
+        return ({**row, "id": int(float(row["id"]))} for row in super().rows(numbers))
+
+
+@on_our_base
+class SplitsAtAnyLineEnd(FolderReader):
+    """`str.splitlines` knows more ends of a line than JSON lines have."""
+
+    def lines(self, number):
+        return iter(file_of(self.folder, number).read_text(encoding="utf-8").splitlines())
+
+
+@on_our_base
+class HoldsItAll(FolderReader):
+    def rows(self, numbers):
+        return iter(list(super().rows(numbers)))
+
+
+@on_our_base
+class HoldsItAllInManyTasks(FolderReader):
+    """Each task holds all that it reads; there are eight of them."""
+
+    def plan(self, start, end):
+        marks = [start.next + (end.next - start.next) * i // 8 for i in range(9)]
+        return [(a, b) for a, b in pairwise(marks) if a < b]
+
+    def rows(self, numbers):
+        return iter(list(super().rows(numbers)))
+
+
+@on_our_base
+class ReadsOnePage(FolderReader):
+    """Asks for a thousand rows, and never for the next thousand."""
+
+    def rows(self, numbers):
+        return islice(super().rows(numbers), 1000)
+
+
+@on_our_base
+class BatchMissesTheLast(FolderReader):
+    def newest(self):
+        return super().newest() - (0 if self.streaming else 1)
+
+
+@on_our_base
+class CannotPlanNothing(FolderReader):
+    """A batch read of nothing is planned too."""
+
+    def plan(self, start, end):
+        first, *others = super().plan(start, end)
+        return [first, *others]
