@@ -50,6 +50,7 @@ FOUND = [
     # what is remembered, and where
     ("KeepsFilesOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
     ("KeepsItsRunOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
+    ("LeavesALock", "death_at_any_call", Rule.GOES_ON),
     ("RemembersItsFirstLook", "abort_after_a_failed_commit_touches_nothing", Rule.GOES_ON),
     # abort and discard
     ("DeletesOnAbort", "abort_after_a_failed_commit_touches_nothing", Rule.NO_ROW_LOST),
