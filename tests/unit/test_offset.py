@@ -122,7 +122,11 @@ def test_canonical_json_refuses_what_has_no_unique_text(value):
         canonical_json(value)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, b"x", object(), {"a": b"x"}], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, b"x", object(), {"a": b"x"}],
+    ids=["set", "bytes", "object", "bytes in a dict"],
+)
 def test_canonical_json_refuses_what_is_no_json(value):
     with pytest.raises(TypeError):
         canonical_json(value)

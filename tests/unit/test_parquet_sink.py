@@ -168,6 +168,7 @@ def test_a_crash_at_any_call_to_the_file_system_is_survived(tmp_path, mode, afte
     assert step > 20
 
 
+@pytest.mark.soak  # the kit tries some of these pairs, each time
 def test_the_driver_may_die_again_while_it_recovers(tmp_path):
     for first, second in itertools.product(range(0, 60, 3), range(0, 30, 3)):
         table = tmp_path / f"table-{first}-{second}"

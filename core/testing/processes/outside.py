@@ -15,7 +15,6 @@ import os
 import signal
 import socket  # noqa: F401  here, so that a process that is forked need not import it
 import sqlite3
-import sqlite3.dbapi2
 import ssl  # noqa: F401  likewise
 import sys
 import threading
@@ -23,12 +22,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from krishiv_spark.testing.steps import Fault, Sleep, Trap
 
-__all__ = ["FILES", "OUTSIDE", "SOCKETS", "SQLITE", "Call", "Outside", "Seam", "die"]
+__all__ = [
+    "FILES",
+    "OUTSIDE",
+    "SOCKETS",
+    "SQLITE",
+    "Call",
+    "Importers",
+    "Outside",
+    "Seam",
+    "die",
+]
 
 Outside = Mapping[str, Callable[[str], Exception]]
 """What counts as a call: ``"module:attribute.path"`` to the error that it reports."""
@@ -106,7 +114,6 @@ class Seam:
         self._trap: Trap | None = None
         self._counting = False
         self._inside = threading.local()
-        self._wrapped: dict[int, tuple[object, Callable[..., Any]]] = {}
 
     def arm(self, trap: Trap | None) -> None:
         """Count from 0 again, with this trap ahead."""
@@ -125,24 +132,19 @@ class Seam:
 
     def watch(self, outside: Outside) -> None:
         """Put a counter around every function named. For the rest of this process' life."""
+        importers = Importers.of(outside).found
         for name, error in outside.items():
             owner, attribute = _found(name)
+            function = getattr(owner, attribute, None)
+            if function is None:
+                continue
             if name == "sqlite3:connect":
-                self._watch_sqlite(error)
-            elif (function := getattr(owner, attribute, None)) is not None:
-                wrapped = self._counted(f"{name.partition(':')[2]}", function, error)
-                self._wrapped[id(function)] = function, wrapped
-                setattr(owner, attribute, wrapped)
-                _set_in_old_pathlib(attribute, wrapped)
-        for name, module in [*sys.modules.items()]:
-            if name.partition(".")[0] not in sys.stdlib_module_names:
-                self._reach(vars(module) if isinstance(module, ModuleType) else {})
-
-    def _reach(self, names: dict[str, Any]) -> None:
-        """Who has imported such a function by its name gets the counter too."""
-        for name, value in [*names.items()]:
-            if id(value) in self._wrapped:
-                names[name] = self._wrapped[id(value)][1]
+                function = self._watched_sqlite(error)
+            counter = self._counted(_shown(name), function, error)
+            setattr(owner, attribute, counter)
+            _set_in_old_pathlib(attribute, counter)
+            for names, theirs in importers[name]:
+                names[theirs] = counter
 
     def _counted(
         self, name: str, function: Callable[..., Any], error: Callable[[str], Exception]
@@ -183,7 +185,7 @@ class Seam:
         self._last_words(f" {where}")
         die()
 
-    def _watch_sqlite(self, error: Callable[[str], Exception]) -> None:
+    def _watched_sqlite(self, error: Callable[[str], Exception]) -> Callable[..., Any]:
         class WatchedCursor(sqlite3.Cursor):
             pass
 
@@ -199,11 +201,43 @@ class Seam:
             for name in names:
                 original = getattr(watched.__base__, name)
                 setattr(watched, name, self._counted(f"sqlite3 {name}", original, error))
-        original = sqlite3.connect
-        connect = partial(_connect, original, Watched)
-        sqlite3.connect = self._counted("sqlite3 connect", connect, error)
-        sqlite3.dbapi2.connect = sqlite3.connect
-        self._wrapped[id(original)] = original, sqlite3.connect
+        return partial(_connect, sqlite3.connect, Watched)
+
+
+class Importers:
+    """Who has imported a function of the outside by its name, and so would not see a counter.
+
+    Looked up before a process is forked: to look at every module in it would cost more than the
+    fork.
+    """
+
+    _known: ClassVar[dict[tuple[str, ...], Importers]] = {}
+
+    def __init__(self, outside: Outside) -> None:
+        self.found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in outside}
+        self._seen: set[str] = set()
+
+    @classmethod
+    def of(cls, outside: Outside) -> Importers:
+        """Those among the modules of this process."""
+        known = cls._known.setdefault(tuple(outside), cls(outside))
+        known.look()
+        return known
+
+    def look(self) -> None:
+        """Look at the modules that are new since the last time."""
+        new = sys.modules.keys() - self._seen
+        self._seen |= new
+        functions = {id(_function(name)): name for name in self.found}
+        for module in new:
+            family = module.partition(".")[0]
+            if module == "sqlite3.dbapi2" or family not in sys.stdlib_module_names:
+                self._look_at(getattr(sys.modules[module], "__dict__", {}), functions)
+
+    def _look_at(self, names: dict[str, Any], functions: Mapping[int, str]) -> None:
+        for theirs, value in [*names.items()]:
+            if value is not None and id(value) in functions:
+                self.found[functions[id(value)]].append((names, theirs))
 
 
 def _connect(
@@ -226,6 +260,15 @@ def _found(name: str) -> tuple[Any, str]:
     for step in owners:
         owner = getattr(owner, step)
     return owner, attribute
+
+
+def _function(name: str) -> Any:
+    owner, attribute = _found(name)
+    return getattr(owner, attribute, None)
+
+
+def _shown(name: str) -> str:
+    return name.replace(":", " ") if name in SQLITE else name.partition(":")[2]
 
 
 def _set_in_old_pathlib(attribute: str, function: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from krishiv_spark.testing.processes.outside import Call, Outside, Seam
+from krishiv_spark.testing.processes.outside import Call, Importers, Outside, Seam
 from krishiv_spark.testing.processes.pickling import pickled, unpickled
 from krishiv_spark.testing.steps import Trap
 
@@ -59,6 +59,7 @@ class Process:
     """
 
     def __init__(self, outside: Outside) -> None:
+        Importers.of(outside)
         context = multiprocessing.get_context("fork")
         self._connection, theirs = context.Pipe()
         _ours.add(self._connection)

@@ -27,7 +27,7 @@ from krishiv_spark.testing.steps import (
 from krishiv_spark.testing.subjects import SinkUnderTest
 from krishiv_spark.testing.suites import traps
 from krishiv_spark.testing.suites.base import ConnectorSuite
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer
+from krishiv_spark.testing.suites.playing import BEGIN, COMMIT, GOOD_EPOCH, STAGED, SinkPlayer
 from krishiv_spark.testing.suites.random_steps import play_at_random
 
 __all__ = ["SinkConformance"]
@@ -64,7 +64,7 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
 
     def test_staged_rows_are_invisible(self, play: SinkPlayer) -> None:
         """Readers see nothing of an epoch before it is committed."""
-        play(Begin(), Stage(0), Stage(1), Crash(), Begin(), Stage(0), Stop())
+        play(*STAGED, Crash(), Begin(), Stage(0), Stop())
 
     def test_equal_rows_are_all_kept(self, play: SinkPlayer) -> None:
         """Rows may be equal, within an epoch and across epochs: that makes none of them a copy."""
@@ -84,16 +84,14 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="complete")
         play.well(*GOOD_EPOCH, Begin(rows=0, tasks=1), Stage(), Commit(), writing="complete")
         lost = Commit(Fault(happened=True))
-        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), lost, *GOOD_EPOCH, writing="complete")
+        play(*GOOD_EPOCH, *STAGED, lost, *GOOD_EPOCH, writing="complete")
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1, "fails"), Abort(), writing="complete")
         late = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit())
-        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), *late, writing="complete")
-        play.at_every_call(GOOD_EPOCH, traps.late_deaths, before=GOOD_EPOCH, writing="complete")
+        play(*GOOD_EPOCH, *STAGED, *late, writing="complete")
+        staged = (*GOOD_EPOCH, *STAGED)
+        play.at_every_call(COMMIT, traps.late_deaths, before=staged, writing="complete")
         woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume())
-        staged = (*GOOD_EPOCH, *GOOD_EPOCH[:-1])
-        play.at_every_call(
-            GOOD_EPOCH[-1:], traps.sleeps, lambda _: woken, before=staged, writing="complete"
-        )
+        play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=staged, writing="complete")
 
     # --- tasks go wrong
 
@@ -127,20 +125,20 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
 
     def test_abort_after_a_failed_commit_touches_nothing(self, play: SinkPlayer) -> None:
         """A commit that failed may have happened. Spark aborts with every message: keep all."""
-        play(Begin(), Stage(0), Stage(1), Commit(Fault(happened=True)))
-        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), Commit(Fault(happened=True)))
+        play(*STAGED, Commit(Fault(happened=True)))
+        play(*GOOD_EPOCH, *STAGED, Commit(Fault(happened=True)))
 
     def test_a_replayed_epoch_adds_nothing(self, play: SinkPlayer) -> None:
         """After a crash Spark repeats its last epoch: the same rows in other tasks."""
         died = Commit(Fault(happened=True, reported=False))
-        play(Begin(), Stage(0), Stage(1), died)
-        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1), died, Begin(tasks=1), Stage(), Commit())
-        play(*GOOD_EPOCH * 10, Begin(), Stage(0), Stage(1), died)  # epoch 10 is behind epoch 9
+        play(*STAGED, died)
+        play(*GOOD_EPOCH, *STAGED, died, Begin(tasks=1), Stage(), Commit())
+        play(*GOOD_EPOCH * 10, *STAGED, died)  # epoch 10 is behind epoch 9
 
     def test_an_unknown_outcome_is_looked_up(self, play: SinkPlayer) -> None:
         """Any call to the outside may report an error although it happened, or because not."""
         play.at_every_call(GOOD_EPOCH, traps.errors, lambda _: GOOD_EPOCH)
-        lost = (*GOOD_EPOCH[:-1], Commit(Fault(happened=True)))
+        lost = (*STAGED, Commit(Fault(happened=True)))
         play.at_every_call(GOOD_EPOCH, traps.errors, before=lost)  # a replay
 
     def test_death_at_any_call(self, play: SinkPlayer) -> None:
@@ -157,10 +155,9 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
 
     def test_a_stale_driver_cannot_publish(self, play: SinkPlayer) -> None:
         """A driver that was believed dead wakes up, anywhere, after another has gone on."""
-        staged = (Begin(), Stage(0), Stage(1))
-        play(*staged, TakeOver(), *GOOD_EPOCH, Switch(), Commit())
-        play(*staged, TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit(), *GOOD_EPOCH)
-        play(*staged, TakeOver(), *staged, Switch(), Commit(), Switch(), Commit(), *GOOD_EPOCH)
+        play(*STAGED, TakeOver(), *GOOD_EPOCH, Switch(), Commit())
+        play(*STAGED, TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit(), *GOOD_EPOCH)
+        play(*STAGED, TakeOver(), *STAGED, Switch(), Commit(), Switch(), Commit(), *GOOD_EPOCH)
         play(Begin(), TakeOver(), *GOOD_EPOCH, Switch(), Stage(0), Stage(1), Commit())
         woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume(), Stage(0), Stage(1))
         play.at_every_call(GOOD_EPOCH, traps.sleeps, lambda _: (*woken, Commit(), Begin()))
@@ -171,14 +168,9 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         """What the external system threw away is missed: no mark without its rows."""
         if declared.expire is None:
             pytest.skip("declared: nothing expires what is staged")
-        play(Begin(), Stage(0), Stage(1), Expire(), Commit(), *GOOD_EPOCH)
+        play(*STAGED, Expire(), Commit(), *GOOD_EPOCH)
         play(Begin(), Stage(0), Expire(), Stage(1), Commit())
-        play.at_every_call(
-            GOOD_EPOCH[-1:],
-            traps.sleeps,
-            lambda _: (Expire(), Resume()),
-            before=GOOD_EPOCH[:-1],
-        )
+        play.at_every_call(COMMIT, traps.sleeps, lambda _: (Expire(), Resume()), before=STAGED)
 
     # --- more than one writer
 
@@ -191,7 +183,7 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         play.well(*GOOD_EPOCH, OtherQuery(), *GOOD_EPOCH, OtherQuery(), *GOOD_EPOCH)
         play(Begin(), Stage(0), OtherQuery(), *GOOD_EPOCH, OtherQuery(), Stage(1), Commit())
         between = (OtherQuery(), *GOOD_EPOCH, OtherQuery(), Resume())
-        play.at_every_call(GOOD_EPOCH[-1:], traps.sleeps, lambda _: between, before=GOOD_EPOCH[:-1])
+        play.at_every_call(COMMIT, traps.sleeps, lambda _: between, before=STAGED)
 
     def test_batch_jobs(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """``df.write`` adds all rows or none, whatever dies, and "overwrite" replaces all."""
@@ -199,18 +191,19 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
             pytest.skip("declared: no batch writes")
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch append")
         play(Begin(), Stage(0), Stage(1, "fails"), Abort(), *GOOD_EPOCH, writing="batch append")
-        play.at_every_call(GOOD_EPOCH, traps.errors_and_deaths, writing="batch append")
+        play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
+        play.at_every_call(COMMIT, traps.errors_and_deaths, before=STAGED, writing="batch append")
+        staged = (*GOOD_EPOCH, *STAGED)
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch overwrite")
-        play.at_every_call(
-            GOOD_EPOCH, traps.late_deaths, before=GOOD_EPOCH, writing="batch overwrite"
-        )
+        play.at_every_call(BEGIN, traps.late_deaths, before=GOOD_EPOCH, writing="batch overwrite")
+        play.at_every_call(COMMIT, traps.late_deaths, before=staged, writing="batch overwrite")
 
     def test_discard_may_be_repeated(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """`discard` is called any number of times, also for what is gone already."""
         if not issubclass(getattr(declared.source, "writer_type", None) or object, Writer):
             pytest.skip(f"{declared.source.__name__} has no verb discard")
         with play.driver() as driver:
-            driver.expect_well(Begin(), Stage(0), Stage(1))
+            driver.expect_well(*STAGED)
             driver.discard_again(2)
             driver.run([Crash()])
             driver.settle()
