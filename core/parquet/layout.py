@@ -62,12 +62,21 @@ def is_before(name: str, generation: int) -> bool:
 
 
 def visible_files(table: Path) -> Iterator[Path]:
-    """Every Parquet file that an ordinary reader of the folder sees, in no order."""
-    for folder, subfolders, names in os.walk(table):
+    """Every Parquet file that an ordinary reader of the folder sees, in no order.
+
+    Raises:
+        OSError: If a folder cannot be listed; one that is gone has no files.
+    """
+    for folder, subfolders, names in os.walk(table, onerror=_refuse_unless_gone):
         subfolders[:] = [name for name in subfolders if not _hidden(name)]
         for name in names:
             if name.endswith(".parquet") and not _hidden(name):
                 yield Path(folder, name)
+
+
+def _refuse_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # without this, os.walk passes over any error
+        raise error
 
 
 def _hidden(name: str) -> bool:

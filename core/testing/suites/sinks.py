@@ -89,7 +89,7 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         late = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit())
         play(*GOOD_EPOCH, *STAGED, *late, writing="complete")
         staged = (*GOOD_EPOCH, *STAGED)
-        play.at_every_call(COMMIT, traps.late_deaths, before=staged, writing="complete")
+        play.at_every_call(COMMIT, traps.errors_and_deaths, before=staged, writing="complete")
         woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume())
         play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=staged, writing="complete")
 
@@ -196,7 +196,9 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         staged = (*GOOD_EPOCH, *STAGED)
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch overwrite")
         play.at_every_call(BEGIN, traps.late_deaths, before=GOOD_EPOCH, writing="batch overwrite")
-        play.at_every_call(COMMIT, traps.late_deaths, before=staged, writing="batch overwrite")
+        play.at_every_call(
+            COMMIT, traps.errors_and_deaths, before=staged, writing="batch overwrite"
+        )
 
     def test_discard_may_be_repeated(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """`discard` is called any number of times, also for what is gone already."""
