@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 
 import click
@@ -60,3 +62,24 @@ def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
         if not dry_run:
             remove(orphan)
     click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+
+
+@main.group()
+def dev() -> None:
+    """Real systems on loopback, for development and tests."""
+
+
+@dev.command("kafka")
+@click.option("--brokers", default=1, show_default=True, help="How many.")
+def dev_kafka(brokers: int) -> None:
+    """Run Apache Kafka until Ctrl-C.
+
+    It is KRISHIV_TEST_KAFKA if that is set, or a container, or a process with Kafka's own jars.
+    """
+    from krishiv_spark.kafka.dev import open_cluster
+
+    with open_cluster(brokers) as cluster:
+        click.echo(f"kafka.bootstrap.servers = {cluster.bootstrap}")
+        click.echo(f"{cluster.origin}; Ctrl-C ends it", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()

@@ -1,0 +1,1 @@
+"""Apache Kafka: what its source and sink share, and real brokers for development."""

@@ -1,0 +1,155 @@
+"""One broker from Kafka's jars: a process that is started, killed, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.kafka.dev.jars import java, kafka_jars
+
+__all__ = ["Broker", "Ports", "format_storage"]
+
+_KEEPER = """
+exec 3<&0
+"$@" >"$LOG" 2>&1 3<&- & broker=$!
+echo $broker
+{ cat <&3 >/dev/null; kill -9 $broker; } & watcher=$!
+wait $broker
+kill $watcher
+"""
+"""Ends with the broker, and the broker ends when the input ends: also if its reader is killed."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a broker listens on loopback.
+
+    Attributes:
+        clients: For clients and other brokers.
+        controllers: For the quorum of controllers.
+    """
+
+    clients: int
+    controllers: int
+
+
+class Broker:
+    """A broker that is a controller too (KRaft, ``process.roles=broker,controller``).
+
+    Attributes:
+        number: Its node id, from 1.
+        pid: Of the process that was started last.
+
+    Args:
+        number: Its node id, from 1.
+        ports: Where each broker of the cluster listens, by order of the node id.
+        folder: Its own folder, for data, properties and log.
+        settings: More server properties; they go before the ones made here.
+    """
+
+    def __init__(
+        self, number: int, ports: Sequence[Ports], folder: Path, settings: Mapping[str, str]
+    ) -> None:
+        self.number = number
+        self.folder = folder
+        self.properties = folder / "server.properties"
+        folder.mkdir(parents=True)
+        known = {**_properties(number, ports, folder), **settings}
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
+        self.pid = 0
+        self._keeper: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it; it is ready some seconds later."""
+        self._keeper = subprocess.Popen(  # noqa: S603  Java, with Kafka's jars
+            ["/bin/sh", "-c", _KEEPER, "keeper", *_kafka("kafka.Kafka", str(self.properties))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what the shell says of the process that it killed
+            text=True,
+            env={**os.environ, "LOG": str(self.folder / "server.log")},
+            start_new_session=True,
+        )
+        self.pid = int(self._keeper.stdout.readline()) if self._keeper.stdout else 0
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.close()
+
+    def pause(self) -> None:
+        """Stop it in its tracks, until `resume` (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def close(self) -> None:
+        """End it, if it runs."""
+        if self._keeper is not None:
+            self._keeper.communicate()
+            self._keeper = None
+
+    def said(self) -> str:
+        """The end of its log."""
+        log = self.folder / "server.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return "\n".join(lines[-20:])
+
+
+def format_storage(brokers: Sequence[Broker], cluster: str) -> None:
+    """Make new storage of one cluster (``kafka-storage.sh format``).
+
+    Raises:
+        KrishivError: If the properties are refused, with what is wrong.
+    """
+    for broker in brokers:
+        given = ("format", "-t", cluster, "-c", str(broker.properties))
+        run = subprocess.run(  # noqa: S603  Java, with Kafka's jars
+            _kafka("kafka.tools.StorageTool", *given), capture_output=True, text=True, check=False
+        )
+        if run.returncode:
+            said = "\n".join((run.stdout + run.stderr).splitlines()[:20])
+            raise KrishivError(f"Kafka refuses {broker.properties}:\n{said}")
+
+
+def _kafka(main: str, *args: str) -> list[str]:
+    heap = ("-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return [java(), *heap, "-cp", f"{kafka_jars()}/*", main, *args]
+
+
+def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, str]:
+    own, copies = ports[number - 1], str(min(3, len(ports)))
+    voters = (f"{i}@127.0.0.1:{other.controllers}" for i, other in enumerate(ports, 1))
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(number),
+        "controller.quorum.voters": ",".join(voters),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"CLIENT://127.0.0.1:{own.clients},CONTROLLER://127.0.0.1:{own.controllers}",
+        "advertised.listeners": f"CLIENT://127.0.0.1:{own.clients}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        "log.dirs": str(folder / "data"),
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": str((len(ports) + 1) // 2),
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": "3000",  # after kill -9 it may come back that soon
+        "broker.heartbeat.interval.ms": "500",
+    }

@@ -1,0 +1,163 @@
+"""A cluster from wherever one can be had."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.kafka.dev.brokers import Broker, Ports, format_storage
+
+__all__ = ["Cluster", "open_cluster"]
+
+_READY_SECONDS = 60
+_LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 2000, "request_timeout_ms": 2000}
+_VARIABLE = "KRISHIV_TEST_KAFKA"
+
+
+class _NotReadyError(Exception):
+    def __init__(self, text: str, *, may_come: bool = True) -> None:
+        super().__init__(text)
+        self.may_come = may_come
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Brokers that answer.
+
+    Attributes:
+        bootstrap: For ``bootstrap.servers``.
+        origin: Where they come from, for people.
+        brokers: The processes, if they are ours: they can be killed.
+    """
+
+    bootstrap: str
+    origin: str
+    brokers: Sequence[Broker] = ()
+
+    def wait(self) -> None:
+        """Wait until all brokers answer with the whole cluster's metadata.
+
+        Raises:
+            KrishivError: If they do not in time, with the end of their logs.
+        """
+        try:
+            self._wait()
+        except _NotReadyError as error:
+            said = "\n".join(broker.said() for broker in self.brokers)
+            raise KrishivError(f"{self.origin} is not ready: {error}\n{said}") from error
+
+    @retry(
+        retry=retry_if_exception(lambda e: isinstance(e, _NotReadyError) and e.may_come),
+        stop=stop_after_delay(_READY_SECONDS),
+        wait=wait_fixed(0.2),
+        reraise=True,
+    )
+    def _wait(self) -> None:
+        if any(not broker.is_alive() for broker in self.brokers):
+            raise _NotReadyError("a broker has ended", may_come=False)
+        _metadata(self.bootstrap, max(len(self.brokers), 1))
+
+
+@contextmanager
+def open_cluster(
+    brokers: int = 1,
+    *,
+    settings: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    ours: bool = False,
+) -> Iterator[Cluster]:
+    """Bring up a cluster on loopback, and end it.
+
+    Args:
+        brokers: How many.
+        settings: Server properties, for brokers of ours.
+        folder: A new folder in which brokers of ours keep their data; None for one that goes with
+            them.
+        ours: Whether they must be processes of ours, which can be killed.
+
+    Raises:
+        KrishivError: If no broker can be had, with the reason.
+    """
+    with ExitStack() as stack:
+        cluster = None if ours or brokers > 1 or settings or folder else _given(stack)
+        if cluster is None:
+            home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
+            cluster = stack.enter_context(_from_jars(brokers, settings or {}, home))
+        cluster.wait()
+        yield cluster
+
+
+def _given(stack: ExitStack) -> Cluster | None:
+    address = os.environ.get(_VARIABLE)
+    if address:
+        return Cluster(address, f"{_VARIABLE}={address}")
+    return stack.enter_context(_contained()) if _has_engine() else None
+
+
+def _has_engine() -> bool:
+    try:
+        import docker
+        import docker.errors
+    except ImportError:  # it comes with the extra "testing"
+        return False
+    try:
+        docker.from_env(timeout=2).ping()
+    except docker.errors.DockerException:
+        return False
+    return True
+
+
+@contextmanager
+def _contained() -> Iterator[Cluster]:
+    from testcontainers.kafka import KafkaContainer
+
+    with KafkaContainer("confluentinc/cp-kafka:8.1.0").with_kraft() as container:  # Kafka 4.1
+        yield Cluster(container.get_bootstrap_server(), "a container")
+
+
+@contextmanager
+def _from_jars(count: int, settings: Mapping[str, str], home: Path) -> Iterator[Cluster]:
+    ports = [Ports(*_free_ports(2)) for _ in range(count)]
+    made = [Broker(i, ports, home / str(i), settings) for i in range(1, count + 1)]
+    format_storage(made, urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+    bootstrap = ",".join(f"127.0.0.1:{own.clients}" for own in ports)
+    with ExitStack() as stack:
+        for broker in made:
+            stack.callback(broker.close)
+            broker.start()
+        yield Cluster(bootstrap, f"Kafka from its jars in {home}", made)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _metadata(bootstrap: str, brokers: int) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    try:
+        client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **_LIMITS)
+        try:
+            found = len(client.describe_cluster()["brokers"])
+        finally:
+            client.close()
+    except (KafkaError, OSError) as error:
+        raise _NotReadyError(f"{type(error).__name__}: {error}") from error
+    if found < brokers:
+        raise _NotReadyError(f"{found} of {brokers} brokers have joined")
