@@ -1,0 +1,166 @@
+"""What tasks of the Kafka sink write reaches real brokers once, whatever happens to those."""
+
+import threading
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaAdminClient
+from kafka_topics import LIMITS, Onlooker, make_topic
+
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import KafkaFailedError, open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.writing import attempts
+from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.sinks.base import Task
+
+ROWS = 200_000
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "num.partitions": "6",
+}
+
+
+class Bench:
+    """Stages rows as a task does, and commits them as the driver does."""
+
+    def __init__(self, cluster) -> None:
+        self.cluster = cluster
+        self._epochs = 0
+
+    def options(self, topic: str, **more: str) -> KafkaSinkOptions:
+        given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": topic, **more}
+        return KafkaSinkOptions.parse(given, "krishiv-kafka")
+
+    def stage(self, topic: str, batches, **more: str) -> attempts.StagedTransaction:
+        self._epochs += 1
+        task = Task("query", self._epochs, 0, self._epochs, generation=self._epochs)
+        return attempts.stage(batches, task, self.options(topic, **more))
+
+    def commit(self, staged: attempts.StagedTransaction) -> None:
+        assert not transactions.end(self.client, [staged.transaction], commit=True)
+
+    @property
+    def client(self):
+        return open_client(Connection.of({"bootstrap.servers": self.cluster.bootstrap}))
+
+    def assert_exact(self, topic: str, rows: int = ROWS) -> None:
+        onlooker = Onlooker(self.cluster.bootstrap)
+        found = Counter(int(record.value) for record in onlooker.records(topic))
+        onlooker.close()
+        assert found == Counter(range(rows))
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with open_cluster(ours=True, settings={"auto.create.topics.enable": "false"}) as cluster:
+        yield Bench(cluster)
+
+
+@pytest.fixture
+def topic(bench, request) -> str:
+    name = f"t-{abs(hash(request.node.name))}"
+    make_topic(bench.cluster.bootstrap, name, partitions=4)
+    return name
+
+
+def rows(total: int = ROWS, size: int = 5_000, half_way=lambda: None):
+    """Batches of numbered rows; something happens when half of them were handed out."""
+    for first in range(0, total, size):
+        if first == total // 2:
+            half_way()
+        values = [b"%0100d" % number for number in range(first, min(first + size, total))]
+        yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def test_more_rows_than_may_be_unacknowledged(bench, topic):
+    bench.commit(bench.stage(topic, rows()))
+    bench.assert_exact(topic)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_codecs(bench, topic, codec):
+    bench.commit(bench.stage(topic, rows(10_000), **{"kafka.compression.type": codec}))
+    bench.assert_exact(topic, 10_000)
+
+
+def test_a_broker_that_dies_and_comes_back(bench, topic):
+    def restart():
+        bench.cluster.brokers[0].kill()
+        threading.Timer(1.0, bench.cluster.brokers[0].start).start()
+
+    staged = bench.stage(topic, rows(half_way=restart))
+    bench.cluster.wait()
+    bench.commit(staged)
+    bench.assert_exact(topic)
+
+
+def test_a_broker_that_does_not_answer_for_a_while(bench, topic):
+    def pause():
+        bench.cluster.brokers[0].pause()
+        threading.Timer(3.0, bench.cluster.brokers[0].resume).start()
+
+    impatient = {"kafka.request.timeout.ms": "1000"}
+    bench.commit(bench.stage(topic, rows(half_way=pause), **impatient))
+    bench.assert_exact(topic)
+
+
+def test_a_leader_that_dies_for_good():
+    with open_cluster(3, settings=REPLICATED) as cluster:
+        bench = Bench(cluster)
+        bench.client.topics(["t"], create=True)
+        staged = bench.stage("t", rows(half_way=cluster.brokers[1].kill))
+        bench.commit(staged)
+        bench.assert_exact("t")
+
+
+def test_the_rules_of_older_brokers(bench, topic):
+    """TV1: partitions are added to a transaction one by one."""
+    admin = KafkaAdminClient(bootstrap_servers=bench.cluster.bootstrap, **LIMITS)
+    admin.update_features({"transaction.version": ("safe_downgrade", 1)})
+    admin.close()
+    transactions.rules.cache_clear()
+    staged = bench.stage(topic, rows(20_000))
+    assert staged.transaction.rules == 1
+    bench.commit(staged)
+    bench.commit(staged)  # repeating it changes nothing
+    bench.assert_exact(topic, 20_000)
+
+
+def stage_one(bench, topic, **columns):
+    arrays = {name: pa.array([value]) for name, value in columns.items()}
+    return bench.stage(topic, [pa.record_batch(arrays)])
+
+
+def test_a_record_that_is_too_large(bench, topic):
+    with pytest.raises(KafkaFailedError, match=r"max\.message\.bytes"):
+        stage_one(bench, topic, value=b"x" * 2_000_000)
+
+
+def test_a_partition_that_does_not_exist(bench, topic):
+    with pytest.raises(SchemaError, match="partition 4, but the topic has the partitions 0 to 3"):
+        stage_one(bench, topic, value=b"x", partition=4)
+
+
+def test_a_topic_that_does_not_exist(bench):
+    with pytest.raises(KafkaFailedError, match=r"'nowhere'.*create it"):
+        stage_one(bench, "nowhere", value=b"x")
+
+
+def test_a_time_out_that_brokers_do_not_allow(bench, topic):
+    with pytest.raises(KafkaFailedError, match=r"transaction\.max\.timeout\.ms"):
+        bench.stage(topic, rows(1), **{"kafka.transaction.timeout.ms": "1000000"})
+
+
+def test_an_attempt_that_was_fenced_cannot_go_on(bench, topic):
+    def fence():
+        name = max(transactions.unfinished(bench.client, "krishiv.query."))
+        transactions.begin(bench.client, name, 60_000)
+
+    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+        bench.stage(topic, rows(half_way=fence))
+    assert not transactions.unfinished(bench.client, "krishiv.query.")

@@ -1,0 +1,81 @@
+"""The Kafka source through TLS and SASL, with what an ACL allows."""
+
+import pickle
+import uuid
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka_topics import make_topic
+
+from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.dev import ACLS, open_cluster
+from krishiv_spark.sources.base import UNLIMITED
+from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+
+ROWS = 50_000
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with open_cluster(secure=True, settings=ACLS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(guarded):
+    name = f"t-{uuid.uuid4().hex}"
+    make_topic(guarded.bootstrap, name)
+    producer = KafkaProducer(bootstrap_servers=guarded.bootstrap, linger_ms=50)
+    for number in range(ROWS):
+        producer.send(name, str(number).encode())
+    producer.flush()
+    producer.close()
+    return name
+
+
+def allow(guarded, topic, *operations):
+    admin = KafkaAdminClient(bootstrap_servers=guarded.bootstrap)
+    user, place = f"User:{guarded.secure.user}", ResourcePattern(ResourceType.TOPIC, topic)
+    admin.create_acls([ACL(user, "*", what, ACLPermissionType.ALLOW, place) for what in operations])
+    admin.close()
+
+
+def reader(guarded, topic, **given):
+    options = {**guarded.secure.options(), "subscribe": topic, **given}
+    parsed = KafkaSourceOptions.parse(options, "krishiv-kafka")
+    made = KafkaReader(parsed, None, streaming=False)
+    assert guarded.secure.password not in repr(parsed) + repr(vars(made))
+    return pickle.loads(pickle.dumps(made))
+
+
+def read(made):
+    start = made.initial()
+    shares = made.plan(start, made.latest(start, UNLIMITED))
+    return sum(len(batch) for share in shares for batch in made.read(share))
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_rows_come_through_tls(guarded, topic, mechanism):
+    allow(guarded, topic, ACLOperation.READ)
+    assert read(reader(guarded, topic, **guarded.secure.options(mechanism))) == ROWS
+
+
+def test_a_topic_that_may_not_be_read_is_an_error_at_once(guarded, topic):
+    with pytest.raises(KafkaFailedError, match="Authorization") as failure:
+        read(reader(guarded, topic))
+    assert topic in str(failure.value)
+    allow(guarded, topic, ACLOperation.DESCRIBE)  # seen, but not read
+    with pytest.raises(KafkaFailedError, match="Authorization") as failure:
+        read(reader(guarded, topic))
+    assert topic in str(failure.value)
+
+
+def test_a_login_that_is_refused_is_an_error_without_the_password(guarded, topic):
+    login = guarded.secure.options()["kafka.sasl.jaas.config"]
+    wrong = login.replace(guarded.secure.password, "guessed-word")
+    given = {"kafka.sasl.jaas.config": wrong, "kafka.default.api.timeout.ms": "5000"}
+    made = reader(guarded, topic, **given)
+    with pytest.raises(KafkaFailedError, match="cannot reach the cluster") as failure:
+        read(made)
+    assert "guessed-word" not in str(failure.value)

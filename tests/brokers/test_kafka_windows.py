@@ -1,0 +1,223 @@
+"""A driver of the Kafka sink dies in each window between two steps; the broker restarts, or waits.
+
+The kit's driver plays Spark; the broker is real.
+"""
+
+import shutil
+import time
+import uuid
+
+import pyarrow as pa
+import pytest
+from kafka_topics import Onlooker, make_topic
+
+from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.testing import Begin, Broken, Commit, Crash, Fault, SinkUnderTest, Stage
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+
+TIMEOUT_MS = 1_500
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    "transactional.id.expiration.ms": "3600000",
+}
+INTENT = {"krishiv_spark.offsets.epochs:EpochLog.intend": OSError}
+ENDS = {"krishiv_spark.kafka.transactions:end": OSError}
+DIES_BEFORE = Fault(0, happened=False, reported=False)
+DIES_BEHIND = Fault(0, happened=True, reported=False)
+DIES_AT_THE_END = Fault(-1, happened=True, reported=False)
+
+WINDOWS = {
+    "before staging": (INTENT, (Begin(), Crash())),
+    "half staged": (INTENT, (Begin(), Stage(0), Stage(1, "dies"), Crash())),
+    "staged": (INTENT, (*STAGED, Commit(trap=DIES_BEFORE), Crash())),
+    "intent written": (INTENT, (*STAGED, Commit(trap=DIES_BEHIND), Crash())),
+    "all ended": (ENDS, (*STAGED, Commit(trap=DIES_BEHIND), Crash())),
+    "before Spark's commit log": (INTENT, (*STAGED, Commit(DIES_AT_THE_END), Crash())),
+}
+
+
+class Bench:
+    """A broker, and sinks on new topics of it."""
+
+    def __init__(self, cluster) -> None:
+        self.cluster = cluster
+        self.onlooker = Onlooker(cluster.bootstrap)
+        self.client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.topic = ""
+
+    def sink(self, outside, **options):
+        self.topic = f"t-{uuid.uuid4().hex}"
+        topic = self.topic
+        make_topic(self.cluster.bootstrap, topic, partitions=2)
+        given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": topic, **options}
+        return SinkUnderTest(
+            source=KafkaDataSource,
+            options=given,
+            schema=pa.schema([("value", pa.string())]),
+            row=lambda n: (f"row {n}",),
+            oracle=lambda: [(each.value.decode(),) for each in self.onlooker.records(topic)],
+            whole_epochs=False,
+            outside=outside,
+        )
+
+    def restart(self) -> None:
+        broker = self.cluster.brokers[0]
+        broker.kill()
+        broker.start()
+        self.cluster.wait()
+        self.onlooker.close()
+        self.onlooker = Onlooker(self.cluster.bootstrap)  # its clients give up early
+
+    def open_ids(self) -> list[str]:
+        return sorted(transactions.unfinished(self.client, "krishiv."))
+
+    def commit_one(self, number: int = 0) -> None:
+        """End one transaction, as a driver does that dies before it has ended the next."""
+        name = self.open_ids()[number]
+        now = transactions.describe(self.client, [name])[name]
+        found = transactions.Transaction(
+            transactional_id=name,
+            producer_id=now.producer_id,
+            producer_epoch=now.producer_epoch,
+            rules=transactions.rules(self.client),
+        )
+        assert not transactions.end(self.client, [found], commit=True)
+
+    def stay_away(self) -> None:
+        """Until the broker has aborted whatever is open."""
+        until = time.monotonic() + 30
+        while self.open_ids():
+            assert time.monotonic() < until, f"still open: {self.open_ids()}"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with open_cluster(ours=True, settings=SETTINGS) as cluster:
+        bench = Bench(cluster)
+        yield bench
+        bench.onlooker.close()
+
+
+@pytest.fixture
+def play(bench, tmp_path):
+    players = []
+
+    def driver(outside=INTENT, **options):
+        player = SinkPlayer(lambda _: bench.sink(outside, **options), tmp_path, "exactly once")
+        players.append(player)
+        return player.driver()
+
+    yield driver
+    for player in players:
+        player.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["broker stays", "broker restarts"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_death_in_a_window(bench, play, window, restarts):
+    outside, steps = WINDOWS[window]
+    with play(outside) as driver:
+        driver.run((*GOOD_EPOCH, *steps))
+        if restarts:
+            bench.restart()
+        driver.settle()
+
+
+def test_death_between_the_first_and_the_last_end(bench, play):
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.commit_one()
+        driver.settle()
+
+
+LATE = {"kafka.transaction.timeout.ms": str(TIMEOUT_MS)}
+
+
+@pytest.mark.parametrize("trap", [DIES_BEFORE, DIES_BEHIND], ids=["no intent", "intent"])
+def test_a_driver_that_stays_away_for_longer_than_the_time_out(bench, play, trap):
+    with play(**LATE) as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=trap), Crash()))
+        bench.stay_away()
+        driver.settle()
+
+
+def test_a_batch_that_outlives_its_transactions_is_refused(bench, play):
+    with play(**LATE) as driver:
+        driver.run(STAGED)
+        bench.stay_away()
+        driver.do(Commit())
+        assert "CommitRejected" in driver.story[-1]
+        assert "kafka.transaction.timeout.ms" in driver.story[-1]
+        driver.settle()
+
+
+def half_committed(bench, driver, task: int = 0) -> None:
+    driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+    bench.commit_one(task)
+    bench.stay_away()
+
+
+def test_an_epoch_that_was_committed_in_part_is_completed(bench, play):
+    with play(**LATE) as driver:
+        half_committed(bench, driver)
+        driver.run(GOOD_EPOCH)
+        driver.settle()
+
+
+def test_an_epoch_in_part_survives_more_deaths(bench, play):
+    with play(**LATE) as driver:
+        half_committed(bench, driver)
+        driver.run((*STAGED, Crash(), *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.stay_away()
+        driver.run((*STAGED, Commit(DIES_AT_THE_END), Crash(), *GOOD_EPOCH))
+        driver.settle()
+
+
+def test_an_epoch_in_part_is_not_completed_with_other_rows(bench, play):
+    with play(**LATE) as driver:
+        half_committed(bench, driver)
+        with pytest.raises(Broken, match="committed in part"):
+            driver.settle()  # in three tasks instead of two
+    assert len(bench.onlooker.records(bench.topic)) == 6  # four rows, and half of four
+
+
+def test_an_epoch_in_part_is_not_completed_without_its_task(bench, play):
+    with play(**LATE) as driver:
+        half_committed(bench, driver, task=1)
+        driver.run((Begin(tasks=1), Stage(0), Commit()))
+        assert "there are no tasks [1]" in driver.story[-1]
+        driver.run(GOOD_EPOCH)
+        driver.settle()
+
+
+def test_the_topic_tells_what_coordinators_no_longer_know(bench, play):
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        names = bench.open_ids()
+        bench.commit_one()
+        for name in names:  # hides that the first was committed, and aborts the second
+            transactions.begin(bench.client, name, 60_000)
+        driver.run(GOOD_EPOCH)
+        driver.settle()
+
+
+def test_a_log_that_is_lost_is_noticed(play, tmp_path):
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(DIES_AT_THE_END), Crash()))
+        (log,) = tmp_path.glob("**/krishiv")
+        shutil.rmtree(log)
+        driver.do(Begin())
+        assert "its epoch log is empty" in driver.story[-1]
+
+
+def test_an_epoch_in_part_may_be_an_error(bench, play):
+    with play(**LATE, onLostTransactions="error") as driver:
+        half_committed(bench, driver)
+        driver.do(Begin())
+        assert "CommitUnknown" in driver.story[-1]
+        assert "the rows of the tasks" in driver.story[-1]

@@ -1,0 +1,106 @@
+"""``krishiv-kafka`` as a sink, under the kit: a consumer of committed records reads the topic."""
+
+import json
+import uuid
+
+import pyarrow as pa
+import pytest
+from kafka_topics import Onlooker, make_topic
+
+from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.testing import (
+    FILES,
+    Begin,
+    Commit,
+    Crash,
+    SinkConformance,
+    SinkUnderTest,
+    Stage,
+    Stop,
+    Straggler,
+    Switch,
+    TakeOver,
+)
+from krishiv_spark.testing.suites.base import Suite
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+
+REQUESTS = {
+    f"krishiv_spark.kafka.client:Client.{name}": KafkaFailedError for name in ("ask", "submit")
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with open_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def onlooker(cluster):
+    onlooker = Onlooker(cluster.bootstrap)
+    yield onlooker
+    onlooker.close()
+
+
+class KafkaSink:
+    """A sink on a new topic, and how it is looked at."""
+
+    @pytest.fixture(autouse=True)
+    def _environment(self, cluster, onlooker):
+        self.cluster, self.onlooker = cluster, onlooker
+
+    def look(self, topic):
+        """What was committed, also behind transactions that are open."""
+        return self.onlooker.committed(topic)
+
+    def sink(self, folder):
+        del folder
+        bootstrap, topic = self.cluster.bootstrap, f"t-{uuid.uuid4().hex}"
+        make_topic(bootstrap, topic, partitions=2)
+        return SinkUnderTest(
+            source=KafkaDataSource,
+            options={"kafka.bootstrap.servers": bootstrap, "topic": topic},
+            schema=pa.schema([("key", pa.string()), ("value", pa.binary())]),
+            row=lambda n: (f"k{n}", json.dumps({"n": n}).encode()),
+            oracle=lambda: [(each.key.decode(), each.value) for each in self.look(topic)],
+            whole_epochs=False,  # a transaction becomes visible, then the next
+            complete=False,
+            overwrite=False,
+            outside={**FILES, **REQUESTS},
+        )
+
+
+class TestKafkaSink(KafkaSink, SinkConformance):
+    random_sequences = 20
+
+
+class TestReadersOfCommittedRecords(KafkaSink, Suite):
+    """An open transaction stops them, so none may be left behind."""
+
+    def look(self, topic):
+        """What a consumer with ``read_committed`` is given."""
+        return self.onlooker.records(topic)
+
+    @pytest.fixture
+    def play(self, promise, tmp_path):
+        player = SinkPlayer(self.sink, tmp_path, promise)
+        yield player
+        player.close()
+
+    def test_wait_for_no_failed_attempt(self, play):
+        """What attempts that failed or died had open is aborted with the next commit."""
+        play(Begin(), Stage(0, "fails"), Stage(0), Stage(1, "dies"), Stage(1), Commit())
+        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1, "dies"), Crash(), *GOOD_EPOCH)
+        play(Begin(), Stage(0, "lost"), Stage(0), Stage(1), Commit())
+
+    def test_wait_for_no_straggler(self, play):
+        """Nor for an attempt of an earlier generation that goes on late."""
+        stopped = (Begin(), Stage(0), Stage(1, "straggles"), Stop(), Begin())
+        play(*stopped, Straggler(), Stage(0), Stage(1), Commit())
+        play(*stopped, Stage(0), Stage(1), Commit(), Straggler(), *GOOD_EPOCH)
+
+    def test_wait_for_no_stale_driver(self, play):
+        """Nor for what a driver had staged that was taken over from."""
+        play(*STAGED, TakeOver(), *GOOD_EPOCH, Switch(), Commit(), *GOOD_EPOCH)

@@ -1,0 +1,99 @@
+"""``krishiv-kafka`` as a source, under the kit: another program produces into a real broker."""
+
+import datetime as dt
+import json
+import uuid
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import KafkaConnectionError
+from kafka_topics import make_topic
+
+from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.records import warm_up
+from krishiv_spark.testing import FILES, ROW_SCHEMA, SourceConformance, SourceUnderTest
+
+REQUESTS = {
+    "krishiv_spark.kafka.client:Client.ask": KafkaFailedError,
+    "krishiv_spark.kafka.client:Client.submit": KafkaFailedError,
+    "krishiv_spark.kafka.client:Client.wait": KafkaConnectionError,  # tried again
+}
+TIMED = pa.schema([("id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
+NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    warm_up()  # compiled code is no part of what a task holds
+    with open_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def producer(cluster):
+    # What is sent at once is one batch of records, which appears as a whole.
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=20, batch_size=2**20
+    )
+    yield producer
+    producer.close()
+
+
+class _KafkaSource(SourceConformance):
+    random_sequences = 20
+
+    @pytest.fixture(autouse=True)
+    def _environment(self, cluster, producer):
+        self.cluster, self.producer = cluster, producer
+
+    def options(self):
+        topic = f"t-{uuid.uuid4().hex}"
+        make_topic(self.cluster.bootstrap, topic, **{"retention.ms": "-1"})  # rows are of 2013
+        return {
+            "kafka.bootstrap.servers": self.cluster.bootstrap,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "valueFormat": "json",
+            "maxFetchBytes": "1m",
+        }
+
+    def send(self, topic, names, rows):
+        for row in rows:
+            value = json.dumps(dict(zip(names, row, strict=False))).encode()
+            at = row[1] if isinstance(row[1], dt.datetime) else NEW_YEAR
+            self.producer.send(topic, value, timestamp_ms=int(at.timestamp() * 1000))
+        self.producer.flush()
+
+
+class TestKafkaSource(_KafkaSource):
+    def source(self, folder):
+        del folder
+        options = self.options()
+        return SourceUnderTest(
+            source=KafkaDataSource,
+            options=options,
+            add=lambda rows: self.send(options["subscribe"], ("id", "text"), rows),
+            schema=ROW_SCHEMA,
+            latest={"startingOffsets": "latest"},
+            two_rows={"maxOffsetsPerTrigger": "2"},
+            outside={**FILES, **REQUESTS},
+        )
+
+
+class TestTimedKafkaSource(_KafkaSource):
+    def source(self, folder):
+        del folder
+        options = self.options()
+        return SourceUnderTest(
+            source=KafkaDataSource,
+            options=options,
+            add=lambda rows: self.send(options["subscribe"], ("id",), rows),
+            schema=TIMED,
+            row=lambda n: (n, NEW_YEAR + dt.timedelta(minutes=n)),
+            event_time="timestamp",
+            two_rows={"maxOffsetsPerTrigger": "2"},
+            outside={**FILES, **REQUESTS},
+        )

@@ -1,0 +1,286 @@
+"""The Kafka sink under Spark: columns, batches, both kinds of delivery, bad input, security."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pyspark
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka_topics import LIMITS, Onlooker, make_topic
+from pyspark.errors import PySparkException
+
+from krishiv_spark.kafka.dev import ACLS, open_cluster
+
+# PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+PATIENCE = 120
+NUMBERS = ("cast(id AS string) AS key", "to_json(struct(id)) AS value")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with open_cluster(ours=True) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def onlooker(cluster):
+    onlooker = Onlooker(cluster.bootstrap)
+    yield onlooker
+    onlooker.close()
+
+
+@pytest.fixture
+def topic(cluster):
+    name = f"t-{uuid.uuid4().hex}"
+    make_topic(cluster.bootstrap, name, partitions=3)
+    return name
+
+
+def write(cluster, frame, **options):
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, **options}
+    frame.write.format("krishiv-kafka").options(**given).mode("append").save()
+
+
+def stream(cluster, rows, checkpoint, **options):
+    """Write a stream until nothing is left."""
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "checkpointLocation": checkpoint}
+    query = (
+        rows.writeStream.format("krishiv-kafka")
+        .options(**{**given, **options})
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE)
+    return query
+
+
+def numbers(spark, tmp_path: Path, rows: int = 100):
+    """A stream of numbers, from files."""
+    folder = str(tmp_path / "numbers")
+    if not os.path.exists(folder):
+        spark.range(rows).write.parquet(folder)
+    return spark.readStream.schema("id long").parquet(folder)
+
+
+def test_a_batch_with_every_column(spark, cluster, onlooker, topic):
+    frame = spark.sql(
+        f"SELECT '{topic}' AS topic, 'k' AS key, cast('v' AS binary) AS value, 2 AS partition, "
+        "timestamp'2013-01-01T10:00:00Z' AS timestamp, "
+        "array(named_struct('key', 'h', 'value', cast('x' AS binary))) AS headers"
+    )
+    write(cluster, frame)
+    (record,) = onlooker.records(topic)
+    assert (record.key, record.value, record.partition) == (b"k", b"v", 2)
+    assert (record.timestamp, list(record.headers)) == (1357034400000, [("h", b"x")])
+
+
+def test_rows_go_to_the_topics_that_they_name(spark, cluster, onlooker, topic):
+    other = f"{topic}-other"
+    make_topic(cluster.bootstrap, other)
+    rows = spark.range(10).selectExpr(
+        f"if(id < 4, '{topic}', '{other}') AS topic", "cast(id AS string) AS value"
+    )
+    write(cluster, rows)
+    assert (len(onlooker.records(topic)), len(onlooker.records(other))) == (4, 6)
+    write(cluster, rows, topic=topic)
+    assert len(onlooker.records(topic)) == 14
+
+
+def test_keys_fall_where_java_puts_them(spark, cluster, onlooker, topic):
+    from kafka.partitioner import murmur2
+
+    write(cluster, spark.range(50).selectExpr(*NUMBERS), topic=topic)
+    for record in onlooker.records(topic):
+        assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 3
+
+
+def test_a_stream_and_its_next_run(spark, cluster, onlooker, topic, checkpoint, tmp_path):
+    rows = numbers(spark, tmp_path)
+    stream(cluster, rows.selectExpr("to_json(struct(id)) AS value"), checkpoint, topic=topic)
+    spark.range(100, 150).write.mode("append").parquet(str(tmp_path / "numbers"))
+    stream(cluster, rows.selectExpr("to_json(struct(id)) AS value"), checkpoint, topic=topic)
+    found = sorted(json.loads(record.value)["id"] for record in onlooker.records(topic))
+    assert found == list(range(150))
+
+
+def test_at_least_once(spark, cluster, onlooker, topic, checkpoint, tmp_path):
+    plain = {"topic": topic, "delivery": "at-least-once"}
+    stream(cluster, numbers(spark, tmp_path).selectExpr(*NUMBERS), checkpoint, **plain)
+    write(cluster, spark.range(5).selectExpr(*NUMBERS), **plain)
+    assert len(onlooker.records(topic)) == 105
+    assert not os.path.exists(f"{checkpoint}/krishiv")
+
+
+def test_output_mode_complete_writes_the_whole_result_each_time(
+    spark, cluster, onlooker, topic, checkpoint, tmp_path
+):
+    counts = numbers(spark, tmp_path).groupBy().count().selectExpr("cast(count AS string) AS value")
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic}
+    writer = counts.writeStream.format("krishiv-kafka").options(**given).outputMode("complete")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE)
+    assert [record.value for record in onlooker.records(topic)][-1] == b"100"
+
+
+BAD_INPUT = {
+    "no value": ("'x' AS key", {}, "no column 'value'"),
+    "no topic": ("'x' AS value", {"topic": ""}, "topic"),
+    "a number as value": ("id AS value", {}, "string or binary"),
+    "a column too many": ("'x' AS value, id AS number", {}, "'number' has no place in a record"),
+    "a wrong partition": ("'x' AS value, 7 AS partition", {}, "partitions 0 to 2"),
+    "a misspelt option": ("'x' AS value", {"topics": "x"}, "did you mean 'topic'"),
+    "a misspelt setting": ("'x' AS value", {"kafka.compresion.type": "x"}, "compression.type"),
+    "acks": ("'x' AS value", {"kafka.acks": "1"}, "'kafka.acks' cannot be set"),
+    "no codec": ("'x' AS value", {"kafka.compression.type": "rar"}, "rar"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input(spark, cluster, onlooker, topic, case):
+    columns, options, said = BAD_INPUT[case]
+    with pytest.raises(PySparkException, match=said.replace(".", r"\.")):
+        write(cluster, spark.range(1).selectExpr(*_split(columns)), **{"topic": topic, **options})
+    assert onlooker.records(topic) == []
+
+
+def _split(columns: str) -> list[str]:
+    return [column.strip() for column in columns.split(",")]
+
+
+def test_a_topic_is_not_overwritten(spark, cluster, topic):
+    writer = spark.range(1).selectExpr("'x' AS value").write.format("krishiv-kafka")
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic}
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.options(**given).mode("overwrite").save()
+
+
+def test_the_command_line_shows_and_ends_what_a_dead_driver_left(cluster, onlooker, tmp_path):
+    make_topic(cluster.bootstrap, "left")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text(json.dumps({"id": "query-that-died"}))
+    left_by(cluster, checkpoint)
+    where = ("--bootstrap", cluster.bootstrap)
+    assert "krishiv.query-that-died.0." in command("list", *where)
+    shown = command("show", *where, "--checkpoint", str(checkpoint))
+    assert "-> commit" in shown
+    assert "-> abort" in shown
+    assert command("resolve", *where, "--checkpoint", str(checkpoint), "--dry-run") == shown
+    assert onlooker.committed("left") == []
+    command("resolve", *where, "--checkpoint", str(checkpoint))
+    assert [record.value for record in onlooker.records("left")] == [b"named"]
+    assert "no transaction is open" in command("list", *where)
+
+
+def left_by(cluster, checkpoint) -> None:
+    """What a driver leaves that dies behind its intent: one transaction that it names, and one."""
+    import pyarrow as pa
+
+    from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+    from krishiv_spark.sinks.base import OutputMode, Task
+    from krishiv_spark.sinks.kafka import KafkaWriter
+
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
+    options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")
+    writer = KafkaWriter(options, pa.schema([("value", pa.string())]), OutputMode.APPEND)
+    generation = writer.begin("query-that-died")
+    staged = []
+    for number, value in enumerate(("named", "lost")):
+        rows = pa.record_batch({"value": [value]})
+        task = Task("query-that-died", 0, number, number, generation=generation)
+        staged.append(writer.stage(iter([rows]), task))
+    dumped = [staged[0].model_dump(mode="json")]
+    writer.log("query-that-died").intend(generation, 0, dumped)
+
+
+def command(*arguments: str) -> str:
+    program = "from krishiv_spark.cli import main; main()"
+    line = [sys.executable, "-W", "ignore", "-c", program, "kafka", "transactions", *arguments]
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+# --- security
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with open_cluster(secure=True, settings=ACLS) as found:
+        make_topic(found.bootstrap, "guarded")
+        make_topic(found.bootstrap, "forbidden")
+        yield found
+
+
+def allow(cluster, kind: ResourceType, name: str, *operations: ACLOperation) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap, **LIMITS)
+    admin.create_acls(
+        [
+            ACL(
+                principal=f"User:{cluster.secure.user}",
+                host="*",
+                operation=operation,
+                permission_type=ACLPermissionType.ALLOW,
+                resource_pattern=ResourcePattern(kind, name),
+            )
+            for operation in operations
+        ]
+    )
+    admin.close()
+
+
+@pytest.fixture(scope="module")
+def allowed(guarded):
+    both = (ACLOperation.DESCRIBE, ACLOperation.WRITE)
+    allow(guarded, ResourceType.TOPIC, "guarded", *both, ACLOperation.READ)
+    allow(guarded, ResourceType.TRANSACTIONAL_ID, "*", *both)
+    return guarded
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_a_guarded_cluster(spark, allowed, checkpoint, tmp_path, mechanism, capfd):
+    given = allowed.secure.options(mechanism)
+    rows = numbers(spark, tmp_path).selectExpr("cast(id AS string) AS value")
+    query = stream(allowed, rows, checkpoint, topic="guarded", **given)
+    read = spark.read.format("krishiv-kafka").options(**given, subscribe="guarded").load()
+    assert read.count() % 100 == 0
+    read.explain(extended=True)
+    said = "".join(capfd.readouterr()) + str([p.json for p in query.recentProgress])
+    files = (path for path in Path(checkpoint).rglob("*") if path.is_file())
+    kept = b"".join(path.read_bytes() for path in files)
+    assert allowed.secure.password not in said
+    assert allowed.secure.password.encode() not in kept
+
+
+def test_what_is_not_allowed_says_so_and_shows_no_password(spark, allowed):
+    given = allowed.secure.options()
+    frame = spark.range(1).selectExpr("'x' AS value").write.format("krishiv-kafka")
+    with pytest.raises(PySparkException, match="TopicAuthorizationFailed") as failed:
+        frame.options(**given, topic="forbidden").mode("append").save()
+    assert allowed.secure.password not in str(failed.value)
+
+
+def test_a_wrong_password_fails_at_once_and_is_not_shown(spark, allowed):
+    given = allowed.secure.options()
+    wrong = given["kafka.sasl.jaas.config"].replace(allowed.secure.password, "wr0ng-password")
+    frame = spark.range(1).selectExpr("'x' AS value").write.format("krishiv-kafka")
+    with pytest.raises(PySparkException, match="cannot reach the cluster") as failed:
+        frame.options(**{**given, "kafka.sasl.jaas.config": wrong, "topic": "guarded"}).mode(
+            "append"
+        ).save()
+    assert "wr0ng-password" not in str(failed.value)
+
+
+def test_the_plan_of_a_frame_shows_no_password(spark, allowed):
+    assert pyspark.__version__ >= "4.0"
+    given = allowed.secure.options()
+    read = spark.read.format("krishiv-kafka").options(**given, subscribe="guarded").load()
+    plan = read._jdf.queryExecution().toString()
+    assert allowed.secure.password not in plan

@@ -1,0 +1,61 @@
+"""A driver that a test starts, kills and starts again: a stream from Kafka to Kafka.
+
+    python kafka_copy.py '{"bootstrap": ..., "source": ..., "target": ..., "checkpoint": ..., ...}'
+
+Prints STARTED when the query runs, EPOCH with each one that ends, and DONE when everything that
+was there has been copied.
+"""
+
+import json
+import os
+import sys
+
+from pyspark.sql.streaming import StreamingQueryListener
+from stream_copy import session
+
+
+class Progress(StreamingQueryListener):
+    def onQueryStarted(self, event):
+        pass
+
+    def onQueryProgress(self, event):
+        print("EPOCH", event.progress.batchId, event.progress.numInputRows, flush=True)
+
+    def onQueryIdle(self, event):
+        pass
+
+    def onQueryTerminated(self, event):
+        pass
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session({**job, "conf": {"spark.master": "local[2,8]", **job.get("conf", {})}})
+    spark.streams.addListener(Progress())
+    kafka = {"kafka.bootstrap.servers": job["bootstrap"], **job.get("kafka", {})}
+    rows = (
+        spark.readStream.format("krishiv-kafka")
+        .options(**kafka, subscribe=job["source"], startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger=job.get("rows", 400), minPartitions=job.get("tasks", 8))
+        .load()
+    )
+    query = (
+        rows.selectExpr("key", "cast(cast(value as string) as long) + 1 AS value")
+        .selectExpr("key", "cast(value as string) AS value")
+        .writeStream.format("krishiv-kafka")
+        .options(**kafka, topic=job["target"], checkpointLocation=job["checkpoint"])
+        .options(**job.get("sink", {}))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    print("STARTED", flush=True)
+    try:
+        query.processAllAvailable()
+        print("DONE", flush=True)
+    except Exception as error:  # noqa: BLE001  whatever it is, the test looks at it
+        print("FAILED", " ".join(str(error).split()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Topics looked at and written to with kafka-python's own consumer and producer."""
+
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+
+PATIENCE_S = 30
+LIMITS = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
+
+
+class Onlooker:
+    """Reads topics as anybody does who reads committed records only."""
+
+    def __init__(self, bootstrap: str) -> None:
+        given = {"bootstrap_servers": bootstrap, "enable_auto_commit": False}
+        self._consumer = KafkaConsumer(
+            **given, isolation_level="read_committed", max_poll_records=10_000
+        )
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._admin.close()
+
+    def records(self, topic: str) -> list:
+        """All records that can be read now, once no transaction is being committed."""
+        self._await_markers()
+        places = [
+            TopicPartition(topic, n) for n in self._consumer.partitions_for_topic(topic) or ()
+        ]
+        self._consumer.assign(places)
+        self._consumer.seek_to_beginning()
+        ends = self._consumer.end_offsets(places)
+        found, until = [], time.monotonic() + PATIENCE_S
+        while any(self._consumer.position(place) < end for place, end in ends.items()):
+            assert time.monotonic() < until, f"{topic} cannot be read to {ends}"
+            for some in self._consumer.poll(timeout_ms=200).values():
+                found += some
+        return found
+
+    def committed(self, topic: str) -> list:
+        """The records of committed transactions, also of those behind one that is still open.
+
+        Read uncommitted, and judged by the markers in the log.
+        """
+        self._await_markers()
+        return [
+            record
+            for partition in self._consumer.partitions_for_topic(topic) or ()
+            for record in _judged(self._batches(topic, partition))
+        ]
+
+    def _batches(self, topic: str, partition: int) -> Iterator:
+        offset = 0
+        while data := self._fetch(topic, partition, offset):
+            records = MemoryRecords(bytes(data))
+            while batch := records.next_batch():
+                offset = batch.next_offset
+                yield batch
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> bytes:
+        wanted = FetchRequest.FetchTopic
+        part = wanted.FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=2**24
+        )
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=2**25,
+            isolation_level=0,
+            topics=[wanted(topic=topic, partitions=[part])],
+            max_version=12,
+        )
+        answer = self._admin._manager.run(self._admin._manager.send, request, 1)
+        (found,) = answer.responses[0].partitions
+        assert not found.error_code, answer
+        return found.records
+
+    def _await_markers(self) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while any(self._admin.list_transactions(state_filters=["PrepareCommit"]).values()):
+            assert time.monotonic() < until, "a transaction is not committed to the end"
+
+
+def _judged(batches: Iterator) -> list:
+    """The records that count: without a transaction, or in one that was committed."""
+    found, waiting = [], defaultdict(list)
+    for batch in batches:
+        if batch.is_control_batch:
+            _, kind = struct.unpack(">hh", next(iter(batch)).key)
+            found += waiting.pop(batch.producer_id, []) if kind == 1 else []
+            waiting.pop(batch.producer_id, None)
+        elif batch.is_transactional:
+            waiting[batch.producer_id] += list(batch)
+        else:
+            found += list(batch)
+    return found
+
+
+def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
+    """Make a topic, and wait until it can be written."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
+    admin.create_topics(
+        {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}},
+        wait_for_metadata=True,
+    )
+    admin.close()
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap, **LIMITS)
+    for value in values:
+        producer.send(topic, value, **more)
+    producer.flush()
+    producer.close()

@@ -1,0 +1,196 @@
+"""Columns of the Kafka source: Kafka's own, and fields of JSON values."""
+
+import datetime as dt
+import decimal
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.kafka.reading.ddl import parse_fields
+from krishiv_spark.kafka.reading.options import KafkaSourceOptions
+from krishiv_spark.kafka.reading.shape import KafkaShape
+from krishiv_spark.kafka.reading.values import parse_values
+
+SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+def options(**given):
+    base = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t"}
+    return KafkaSourceOptions.parse({**base, **given}, "krishiv-kafka")
+
+
+def inferred(**given):
+    return KafkaShape.inferred(options(**given)).schema.names
+
+
+def test_spark_columns():
+    assert inferred() == SPARKS
+    assert inferred(includeHeaders="true") == [*SPARKS, "headers"]
+    assert inferred(columns="value,key") == ["value", "key"]
+    with pytest.raises(OptionError, match="'columns' has 'offsets'; did you mean 'offset'"):
+        inferred(columns="offsets")
+
+
+def test_fields_of_json_values():
+    json_of = {"valueFormat": "json", "valueSchema": "id BIGINT, timestamp STRING"}
+    assert inferred(**json_of) == ["id", "timestamp"]
+    assert inferred(**json_of, badRecords="divert") == ["id", "timestamp", "_raw"]
+    assert inferred(**json_of, columns="offset,id") == ["offset", "id"]
+    shape = KafkaShape.inferred(options(**json_of, columns="timestamp,offset"))
+    assert [field.name for field in shape.fields] == ["timestamp"]
+    assert shape.kafka_columns == {"value", "offset"}
+    with pytest.raises(OptionError, match="must be given"):
+        inferred(valueFormat="json")
+
+
+def test_a_given_schema_rules():
+    schema = pa.schema([("offset", pa.int64()), ("id", pa.int32())])
+    shape = KafkaShape.given(options(valueFormat="json"), schema)
+    assert ([f.name for f in shape.fields], shape.kafka_columns) == (["id"], {"value", "offset"})
+    with pytest.raises(SchemaError, match="needs a column _raw"):
+        KafkaShape.given(options(valueFormat="json", badRecords="divert"), schema)
+    with pytest.raises(SchemaError, match="column 'id', which Kafka has not"):
+        KafkaShape.given(options(), schema)
+
+
+def rows(batch_of, schema, **given):
+    shape = KafkaShape.given(options(valueFormat="json", **given), schema)
+    values = pa.array(batch_of, pa.binary())
+    offsets = pa.array(range(len(batch_of)), pa.int64())
+    found = shape.shaped(pa.record_batch({"value": values, "offset": offsets}))
+    return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+
+
+FIELDS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+GOOD = [b'{"id": 1, "name": "a\\u00e9"}', b'{"name": "b", "other": [1, {}]}', None, b"null", b"{}"]
+
+
+def test_values_are_read_by_name():
+    found = rows(GOOD, FIELDS)
+    assert found == [(1, "aé"), (None, "b"), (None, None), (None, None), (None, None)]
+
+
+BAD_VALUES = [
+    b"",
+    b" ",
+    b"{",
+    b'{"id": 1}{"id": 2}',
+    b'{"id": 1}}\n{"n":1,"v":{"id": 2}',
+    b'{"id": "x"}',
+    b'{"id": 1.5}',
+    b"[1]",
+    b"7",
+    b'"{}"',
+    b'{"name": "\xff"}',
+    b'{"name": "a',
+    b'{"name": 5}',
+]
+
+
+@pytest.mark.parametrize("bad", BAD_VALUES)
+def test_bad_values_by_policy(bad):
+    values = [GOOD[0], bad, GOOD[1]]
+    with pytest.raises(SchemaError, match=r"1 values are no JSON objects.*badRecords"):
+        rows(values, FIELDS)
+    assert rows(values, FIELDS, badRecords="null") == [(1, "aé"), (None, None), (None, "b")]
+    diverted = rows(values, FIELDS.append(pa.field("_raw", pa.binary())), badRecords="divert")
+    assert diverted == [(1, "aé", None), (None, None, bad), (None, "b", None)]
+
+
+def test_half_an_object_is_not_joined_with_the_next():
+    found = rows([b'{"id": 1', b', "name": "a"}', b'{"id": 1}{"id": 2}'], FIELDS, badRecords="null")
+    assert found == [(None, None)] * 3
+
+
+def test_columns_of_kafka_beside_fields():
+    schema = pa.schema([("offset", pa.int64()), ("id", pa.int64())])
+    assert rows([b'{"id": 5}', b'{"id": 6}'], schema) == [(0, 5), (1, 6)]
+
+
+def test_no_rows():
+    assert rows([], FIELDS) == []
+
+
+objects = st.fixed_dictionaries(
+    {}, optional={"id": st.integers(-(2**63), 2**63 - 1), "name": st.none() | st.text()}
+)
+
+
+@given(st.lists(objects.map(lambda o: json.dumps(o).encode()) | st.binary(max_size=8), max_size=20))
+def test_parsed_values_are_those_that_python_reads(texts):
+    found, bad = parse_values(pa.array(texts, pa.binary()), pa.struct(list(FIELDS)))
+    assert len(found) == len(texts)
+    for number, (text, value) in enumerate(zip(texts, found.to_pylist(), strict=True)):
+        if text.startswith(b'{"') and number not in bad:
+            assert value == {"id": None, "name": None, **json.loads(text)}
+
+
+def test_types_of_json():
+    schema = pa.schema(list(parse_fields(
+        "b BOOLEAN, d DOUBLE, t TIMESTAMP, day DATE, n DECIMAL(5, 2), "
+        "list ARRAY<INT>, s STRUCT<x: INT, y: STRING>"
+    )))  # fmt: skip
+    text = {
+        "b": True, "d": 1.5, "t": "2013-01-01 10:00:00", "day": "2013-01-01", "n": "1.25",
+        "list": [1, None], "s": {"x": 1},
+    }  # fmt: skip
+    assert rows([json.dumps(text).encode()], schema) == [
+        (
+            True,
+            1.5,
+            dt.datetime(2013, 1, 1, 10, tzinfo=dt.timezone.utc),
+            dt.date(2013, 1, 1),
+            decimal.Decimal("1.25"),
+            [1, None],
+            {"x": 1, "y": None},
+        )
+    ]
+
+
+def test_dates():
+    schema = pa.schema([("day", pa.date32())])
+    values = [b'{"day": "2013-01-31"}', b'{"day": "2013-02-30"}']
+    expected = [(dt.date(2013, 1, 31),), (None,)]
+    assert rows(values, schema, badRecords="null") == expected
+
+
+def test_maps_are_refused():
+    with pytest.raises(SchemaError, match="a MAP cannot be read"):
+        inferred(valueFormat="json", valueSchema="a ARRAY<STRUCT<m: MAP<STRING, INT>>>")
+
+
+def test_ddl():
+    found = parse_fields(
+        "id BIGINT NOT NULL COMMENT 'the id', `a b` map<string,array<int>>, x: int"
+    )
+    assert found == (
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("a b", pa.map_(pa.string(), pa.list_(pa.int32()))),
+        pa.field("x", pa.int32()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the name of a column"),
+        ("id", "a type"),
+        ("id BIGNUM", "a type"),
+        ("id INT,", "the name of a column"),
+        ("id ARRAY<INT", "'>'"),
+        ("id MAP<STRING>", "','"),
+        ("id DECIMAL(x)", "a whole number"),
+        ("id INT name STRING", "',' or the end"),
+        ("id INT, id STRING", "a column twice"),
+        ("id INT; name STRING", "a name or type"),
+    ],
+)
+def test_bad_ddl_says_what_was_expected(text, said):
+    with pytest.raises(ValueError, match=said):
+        parse_fields(text)
+    with pytest.raises(OptionError, match="option 'valueSchema'"):
+        KafkaShape.inferred(options(valueFormat="json", valueSchema=text))

@@ -1,0 +1,64 @@
+"""What a transaction's id looks like now tells what became of the transaction."""
+
+import pytest
+
+from krishiv_spark.kafka.coordinators import Described
+from krishiv_spark.kafka.transactions import Outcome, Transaction, outcome
+from krishiv_spark.kafka.writing.attempts import transactional_id
+from krishiv_spark.sinks.base import Task
+
+EPOCH = 7
+TABLE = [
+    # rules, state, raised by, outcome: as a broker answered (Kafka 4.3)
+    (1, "Ongoing", 0, Outcome.OPEN),
+    (2, "Ongoing", 0, Outcome.OPEN),
+    (1, "PrepareCommit", 0, Outcome.COMMITTED),
+    (2, "PrepareCommit", 0, Outcome.COMMITTED),
+    (1, "CompleteCommit", 0, Outcome.COMMITTED),
+    (2, "CompleteCommit", 1, Outcome.COMMITTED),
+    (1, "CompleteAbort", 0, Outcome.ABORTED),
+    (1, "CompleteAbort", 1, Outcome.UNKNOWN),  # a time-out, or the id's next transaction
+    (2, "CompleteAbort", 1, Outcome.ABORTED),
+    (2, "PrepareEpochFence", 1, Outcome.ABORTED),
+    (1, "CompleteCommit", 1, Outcome.UNKNOWN),  # somebody initialised the id, and committed
+    (1, "Ongoing", 1, Outcome.UNKNOWN),
+    (2, "Empty", 2, Outcome.UNKNOWN),
+    (2, "CompleteCommit", 3, Outcome.UNKNOWN),
+    (1, "Gone", -8, Outcome.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("rules", "state", "raised", "became"), TABLE)
+def test_outcomes(rules, state, raised, became):
+    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=EPOCH, rules=rules)
+    assert outcome(one, Described(state, 3, EPOCH + raised, -1, 1, ())) is became
+
+
+def test_another_producer_hides_the_outcome():
+    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=EPOCH, rules=2)
+    assert outcome(one, Described("CompleteCommit", 4, 0, -1, 1, ())) is Outcome.UNKNOWN
+
+
+def ids(turns, attempt_numbers, attempts=(0,)):
+    return {
+        transactional_id("p", Task("q", 0, 5, a, generation=9, attempt_number=n), turn)
+        for turn in turns
+        for n in attempt_numbers
+        for a in attempts
+    }
+
+
+def test_neighbouring_generations_and_attempts_share_no_id():
+    assert len(ids(range(40, 48), range(4))) == 32
+
+
+def test_ids_are_few():
+    assert len(ids(range(100), range(20), range(100))) == 128
+
+
+def test_attempts_of_a_stage_that_runs_again_rarely_share_an_id():
+    assert all(
+        len(ids([0], [0], range(first, 4 * tasks, tasks))) > 1
+        for first in range(9)
+        for tasks in (4, 8, 64)
+    )
