@@ -1,0 +1,1 @@
+"""Apache Iceberg: what its source and sink share, over PyIceberg's catalogs."""

@@ -1,0 +1,1 @@
+"""Reading from Iceberg: snapshots as batches, each row exactly once."""

@@ -1,0 +1,243 @@
+"""The data files of a snapshot, in an order that never changes. Driver."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from krishiv_spark.errors import DataLossError, KrishivError
+from krishiv_spark.iceberg.catalogs import FORMAT
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.types import NestedField
+
+__all__ = ["DeleteFile", "SnapshotFiles", "TableFile", "UnreadableError", "table_file"]
+
+_log = logging.getLogger(__name__)
+
+_REMEMBERED = 64
+"""Snapshots whose files are remembered: those of one batch, as a rule."""
+
+_PER_MS = {"timestamp": 1_000, "timestamptz": 1_000}
+_PER_MS |= {"timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
+_DAY_MS = 86_400_000
+
+
+class UnreadableError(KrishivError):
+    """A table has files of a kind that cannot be read here."""
+
+
+class DeleteFile(NamedTuple):
+    """A file that names rows of data files that are deleted; its attributes are PyIceberg's."""
+
+    file_path: str
+    file_format: Any
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """What is known of a data file without opening it.
+
+    Attributes:
+        path: Location.
+        size: Bytes.
+        rows: Number of rows, deleted ones included.
+        constants: Values by field id of columns that the file may lack, since it is partitioned
+            by them (Iceberg spec, "Column Projection").
+        deletes: Files that may name deleted rows of it.
+        newest_ms: Newest event time, milliseconds since 1970 UTC; None when there is none or it is
+            not known.
+        unknown: Why it is not known.
+    """
+
+    path: str
+    size: int
+    rows: int
+    constants: tuple[tuple[int, Any], ...] = ()
+    deletes: tuple[DeleteFile, ...] = ()
+    newest_ms: int | None = None
+    unknown: str | None = None
+
+
+class SnapshotFiles:
+    """Lists the files of snapshots, and remembers the latest lists.
+
+    Args:
+        event_time: Field whose newest value is looked up in the metadata; None for none.
+        schema: Has the columns that filters name: those of the reader, whatever names the table
+            gives its columns later, or gave them before.
+    """
+
+    def __init__(self, event_time: NestedField | None, schema: Schema) -> None:
+        self._event_time = event_time
+        self._schema = schema
+        self._lists: OrderedDict[tuple[int, bool, bool], tuple[TableFile, ...]] = OrderedDict()
+
+    def of(
+        self,
+        table: Table,
+        snapshot: Snapshot,
+        *,
+        scan: bool,
+        row_filter: BooleanExpression | None = None,
+    ) -> tuple[TableFile, ...]:
+        """Files in the order of the snapshot's manifests, which never changes.
+
+        Args:
+            table: Whose snapshot it is.
+            snapshot: The snapshot.
+            scan: All files that are in the table then, with their deletes; otherwise only those
+                that the snapshot added.
+            row_filter: Leaves out files that can have no row under it; always the same one.
+
+        Raises:
+            UnreadableError: If there are equality deletes, or files that are not Parquet.
+            DataLossError: If the snapshot's metadata has been removed.
+        """
+        key = (snapshot.snapshot_id, scan, row_filter is not None)
+        if key not in self._lists:
+            specs = table.metadata.specs()
+            bound = None if row_filter is None else _Filter(row_filter, self._schema)
+            tasks = _planned(table, snapshot, scan=scan, row_filter=bound)
+            self._lists[key] = tuple(table_file(task, specs, self._event_time) for task in tasks)
+            if len(self._lists) > _REMEMBERED:
+                self._lists.popitem(last=False)
+        self._lists.move_to_end(key)
+        return self._lists[key]
+
+
+def table_file(
+    task: FileScanTask, specs: Mapping[int, PartitionSpec], event_time: NestedField | None = None
+) -> TableFile:
+    """What is known of a file that PyIceberg has planned.
+
+    Args:
+        task: Names the file and its deletes.
+        specs: Partitions of the table by their ids.
+        event_time: Field whose newest value is looked up; None for none.
+    """
+    file = task.file
+    newest, unknown = _newest(file, event_time)
+    if newest is not None and task.delete_files:
+        newest, unknown = None, f"{file.file_path}: its newest row may have been deleted"
+    return TableFile(
+        path=file.file_path,
+        size=file.file_size_in_bytes,
+        rows=file.record_count,
+        constants=_constants(file, specs[file.spec_id]),
+        deletes=tuple(sorted(DeleteFile(d.file_path, d.file_format) for d in task.delete_files)),
+        newest_ms=newest,
+        unknown=unknown,
+    )
+
+
+class _Filter(NamedTuple):
+    """A filter, and the schema that has the columns which it names."""
+
+    expression: BooleanExpression
+    schema: Schema
+
+    def metadata(self, table: Table) -> TableMetadata:
+        """A table's metadata, for a planner that looks up names in the current schema."""
+        return table.metadata.model_copy(
+            update={"schemas": [self.schema], "current_schema_id": self.schema.schema_id}
+        )
+
+
+def _planned(
+    table: Table, snapshot: Snapshot, *, scan: bool, row_filter: _Filter | None
+) -> Iterable[FileScanTask]:
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.table import ManifestGroupPlanner
+
+    wanted = _any_entry if scan else _added_by(snapshot.snapshot_id)
+    metadata = table.metadata if row_filter is None else row_filter.metadata(table)
+    expression = AlwaysTrue() if row_filter is None else row_filter.expression
+    planner = ManifestGroupPlanner(metadata, table.io, expression)
+    try:
+        return planner.plan_files(_manifests(table, snapshot, scan=scan), wanted)
+    except FileNotFoundError as error:
+        raise DataLossError(
+            f"{FORMAT}: metadata of snapshot {snapshot.snapshot_id} has been removed: {error}"
+        ) from error
+    except ValueError as error:
+        if row_filter is None:
+            raise
+        # The table is partitioned by a column that is newer than the reader's.
+        _log.info("files are not chosen by the filter: %s", error)
+        return _planned(table, snapshot, scan=scan, row_filter=None)
+
+
+def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
+    from pyiceberg.manifest import ManifestContent
+
+    manifests = snapshot.manifests(table.io)
+    if scan:
+        return manifests
+    own = (m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id)
+    return [manifest for manifest in own if manifest.content == ManifestContent.DATA]
+
+
+def _any_entry(entry: ManifestEntry) -> bool:
+    from pyiceberg.manifest import DataFileContent, FileFormat
+
+    file = entry.data_file
+    if file.content == DataFileContent.EQUALITY_DELETES:
+        raise UnreadableError(
+            f"{FORMAT}: the table has equality deletes ({file.file_path}), which are not "
+            "supported: let the engine that wrote them rewrite the data files, then read again"
+        )
+    if file.content == DataFileContent.DATA and file.file_format != FileFormat.PARQUET:
+        raise UnreadableError(
+            f"{FORMAT}: {file.file_path} is {file.file_format}; only Parquet is supported"
+        )
+    return True
+
+
+def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
+    from pyiceberg.manifest import ManifestEntryStatus
+
+    def wanted(entry: ManifestEntry) -> bool:
+        added = entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
+        return added and _any_entry(entry)
+
+    return wanted
+
+
+def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
+    return tuple(
+        (field.source_id, file.partition[position])
+        for position, field in enumerate(spec.fields)
+        if str(field.transform) == "identity" and file.partition[position] is not None
+    )
+
+
+def _newest(file: DataFile, field: NestedField | None) -> tuple[int | None, str | None]:
+    """The newest value of a field in milliseconds, or why it is not known."""
+    from pyiceberg.conversions import from_bytes
+
+    if field is None or not file.record_count:
+        return None, None
+    bound = (file.upper_bounds or {}).get(field.field_id)
+    if bound is not None:
+        kind: Any = field.field_type
+        return _milliseconds(from_bytes(kind, bound), str(kind)), None
+    nulls = (file.null_value_counts or {}).get(field.field_id)
+    if nulls == file.record_count:
+        return None, None
+    return None, f"{file.file_path}: no bounds of {field.name} in the metadata"
+
+
+def _milliseconds(value: Any, kind: str) -> int:
+    number = int(value)
+    return number * _DAY_MS if kind == "date" else number // _PER_MS[kind]

@@ -1,0 +1,157 @@
+"""Options of the Iceberg source."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from typing_extensions import Self
+
+from krishiv_spark.iceberg.catalogs import IcebergOptions
+from krishiv_spark.options import ByteSize, Names
+from krishiv_spark.sources.base import SourceOptions
+
+__all__ = ["IcebergSourceOptions", "Milliseconds"]
+
+
+def _milliseconds(text: object) -> object:
+    """Milliseconds since 1970 UTC, from their number or from a time with its zone."""
+    if not isinstance(text, str) or text.strip().lstrip("-").isdigit():
+        return text
+    try:
+        time = dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ValueError(
+            "milliseconds since 1970 UTC are needed, or a time with its zone, such as "
+            "'2013-01-01T12:00:00Z'"
+        )
+    since = time - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return since // dt.timedelta(milliseconds=1)
+
+
+Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
+"""A moment in milliseconds since 1970 UTC."""
+
+
+def _names(written: str, *more: str) -> Any:
+    return AliasChoices(written, *more)
+
+
+class IcebergSourceOptions(SourceOptions, IcebergOptions):
+    """Options of the source; names with hyphens are those of Iceberg's own connector."""
+
+    snapshot_id: int | None = Field(
+        default=None,
+        validation_alias=_names("snapshot-id", "snapshotId"),
+        description="Batch: the snapshot to read. Stream: the first load is a full scan of it, "
+        "then what was appended behind it.",
+    )
+    as_of_timestamp: Milliseconds | None = Field(
+        default=None,
+        validation_alias=_names("as-of-timestamp", "asOfTimestamp", "timestampAsOf"),
+        description="Batch: read the table as it was then; milliseconds since 1970 UTC, or a time "
+        "with its zone, such as `2013-01-01T12:00:00Z`.",
+    )
+    branch: str | None = Field(
+        default=None, description="Branch to read or to follow; `main` if none is given."
+    )
+    tag: str | None = Field(default=None, description="Batch: the tag to read.")
+    start_snapshot_id: int | None = Field(
+        default=None,
+        validation_alias=_names("start-snapshot-id", "startSnapshotId"),
+        description="Read only what was appended behind this snapshot.",
+    )
+    end_snapshot_id: int | None = Field(
+        default=None,
+        validation_alias=_names("end-snapshot-id", "endSnapshotId"),
+        description="Batch, with `start-snapshot-id`: the last snapshot whose rows are read.",
+    )
+    stream_from_timestamp: Milliseconds | None = Field(
+        default=None,
+        validation_alias=_names("stream-from-timestamp", "streamFromTimestamp"),
+        description="Stream: begin with the first snapshot that is not older; written as for "
+        "`as-of-timestamp`.",
+    )
+    starting_offsets: Literal["earliest", "current", "latest"] = Field(
+        default="earliest",
+        description="Stream: where a new query begins. `earliest`: with all rows of the oldest "
+        "snapshot that the table has, then what was appended behind it. `current`: the same from "
+        "the newest snapshot on. `latest`: only what is appended from now on.",
+    )
+    max_files_per_trigger: int | None = Field(
+        default=None,
+        gt=0,
+        validation_alias=_names("streaming-max-files-per-micro-batch", "maxFilesPerTrigger"),
+        description="Most files in a batch.",
+    )
+    max_rows_per_trigger: int | None = Field(
+        default=None,
+        gt=0,
+        validation_alias=_names("streaming-max-rows-per-micro-batch", "maxRowsPerTrigger"),
+        description="Most rows in a batch; a file is never split over batches.",
+    )
+    skip_overwrite_snapshots: bool = Field(
+        default=False,
+        validation_alias=_names("streaming-skip-overwrite-snapshots", "skipOverwriteSnapshots"),
+        description="Pass over snapshots that overwrite rows, with all that they add. Otherwise "
+        "they are an error.",
+    )
+    skip_delete_snapshots: bool = Field(
+        default=False,
+        validation_alias=_names("streaming-skip-delete-snapshots", "skipDeleteSnapshots"),
+        description="Pass over snapshots that only delete rows. Otherwise they are an error.",
+    )
+    columns: Names = Field(
+        default=(),
+        description="Columns to read, separated by commas; fewer are faster. Where a schema is "
+        "given, it decides.",
+    )
+    row_filter: str | None = Field(
+        default=None,
+        validation_alias=_names("rowFilter", "row-filter"),
+        description="Rows to read, in PyIceberg's notation: `carrier = 'UA' and delay >= 15`. "
+        "Files and row groups that can have none of them are not opened.",
+    )
+    max_partition_bytes: ByteSize = Field(
+        default=128 * 2**20,
+        gt=0,
+        validation_alias=_names("maxPartitionBytes", "split-size"),
+        description="About the most bytes that one task reads; larger files are split by row "
+        "group. If it is not given, tasks are smaller, down to `16m`, until there are 200.",
+    )
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        chosen = {
+            "snapshot-id": self.snapshot_id,
+            "as-of-timestamp": self.as_of_timestamp,
+            "tag": self.tag,
+            "start-snapshot-id": self.start_snapshot_id,
+            "stream-from-timestamp": self.stream_from_timestamp,
+        }
+        given = [name for name, value in chosen.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"options {given[0]!r} and {given[1]!r} exclude each other")
+        if given and "starting_offsets" in self.model_fields_set:
+            raise ValueError(f"options {given[0]!r} and 'startingOffsets' exclude each other")
+        if self.branch is not None and (self.tag or self.snapshot_id is not None):
+            raise ValueError(f"options {given[0]!r} and 'branch' exclude each other")
+        if self.end_snapshot_id is not None and self.start_snapshot_id is None:
+            raise ValueError("option 'end-snapshot-id' needs 'start-snapshot-id'")
+        return self
+
+    def refused(self, *, streaming: bool) -> list[str]:
+        """Options that were given, but have no meaning in a stream, or in a batch."""
+        stream = {"stream-from-timestamp": self.stream_from_timestamp}
+        if "starting_offsets" in self.model_fields_set:
+            stream["startingOffsets"] = 0
+        batch = {
+            "as-of-timestamp": self.as_of_timestamp,
+            "tag": self.tag,
+            "end-snapshot-id": self.end_snapshot_id,
+        }
+        given = batch if streaming else stream
+        return [name for name, value in given.items() if value is not None]

@@ -1,0 +1,193 @@
+"""Columns by field id: what a file holds, in the columns that the table has. Executor.
+
+Names and types of a table change, field ids never do (Iceberg spec, "Column Projection").
+PyIceberg's own projection turns null lists and maps of structs into empty ones, and is made anew
+for every batch.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema, promote
+from pyiceberg.types import (
+    FixedType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    UUIDType,
+)
+
+from krishiv_spark.errors import SchemaError
+
+__all__ = ["Projection", "as_stored"]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """How the batches of one file become batches of the table's columns.
+
+    Attributes:
+        wanted: The columns, by the table's schema.
+        held: The columns of the file by field id.
+        constants: Values by field id of columns that the file lacks, since it is partitioned by
+            them.
+    """
+
+    wanted: Sequence[NestedField]
+    held: Mapping[int, NestedField]
+    constants: Mapping[int, Any]
+
+    @classmethod
+    def of(
+        cls, wanted: Sequence[NestedField], file: Schema, constants: Mapping[int, Any]
+    ) -> Projection:
+        """The projection of a file with a schema."""
+        return cls(wanted, {field.field_id: field for field in file.fields}, constants)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the file that are needed."""
+        fields = (self.held.get(field.field_id) for field in self.wanted)
+        return [field.name for field in fields if field is not None]
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """One batch of the file.
+
+        Raises:
+            SchemaError: If a column has a type that the table's cannot hold, or one that must not
+                be null is missing.
+        """
+        arrays = [self._array(field, batch) for field in self.wanted]
+        return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self.wanted])
+
+    def _array(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
+        held = self.held.get(field.field_id)
+        if held is None:
+            return _absent(field, batch.num_rows, self.constants.get(field.field_id))
+        try:
+            return _fit(batch.column(held.name), held.field_type, field.field_type)
+        except (pa.ArrowException, ResolveError) as error:
+            raise SchemaError(
+                f"column {field.name!r} is {held.field_type} in the file and {field.field_type} "
+                f"in the schema that is read: {error}. If the table's schema has changed since "
+                "the query began, restart the query"
+            ) from error
+
+
+def as_stored(schema: Schema) -> Schema:
+    """A schema to read UUIDs with as the bytes that are in files, instead of as text."""
+    whole = _as_stored(schema.as_struct())
+    return Schema(*whole.fields)
+
+
+def _as_stored(kind: Any) -> Any:
+    if isinstance(kind, StructType):
+        fields = (
+            field.model_copy(update={"field_type": _as_stored(field.field_type)})
+            for field in kind.fields
+        )
+        return StructType(*fields)
+    if isinstance(kind, ListType):
+        return ListType(kind.element_id, _as_stored(kind.element_type), kind.element_required)
+    if isinstance(kind, MapType):
+        key, value = _as_stored(kind.key_type), _as_stored(kind.value_type)
+        return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
+    return FixedType(_UUID_BYTES) if isinstance(kind, UUIDType) else kind
+
+
+_UUID_BYTES = 16
+
+
+def _absent(field: NestedField, rows: int, constant: Any) -> pa.Array:
+    kind = schema_to_pyarrow(field.field_type, include_field_ids=False)
+    value = field.initial_default if constant is None else constant
+    if value is not None:
+        return pa.repeat(pa.scalar(value, kind), rows)
+    if field.required:
+        raise SchemaError(f"column {field.name!r} must not be null, but the file lacks it")
+    return pa.nulls(rows, kind)
+
+
+def _fit(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if isinstance(held, UUIDType):
+        return array if isinstance(wanted, FixedType) else _uuids(array)
+    if isinstance(held, PrimitiveType) and held == wanted:
+        return array
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        return _struct(array, held, wanted)
+    if isinstance(held, ListType) and isinstance(wanted, ListType):
+        return _list(array, held, wanted)
+    if isinstance(held, MapType) and isinstance(wanted, MapType):
+        return _map(array, held, wanted)
+    return array.cast(schema_to_pyarrow(promote(held, wanted), include_field_ids=False))
+
+
+def _struct(array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
+    places = {field.field_id: place for place, field in enumerate(held.fields)}
+    children = []
+    for field in wanted.fields:
+        place = places.get(field.field_id)
+        if place is None:
+            children.append(_absent(field, len(array), None))
+        else:
+            kind = held.fields[place].field_type
+            children.append(_fit(array.field(place), kind, field.field_type))
+    fields = [
+        pa.field(field.name, child.type, nullable=field.optional)
+        for field, child in zip(wanted.fields, children, strict=True)
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+
+
+def _list(array: pa.Array, held: ListType, wanted: ListType) -> pa.Array:
+    offsets, first, count = _offsets(array)
+    values = _fit(array.values.slice(first, count), held.element_type, wanted.element_type)
+    return type(array).from_arrays(offsets, values, mask=array.is_null())
+
+
+def _map(array: pa.Array, held: MapType, wanted: MapType) -> pa.Array:
+    offsets, first, count = _offsets(array)
+    keys = _fit(array.keys.slice(first, count), held.key_type, wanted.key_type)
+    items = _fit(array.items.slice(first, count), held.value_type, wanted.value_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, mask=array.is_null())
+
+
+def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Offsets that begin at 0, the first value and the number of values.
+
+    Arrow takes no mask along with offsets of an array that is a slice.
+    """
+    offsets = array.offsets
+    first, end = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.subtract(offsets, pa.scalar(first, offsets.type)), first, end - first
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    """UUIDs as text, which is how Spark holds them (``TypeToSparkType`` of Iceberg)."""
+    raw = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)
+    digits = _HEX[raw[array.offset : array.offset + len(array)]].reshape(-1, 32)
+    text = np.full((len(array), 36), ord("-"), np.uint8)
+    text[:, _DIGITS] = digits
+    offsets = pa.array(np.arange(len(array) + 1, dtype=np.int32) * 36)
+    whole = pa.StringArray.from_buffers(len(array), offsets.buffers()[1], pa.py_buffer(text))
+    return pc.if_else(array.is_valid(), whole, pa.scalar(None, pa.string()))
+
+
+_HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
+_DIGITS = [place for place in range(36) if place not in {8, 13, 18, 23}]

@@ -1,0 +1,63 @@
+"""Upserts from ``foreachBatch``, for Spark's output mode "update"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["upsert"]
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def upsert(
+    table: str, keys: str | Sequence[str], *, query: str | None = None, **options: str
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that upserts each batch into an Iceberg table, exactly once.
+
+        counts.writeStream.outputMode("update").foreachBatch(
+            krishiv_spark.upsert("db.counts", "word", warehouse="/data/warehouse")
+        ).option("checkpointLocation", ...).start()
+
+    Spark repeats its last batch after a restart; the table knows by the query and the number of
+    the batch that it has it already.
+
+    Args:
+        table: Name of the table, ``namespace.name``.
+        keys: Columns that identify a row.
+        query: Who writes: the same after each restart, and no other query's into this table, nor
+            that of an older checkpoint, whose numbers would be taken for these. By default the
+            id of Spark's query, which is known in classic sessions only.
+        options: Further options of the sink; those with dots as ``**{"catalog.uri": ...}``.
+
+    Returns:
+        What ``foreachBatch`` takes. Called on the driver, it raises OptionError if the query's id
+        is not known, and whatever the sink raises.
+    """
+    names = keys if isinstance(keys, str) else ",".join(keys)
+
+    def write(batch: DataFrame, number: int) -> None:
+        writer = batch.write.format(FORMAT).mode("append").options(**options)
+        writer = writer.option("mode", "upsert").option("keyColumns", names)
+        writer = writer.option("txnAppId", query or _query_of(batch)).option("txnVersion", number)
+        writer.save(table)
+
+    return write
+
+
+def _query_of(batch: DataFrame) -> str:
+    """Spark's id of the query that runs ``foreachBatch`` in this thread."""
+    context = getattr(batch.sparkSession, "_sc", None)
+    found = None if context is None else context.getLocalProperty(_QUERY_ID)
+    if found is None:
+        raise OptionError(
+            f"{FORMAT}: the id of the query is not known here (Spark Connect does not tell it): "
+            "give upsert(..., query='a name that is this query's for ever')"
+        )
+    return str(found)

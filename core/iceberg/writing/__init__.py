@@ -1,0 +1,1 @@
+"""Writing to Iceberg: tasks write data files, the driver commits a snapshot for each epoch."""

@@ -1,0 +1,149 @@
+"""What an epoch does to the table: adds files, or puts them in the place of all others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.writing.manifests import TieredAppend
+from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
+from krishiv_spark.iceberg.writing.target import StagedFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from krishiv_spark.iceberg.writing.commits import EpochTransaction
+
+__all__ = ["Append", "Replace", "check_fits", "tidy"]
+
+
+@dataclass(frozen=True)
+class Append:
+    """Adds the staged files."""
+
+    options: IcebergSinkOptions
+    staged: Sequence[StagedFiles]
+
+    def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
+        """Stage one snapshot that appends. See `Change`."""
+        check_fits(self.staged, transaction.table_metadata)
+        producer = TieredAppend(transaction, summary, merge=self.options.merge_manifests)
+        for file in _files(self.staged):
+            producer.append_data_file(file)
+        producer.commit()
+        tidy(transaction, self.options)
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Puts the staged files in the place of all that is in the table, in one snapshot."""
+
+    options: IcebergSinkOptions
+    staged: Sequence[StagedFiles]
+
+    def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
+        """Stage one snapshot that overwrites. See `Change`."""
+        check_fits(self.staged, transaction.table_metadata)
+        producer = transaction.update_snapshot(snapshot_properties=summary).overwrite()
+        for task in transaction._table.scan().plan_files():  # noqa: SLF001
+            producer.delete_data_file(task.file)
+        for file in _files(self.staged):
+            producer.append_data_file(file)
+        producer.commit()
+        tidy(transaction, self.options)
+
+
+def check_fits(staged: Sequence[StagedFiles], metadata: TableMetadata) -> None:
+    """Refuse files that were written for another table, other partitions, or other names.
+
+    PyIceberg writes them into a manifest of the table's current spec without a look, and readers
+    that prune by partition then do not find their rows.
+
+    Raises:
+        CommitRejected: If there is such a file.
+    """
+    for item in staged:
+        if item.table != str(metadata.table_uuid):
+            raise CommitRejected(
+                f"{FORMAT}: the table was made anew while its epoch was written (UUID "
+                f"{metadata.table_uuid}, was {item.table}): restart the query, which writes the "
+                "epoch into the new table"
+            )
+        if item.spec_id != metadata.default_spec_id:
+            raise CommitRejected(
+                f"{FORMAT}: the table's partitions were changed while its epoch was written (spec "
+                f"{metadata.default_spec_id}, was {item.spec_id}): restart the query, which "
+                "writes the epoch again"
+            )
+        if item.changes and not _has_columns(metadata, item.schema_id):
+            raise CommitRejected(
+                f"{FORMAT}: columns of the table were renamed or dropped while its epoch was "
+                "written: restart the query, which writes the epoch again"
+            )
+
+
+def _has_columns(metadata: TableMetadata, schema_id: int | None) -> bool:
+    """Whether every column of an older schema is there by its name: changes are read by name."""
+    older = next((one for one in metadata.schemas if one.schema_id == schema_id), None)
+    if older is None:
+        return False
+    now = metadata.schema()
+    return all(now.find_column_name(number) == name for number, name in _names(older))
+
+
+def _names(schema: Schema) -> Iterator[tuple[int, str | None]]:
+    return ((number, schema.find_column_name(number)) for number in schema.field_ids)
+
+
+def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
+    """Stage what the options say about housekeeping, in the same commit."""
+    metadata = transaction.table_metadata
+    expired = sorted(_expired(metadata, options))
+    if expired:
+        update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired})
+        transaction._stage((update,))  # noqa: SLF001
+    wanted = _metadata_properties(options)
+    if any(metadata.properties.get(key) != text for key, text in wanted.items()):
+        transaction.set_properties(wanted)
+
+
+def _expired(metadata: TableMetadata, options: IcebergSinkOptions) -> Iterator[int]:
+    """Ids of the snapshots that may go; what another branch or a tag names stays.
+
+    The snapshot of this commit is the newest one, and will be what the main branch names.
+    """
+    if options.keep_snapshots is None and options.expire_older_than is None:
+        return
+    named = {ref.snapshot_id for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
+    newest_first = sorted(metadata.snapshots, key=_age, reverse=True)
+    limit_ms = time.time_ns() // 1_000_000 - (options.expire_older_than or 0)
+    for snapshot in newest_first[(options.keep_snapshots or 1) - 1 :]:
+        if snapshot.snapshot_id not in named and snapshot.timestamp_ms <= limit_ms:
+            yield snapshot.snapshot_id
+
+
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def _metadata_properties(options: IcebergSinkOptions) -> dict[str, str]:
+    if options.keep_metadata_files is None:
+        return {}
+    return {
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": str(options.keep_metadata_files),
+    }
+
+
+def _files(staged: Sequence[StagedFiles]) -> Iterator[DataFile]:
+    return (file for item in staged for file in item.files)

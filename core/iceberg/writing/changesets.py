@@ -1,0 +1,190 @@
+"""Rows that change others: checked and written aside by tasks, gathered by the driver.
+
+A change is a row of the table and whether it deletes: by the column `opColumn`, as Krishiv and
+Debezium write it. What is staged is no data file: the driver turns it into some (`upserts`).
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from krishiv_spark.arrow import conform
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.writing.columns import table_columns
+from krishiv_spark.iceberg.writing.partitions import sorted_places
+from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
+from krishiv_spark.parquet.files import chunks
+from krishiv_spark.sinks.base import Task
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
+
+__all__ = ["Keyed", "read_changes", "write_changes"]
+
+_DELETES = pa.array(["d", "delete", "-"])
+_UPSERTS = pa.array(
+    ["c", "create", "i", "insert", "u", "update", "upsert", "r", "read", "+", "", None], pa.string()
+)
+_FLAG = "_krishiv_delete"
+_PLACE = "_krishiv_place"
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """How rows change a table.
+
+    Attributes:
+        keys: Columns that say which row.
+        op: Column that says what happens to it; None if every row is an upsert.
+        order: Column whose highest value wins within an epoch; None for the last row.
+    """
+
+    keys: tuple[str, ...]
+    op: str | None
+    order: str | None
+
+    @classmethod
+    def of(cls, options: IcebergSinkOptions, rows: pa.Schema) -> Keyed:
+        """What the options say.
+
+        Raises:
+            OptionError: If they name columns that are not there, or that cannot be keys.
+        """
+        if not options.key_columns:
+            raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
+        made = cls(options.key_columns, options.op_column, options.order_column)
+        for option, name in made._named():
+            if name not in rows.names:
+                known = ", ".join(rows.names)
+                raise OptionError(f"{FORMAT}: {option!r} names {name!r}, but there are {known}")
+        for name in made.keys:
+            kind = rows.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
+                raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}: {kind} cannot be a key")
+        return made
+
+    def _named(self) -> Iterator[tuple[str, str]]:
+        yield from (("keyColumns", name) for name in self.keys)
+        if self.op is not None:
+            yield "opColumn", self.op
+        if self.order is not None:
+            yield "orderColumn", self.order
+
+    def without_op(self, rows: pa.Schema) -> pa.Schema:
+        """The columns that the table has."""
+        return pa.schema([field for field in rows if field.name != self.op])
+
+    def flags(self, batch: pa.RecordBatch) -> pa.Array:
+        """Whether each row deletes.
+
+        Raises:
+            SchemaError: If an operation is not known, or a key is null.
+        """
+        for name in self.keys:
+            if batch.column(name).null_count:
+                raise SchemaError(f"{FORMAT}: key column {name!r} has nulls")
+        if self.op is None:
+            return pa.repeat(pa.scalar(value=False), batch.num_rows)
+        ops = pc.utf8_lower(batch.column(self.op).cast(pa.string()))
+        deletes = pc.is_in(ops, _DELETES)
+        strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERTS)))
+        if pc.any(strange).as_py():
+            found = ", ".join(repr(op) for op in pc.unique(ops.filter(strange)).to_pylist()[:5])
+            raise SchemaError(
+                f"{FORMAT}: column {self.op!r} has {found}: deletes are d, delete and -; upserts "
+                "are c, i, r, u, +, create, insert, read, update, upsert and null"
+            )
+        return deletes
+
+
+def write_changes(
+    target: Target, batches: Iterator[pa.RecordBatch], task: Task, keyed: Keyed
+) -> StagedFiles | None:
+    """Write the changes of one task aside. Executor; in bounded memory.
+
+    Raises:
+        SchemaError: If a value does not fit its column, a key is null or an operation unknown.
+    """
+    metadata = target.metadata
+    path = f"{metadata.location.rstrip('/')}/data/{stem_of(task)}.changes"
+    checked = (_checked(batch, target, keyed) for batch in batches)
+    pieces = chunks(checked)
+    first = next(pieces, None)
+    if first is None:
+        return None
+    try:
+        with (
+            target.io.new_output(path).create() as stream,
+            pq.ParquetWriter(stream, first.schema, compression="zstd") as writer,
+        ):
+            for rows in itertools.chain([first], pieces):
+                writer.write_table(rows)
+    except BaseException:
+        with contextlib.suppress(Exception):  # best effort: vacuum finds it
+            target.io.delete(path)
+        raise
+    return StagedFiles(
+        str(metadata.table_uuid),
+        metadata.default_spec_id,
+        files=(),
+        changes=(path,),
+        schema_id=metadata.current_schema_id,
+    )
+
+
+def _checked(batch: pa.RecordBatch, target: Target, keyed: Keyed) -> pa.RecordBatch:
+    """A batch as the table has its columns, with a flag for deletes."""
+    columns = table_columns(target.metadata.schema())
+    deletes = keyed.flags(batch)
+    if not all(field.nullable for field in columns):
+        conform(batch.filter(pc.invert(deletes)), columns, fill=True)
+    optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
+    fitting = conform(batch, optional, fill=True)
+    return fitting.append_column(_FLAG, deletes)
+
+
+def read_changes(
+    io: FileIO, staged: Sequence[StagedFiles], keyed: Keyed
+) -> tuple[pa.Table, pa.Table]:
+    """All changes of an epoch, the last one for each key. Driver; it holds them in memory.
+
+    Returns:
+        The rows that are to be there, and the keys of all rows that must not stay as they are.
+    """
+    tables = [_read(io, path) for item in staged for path in item.changes]
+    changes = _last_ones(pa.concat_tables(tables), keyed)
+    upserts = changes.filter(pc.invert(changes[_FLAG])).drop_columns([_FLAG])
+    return upserts, changes.select(list(keyed.keys))
+
+
+def _read(io: FileIO, path: str) -> pa.Table:
+    with io.new_input(path).open() as stream:
+        return pq.ParquetFile(stream).read()
+
+
+def _last_ones(changes: pa.Table, keyed: Keyed) -> pa.Table:
+    """For each key the change with the highest order, or the last among equals."""
+    places = pa.array(range(changes.num_rows), pa.int64())
+    if keyed.order is not None:
+        order = changes[keyed.order]
+        valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
+        numbers = pa.chunked_array([places])
+        rising = [(column, "ascending") for column in (valid, order, numbers)]
+        changes = changes.take(sorted_places(rising))
+    keys = changes.select(list(keyed.keys)).append_column(_PLACE, places)
+    last = keys.group_by(list(keyed.keys)).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
+    return changes.take(last.take(pc.sort_indices(last)))

@@ -1,0 +1,233 @@
+"""Whether the rows' columns fit those of a table; by name, in any order.
+
+PyIceberg's own check lets through what loses values later: another scale of a decimal, binary as
+a string. So the rules stand here, as the spec has them ("Schema Evolution", type promotion).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg.catalogs import FORMAT
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+
+__all__ = [
+    "Evolution",
+    "Growth",
+    "check_columns",
+    "iceberg_columns",
+    "table_columns",
+]
+
+
+def iceberg_columns(rows: pa.Schema) -> pa.Schema:
+    """The rows' columns with the types that Iceberg has: what a new table gets.
+
+    All are optional, as in the tables that Spark makes (``CREATE TABLE AS SELECT``): that the rows
+    of one query have no nulls says nothing about later ones.
+
+    Raises:
+        SchemaError: If a column has a type that Iceberg cannot hold.
+    """
+    return pa.schema([_iceberg_field(field, field.name) for field in rows])
+
+
+def _iceberg_field(field: pa.Field, path: str) -> pa.Field:
+    return pa.field(field.name, _iceberg_type(field.type, path))
+
+
+def _iceberg_type(kind: pa.DataType, path: str) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        children = _children(kind)
+        if any((child.metadata or {}).get(b"variant") == b"true" for child in children):
+            raise _cannot_hold(path, "a variant", "use to_json(...) or variant_get(...)")
+        return pa.struct([_iceberg_field(child, f"{path}.{child.name}") for child in children])
+    if pa.types.is_list(kind):
+        return pa.list_(_iceberg_field(kind.value_field, f"{path}.element"))
+    if pa.types.is_map(kind):
+        value = _iceberg_field(kind.item_field, f"{path}.value")
+        return pa.map_(_iceberg_type(kind.key_type, f"{path}.key"), value)
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_duration(kind):
+        raise _cannot_hold(path, "an interval", "cast it to a number or a string")
+    if pa.types.is_null(kind):
+        raise _cannot_hold(path, "of no type (void)", "cast it to the type that it should have")
+    return kind
+
+
+def _cannot_hold(path: str, what: str, advice: str) -> SchemaError:
+    return SchemaError(f"{FORMAT}: column {path!r} is {what}, which Iceberg cannot hold: {advice}")
+
+
+def table_columns(schema: Schema) -> pa.Schema:
+    """A table's columns as Arrow, in the table's order, with the ids of their fields."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    columns = schema_to_pyarrow(schema, include_field_ids=True)
+    return pa.schema([field.with_type(_small(field.type)) for field in columns])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Spark's strings and lists have small offsets, and so have those that are written."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_small(field.type)) for field in _children(kind)])
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+    if pa.types.is_map(kind):
+        key, value = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_small(key.type)),
+            value.with_type(_small(value.type)),
+        )
+    return kind
+
+
+Evolution: TypeAlias = Literal["none", "add", "widen"]
+"""How far a table's columns may be changed for the rows; `widen` adds columns too."""
+
+_Fields: TypeAlias = list[pa.Field]
+
+
+class _Pair(NamedTuple):
+    """A column of the rows, and that of the table, or None where one of them lacks it."""
+
+    path: tuple[str, ...]
+    row: pa.Field | None
+    table: pa.Field | None
+
+    @property
+    def name(self) -> str:
+        """The path, for messages."""
+        return ".".join(self.path)
+
+
+class Growth(NamedTuple):
+    """A column that a table has to get, or a type that one of its columns has to get.
+
+    Attributes:
+        path: Names from the top down; ``element``, ``key`` and ``value`` inside of lists and maps.
+        kind: The type, as Arrow.
+        is_new: Whether the table has no such column.
+    """
+
+    path: tuple[str, ...]
+    kind: pa.DataType
+    is_new: bool
+
+
+def check_columns(
+    rows: pa.Schema, table: pa.Schema, name: str, evolution: Evolution = "none"
+) -> list[Growth]:
+    """Refuse rows that the table cannot take.
+
+    Args:
+        rows: Columns of the rows, as Spark hands them over.
+        table: The table's, from `table_columns`.
+        name: The table's name, for messages.
+        evolution: How far the table may be changed for them.
+
+    Returns:
+        What has to be changed first; nothing without `evolution`.
+
+    Raises:
+        SchemaError: If the table has no such column, lacks one that it requires, or has it with
+            another type that does not hold all values.
+    """
+    pairs = list(_pairs((), list(iceberg_columns(rows)), list(table)))
+    grown = [growth for pair in pairs if (growth := _growth(pair, evolution))]
+    paths = {growth.path for growth in grown}
+    wrong = (_problem(pair, table) for pair in pairs if pair.path not in paths)
+    problems = [problem for problem in wrong if problem]
+    if problems:
+        raise SchemaError(f"{FORMAT}: rows do not fit table {name}: {'; '.join(problems)}")
+    return grown
+
+
+def _growth(pair: _Pair, evolution: Evolution) -> Growth | None:
+    if pair.row is None or evolution == "none":
+        return None
+    if pair.table is None:
+        return Growth(pair.path, pair.row.type, is_new=True)
+    fits = _holds(pair.table.type, pair.row.type)
+    if evolution == "widen" and not fits and _holds(pair.row.type, pair.table.type):
+        return Growth(pair.path, pair.row.type, is_new=False)
+    return None
+
+
+def _pairs(above: tuple[str, ...], rows: _Fields, table: _Fields) -> Iterator[_Pair]:
+    ours = {field.name: field for field in rows}
+    theirs = {field.name: field for field in table}
+    for name in dict.fromkeys([*ours, *theirs]):
+        pair = _Pair((*above, name), ours.get(name), theirs.get(name))
+        inner = _inner(pair)
+        if inner is None:
+            yield pair
+        else:
+            yield from _pairs(pair.path, *inner)
+
+
+def _inner(pair: _Pair) -> tuple[_Fields, _Fields] | None:
+    """The columns inside of two columns of one kind."""
+    if pair.row is None or pair.table is None:
+        return None
+    row, table = pair.row.type, pair.table.type
+    if pa.types.is_struct(row) and pa.types.is_struct(table):
+        return _children(row), _children(table)
+    if pa.types.is_list(row) and pa.types.is_list(table):
+        return _parts(element=(row.value_field, table.value_field))
+    if pa.types.is_map(row) and pa.types.is_map(table):
+        return _parts(
+            key=(row.key_field, table.key_field), value=(row.item_field, table.item_field)
+        )
+    return None
+
+
+def _children(struct: pa.StructType) -> _Fields:
+    return [struct.field(index) for index in range(struct.num_fields)]
+
+
+def _parts(**parts: tuple[pa.Field, pa.Field]) -> tuple[_Fields, _Fields]:
+    ours = [row.with_name(name) for name, (row, _) in parts.items()]
+    return ours, [table.with_name(name) for name, (_, table) in parts.items()]
+
+
+def _problem(pair: _Pair, table: pa.Schema) -> str | None:
+    if pair.table is None:
+        near = difflib.get_close_matches(pair.name, table.names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "leave it out, or 'schemaEvolution' = add"
+        return f"the table has no column {pair.name!r}; {hint}"
+    if pair.row is None:
+        return f"required column {pair.name!r} is missing" if not pair.table.nullable else None
+    row, table_type = pair.row.type, pair.table.type
+    if _holds(table_type, row):
+        return None
+    widens = _holds(row, table_type)
+    hint = "cast it, or 'schemaEvolution' = widen" if widens else "cast it"
+    return f"column {pair.name!r} is {row}, but {table_type} in the table: {hint}"
+
+
+def _holds(wide: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a type of Iceberg holds every value of a type of Spark."""
+    if wide == kind or (pa.types.is_time(wide) and pa.types.is_time(kind)):
+        return True
+    if pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(wide):
+        return bool(wide.bit_width >= kind.bit_width)
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(wide):
+        return bool(wide.scale == kind.scale and wide.precision >= kind.precision)
+    if pa.types.is_fixed_size_binary(wide):
+        return bool(pa.types.is_binary(kind))  # each value's length is looked at when it is cast
+    return bool(pa.types.is_float32(kind) and pa.types.is_float64(wide))

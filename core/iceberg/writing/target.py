@@ -1,0 +1,99 @@
+"""What a task has to know of the table: small, without a catalog, without its secrets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from krishiv_spark.iceberg.catalogs import worker_io
+from krishiv_spark.sinks.base import Task
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["StagedFiles", "Target", "stem_of", "target_of"]
+
+_TARGET_FILE_SIZE = "write.target-file-size-bytes"
+_DEFAULT_FILE_SIZE = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table as the planner has seen it; it travels to the tasks.
+
+    Attributes:
+        metadata: Schema, partition spec, sort order and properties; no snapshots.
+        io: Reaches the object store.
+        file_size: About how many bytes a file may grow to.
+    """
+
+    metadata: TableMetadata
+    io: FileIO
+    file_size: int
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """What one task staged.
+
+    Attributes:
+        table: UUID of the table.
+        spec_id: Partition spec that the files were written for.
+        files: Data files, durable and in no manifest.
+        changes: Places of files with changes, see `changesets`.
+        schema_id: Schema that the changes have the columns of; None without changes.
+    """
+
+    table: str
+    spec_id: int
+    files: tuple[DataFile, ...]
+    changes: tuple[str, ...] = ()
+    schema_id: int | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Where all of it is."""
+        return [*(file.file_path for file in self.files), *self.changes]
+
+
+def stem_of(task: Task) -> str:
+    """What the names of an attempt's files begin with; no other attempt's do.
+
+    Nothing else than letters, digits, ``_`` and ``-``: PyIceberg cuts places with a scheme at
+    ``#`` and ``?``, and two files would be one.
+    """
+    query = re.sub(r"[^\w-]", "_", task.query[-12:], flags=re.ASCII)
+    return f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
+
+
+def target_of(table: Table, file_size: int | None) -> Target:
+    """What tasks need of a table. Planner."""
+    size = table.metadata.properties.get(_TARGET_FILE_SIZE, _DEFAULT_FILE_SIZE)
+    return Target(_stripped(table.metadata), worker_io(table), file_size or int(size))
+
+
+def _stripped(metadata: TableMetadata) -> TableMetadata:
+    """The metadata without what grows with the table's history: 325 kB become less than 2."""
+    return metadata.model_copy(
+        update={
+            "current_snapshot_id": None,
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "statistics": [],
+            "partition_statistics": [],
+            "schemas": [metadata.schema()],
+            "partition_specs": [metadata.spec()],
+            "sort_orders": [metadata.sort_order()],
+            "properties": {
+                key: text
+                for key, text in metadata.properties.items()
+                if not key.startswith("krishiv.")
+            },
+        }
+    )

@@ -1,0 +1,125 @@
+"""``krishiv-iceberg`` as a source: tables of Apache Iceberg, as batches and as streams.
+
+A batch reads one snapshot. A stream reads all rows of one snapshot first, unless it is told to
+begin elsewhere, and then what each later snapshot appends, every row exactly once. An offset names
+a snapshot and the number of a file in it: snapshots never change, so a replay reads the same rows
+however the table has moved on. The unit of a batch is a file; files are split over tasks by row
+group, and small ones share a task.
+
+Only the driver asks the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from krishiv_spark.arrow import pruned
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import FORMAT, open_table, worker_io
+from krishiv_spark.iceberg.reading.follower import Follower
+from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
+from krishiv_spark.iceberg.reading.position import IcebergOffset
+from krishiv_spark.iceberg.reading.rows import FilePart, cut, read_part, task_bytes
+from krishiv_spark.iceberg.reading.starts import start_name
+from krishiv_spark.sources.base import Limit, StreamReader
+
+if TYPE_CHECKING:
+    from krishiv_spark.iceberg.reading.columns import Columns
+
+__all__ = ["IcebergOffset", "IcebergReader", "IcebergSourceOptions"]
+
+
+class IcebergReader(StreamReader[IcebergOffset, FilePart]):
+    """Reads tables, in streams and batches."""
+
+    options_type = IcebergSourceOptions
+    offset_type = IcebergOffset
+
+    options: IcebergSourceOptions
+
+    def __init__(
+        self, options: IcebergSourceOptions, schema: pa.Schema | None, *, streaming: bool
+    ) -> None:
+        super().__init__(options, schema, streaming=streaming)
+        self._made: tuple[Columns, Follower] | None = None
+        self._pushed: tuple[Any, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader with every batch; executors open no table.
+        return {**self.__dict__, "_made": None, "_pushed": ()}
+
+    def infer_schema(self) -> pa.Schema:
+        """Columns of the table now, or of the snapshot that is named. See `StreamReader`."""
+        from krishiv_spark.iceberg.reading.columns import schema_of
+
+        return pruned(
+            schema_of(self.options, open_table(self.options)), self.options.columns, FORMAT
+        )
+
+    # --- positions
+
+    def initial(self) -> IcebergOffset:
+        """The start that the options ask for, by its name; constant. See `StreamReader`.
+
+        The first batch finds out which snapshot that means, and its end names it.
+        """
+        refused = self.options.refused(streaming=self.streaming)
+        if refused:
+            other = "batch reads" if self.streaming else "streams"
+            raise OptionError(f"{FORMAT}: option {refused[0]!r} is for {other}")
+        return IcebergOffset(at=start_name(self.options))
+
+    def latest(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
+        """See `StreamReader`. Loads the table, and lists the files of snapshots that are new."""
+        follower = self._follower
+        return follower.next(start, limit) if self.streaming else follower.everything(start)
+
+    def freeze(self) -> None:
+        """See `SupportsAvailableNow`."""
+        self._follower.freeze()
+
+    def backlog(self) -> Mapping[str, Any]:
+        """What waits behind the batch that was chosen last. See `SupportsBacklog`."""
+        return self._follower.backlog()
+
+    def push(self, filters: Sequence[Any]) -> None:
+        """See `SupportsFilters`."""
+        self._pushed = tuple(filters)
+
+    # --- rows
+
+    def plan(self, start: IcebergOffset, end: IcebergOffset) -> Sequence[FilePart]:
+        """See `StreamReader`. From the two offsets and the snapshots that they name."""
+        if start == end:
+            return []
+        row_filter = self._columns.row_filter(self._pushed)
+        table, files = self._follower.between(start, end, row_filter)
+        shape = self._columns.shape(worker_io(table), row_filter)
+        most = self.options.max_partition_bytes
+        if "max_partition_bytes" not in self.options.model_fields_set:
+            most = task_bytes(files, most)
+        return cut(files, shape, most)
+
+    def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
+        """See `StreamReader` and `read_part`."""
+        return read_part(partition)
+
+    @property
+    def _columns(self) -> Columns:
+        return self._opened()[0]
+
+    @property
+    def _follower(self) -> Follower:
+        return self._opened()[1]
+
+    def _opened(self) -> tuple[Columns, Follower]:
+        from krishiv_spark.iceberg.reading.columns import Columns
+
+        if self._made is None:
+            columns = Columns.of(self.options, open_table(self.options), self.schema)
+            event_time = columns.event_time if self.streaming else None
+            self._made = columns, Follower(self.options, event_time, columns.schema)
+        return self._made

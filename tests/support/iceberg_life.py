@@ -1,0 +1,96 @@
+"""Epochs of the Iceberg sink without Spark: each role has a writer of its own, as in Spark.
+
+As a script it is one driver of several: ``python iceberg_life.py FOLDER EPOCHS ROWS``.
+"""
+
+import itertools
+import pickle
+import sys
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.iceberg import IcebergWriter
+
+TABLE = "db.rows"
+_ATTEMPTS = itertools.count()
+
+
+def catalog_of(folder):
+    return SqlCatalog("krishiv", uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder))
+
+
+def table_of(folder, name=TABLE):
+    return catalog_of(folder).load_table(name)
+
+
+def ids(folder, name=TABLE):
+    return sorted(table_of(folder, name).scan().to_arrow()["id"].to_pylist())
+
+
+class IcebergLife:
+    """One query, or one batch job."""
+
+    def __init__(
+        self, folder, *, query="query-1", output=OutputMode.APPEND, streaming=True, **given
+    ):
+        self.options = {"path": TABLE, "warehouse": str(folder), "commitTimeout": "5 s", **given}
+        self.query, self.output, self.streaming = query, output, streaming
+
+    def writer(self, rows):
+        options = IcebergWriter.options_type.parse(self.options, "krishiv-iceberg")
+        return IcebergWriter(options, rows.schema, self.output, streaming=self.streaming)
+
+    def plan(self, rows):
+        """The planner's writer, as tasks get it, and the epoch that the table holds."""
+        writer = self.writer(rows)
+        writer.check()
+        return pickle.dumps(writer), writer.last_committed(self.query)
+
+    def stage(self, epoch, rows, tasks=1):
+        planned, _ = self.plan(rows)
+        return [
+            pickle.loads(pickle.dumps(pickle.loads(planned).stage(part, task)))
+            for task, part in self._tasks(epoch, rows, tasks)
+        ]
+
+    def _tasks(self, epoch, rows, tasks):
+        size = -(-rows.num_rows // tasks)
+        for partition in range(tasks):
+            part = rows.slice(partition * size, size).to_batches(max_chunksize=10_000)
+            yield Task(self.query, epoch, partition, next(_ATTEMPTS)), iter(part)
+
+    def publish(self, epoch, staged, rows):
+        writer = self.writer(rows)
+        held = writer.last_committed(self.query)
+        if held is None or held < epoch:
+            writer.publish(Epoch(self.query, epoch), [item for item in staged if item is not None])
+
+    def epoch(self, epoch, rows, tasks=1):
+        self.publish(epoch, self.stage(epoch, rows, tasks), rows)
+
+
+def numbered(epoch, rows=10):
+    """The rows of an epoch: the same in every driver."""
+    first = epoch * rows
+    return pa.table({"id": range(first, first + rows), "text": [str(n) for n in range(rows)]})
+
+
+def race(folder, epochs, rows):
+    """Run a query to its end beside others of its id, as often as it is stopped by them."""
+    life = IcebergLife(folder, commitTimeout="60 s")
+    while True:
+        _, held = life.plan(numbered(0, rows))
+        epoch = 0 if held is None else held + 1
+        if epoch >= epochs:
+            return
+        try:
+            life.epoch(epoch, numbered(epoch, rows), tasks=2)
+        except (Fenced, CommitRejected, CommitUnknown) as error:
+            print(type(error).__name__, epoch, flush=True)
+
+
+if __name__ == "__main__":
+    race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
