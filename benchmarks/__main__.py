@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import platform
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
-from benchmarks import bulk, commits, listing, session, trigger
-from benchmarks.bench import BENCHMARKS, MEMORY, Benchmark, Run, scratch
-from benchmarks.measure import Figure, Wrong
+from benchmarks import (
+    bulk,
+    commits,
+    iceberg_rates,
+    kafka_latency,
+    kafka_offsets,
+    kafka_rates,
+    kafka_start,
+    kafka_triggers,
+    listing,
+    trigger,
+)
+from benchmarks.bench import BENCHMARKS, Benchmark
+from benchmarks.progress import Clock, Shown
+from benchmarks.report import machine, markdown, words
+from benchmarks.report.compare import Change, Verdict, changes, regressions
+from benchmarks.report.page import page
+from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save
+from benchmarks.suite import Suite
 
 __all__ = ["main"]
 
-TOPICS = (trigger, bulk, commits, listing)  # importing them makes their benchmarks known
+TOPICS = (
+    trigger,
+    bulk,
+    commits,
+    listing,
+    kafka_rates,
+    kafka_triggers,
+    kafka_start,
+    kafka_latency,
+    kafka_offsets,
+    iceberg_rates,
+)  # importing them makes their benchmarks known
+
+_RECORD = Path(__file__).parent.parent / "docs" / "performance.json"
+_NEWEST = "4.3"  # PySpark, of ./run without --spark
+_COLOURS = {Verdict.REGRESSION: "red", Verdict.IMPROVEMENT: "green"}
+_COLUMNS = (Column("benchmark", no_wrap=True), Column("figure", overflow="fold"))
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 _console = Console()
 
@@ -30,29 +62,41 @@ _console = Console()
 @click.command()
 @click.option("--only", multiple=True, help="Name of a benchmark, or how it begins; repeatable.")
 @click.option("--quick", is_flag=True, help="Smaller and fewer.")
-@click.option("--profile", is_flag=True, help="Show where the time goes, where that is known.")
-@click.option("--json", "to", type=click.Path(path_type=Path), help="Write the figures there.")
-@click.option("--folder", default="/tmp", type=click.Path(exists=True, path_type=Path))
+@click.option("--folder", default="/tmp", type=_FOLDER, help="What is written to a disk goes here.")
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
-def main(  # noqa: PLR0913  one for each option
-    only: tuple[str, ...],
-    *,
-    quick: bool,
-    profile: bool,
-    to: Path | None,
-    folder: Path,
-    listed: bool,
-) -> None:
-    """Measure, verify what was written, and compare with the goals."""
-    chosen = _chosen(only)
-    if listed:
+@click.option("--json", type=_FILE, help="Write the result there.")
+@click.option("--html", type=_FILE, help="Write a report with plots there, one file.")
+@click.option("--markdown", type=_FILE, help="Write the tables there.")
+@click.option("--compare", type=_FILE, help="An earlier result: show what is beyond the noise.")
+@click.option("--fail-on-regression", is_flag=True, help="Exit with 1 if --compare shows one.")
+@click.option("--record", is_flag=True, help="Keep the figures in docs/, whose table shows them.")
+@click.option(
+    "--profile",
+    type=_FOLDER,
+    is_flag=False,
+    flag_value=".",
+    help="Write a flame graph of each benchmark to this folder, or to the present one.",
+)
+def main(**given: Any) -> None:
+    """Measure, verify what was written, and compare with the goals.
+
+    The exit code is 1 if an output was wrong or a benchmark broke off, or if there is a regression
+    with --fail-on-regression. It is 0 otherwise: goals may be missed, regressions are shown only,
+    and a peer that cannot be had is named as missing.
+    """
+    chosen = _chosen(given["only"])
+    if given["listed"]:
         _show_names(chosen)
         return
-    figures, failed = _measured(chosen, quick=quick, profile=profile, folder=folder)
-    _show(figures)
-    if to is not None:
-        to.write_text(json.dumps(_document(figures, quick=quick), indent=2) + "\n")
-    sys.exit(1 if failed else 0)
+    _refuse(given)
+    earlier = _earlier(given["compare"])
+    results = _measured(chosen, given, earlier)
+    found = changes(earlier, results) if earlier else []
+    _show(results)
+    _show_changes(found)
+    _write(results, found, given)
+    worse = regressions(found) if given["fail_on_regression"] else []
+    sys.exit(1 if results.failures() or worse else 0)
 
 
 def _chosen(only: Sequence[str]) -> list[Benchmark]:
@@ -62,80 +106,139 @@ def _chosen(only: Sequence[str]) -> list[Benchmark]:
     return chosen
 
 
+def _refuse(given: dict[str, Any]) -> None:
+    """What cannot be meant, before anything runs."""
+    if given["fail_on_regression"] and not given["compare"]:
+        raise click.UsageError("--fail-on-regression needs --compare RESULT.json")
+    if given["record"] and given["profile"]:
+        raise click.UsageError("--record keeps no figures that --profile has slowed down")
+
+
+def _earlier(file: Path | None) -> Results | None:
+    try:
+        return load(file) if file else None
+    except Unreadable as error:
+        raise click.UsageError(str(error)) from error
+
+
+# --- measuring
+
+
 def _measured(
-    chosen: Sequence[Benchmark], *, quick: bool, profile: bool, folder: Path
-) -> tuple[dict[str, list[Figure]], bool]:
-    figures, failed = {}, False
-    with (
-        scratch(folder) as place,
-        scratch(MEMORY) as store,
-        _console.status("starting") as status,
-    ):
-        os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
-        spark = functools.cache(lambda: session.start(place))
-        for item in chosen:
-            run = Run(quick, profile, _teller(status, item.name), place, spark)
-            try:
-                figures[item.name] = list(_figures(item, run))
-            except Wrong as error:
-                _console.print(f"[red]{item.name}: wrong output: {error}")
-                failed = True
-        if spark.cache_info().currsize:
-            spark().stop()
-    return figures, failed
+    chosen: Sequence[Benchmark], given: dict[str, Any], earlier: Results | None
+) -> Results:
+    taken = _taken(chosen, given)
+    key = taken.date.isoformat(timespec="seconds")
+    line = _line(taken.versions["pyspark"])
+
+    def repeat(name: str) -> str:
+        return " ".join(["./run bench", *line, *["--quick"] * taken.quick, "--only", name])
+
+    profiles = given["profile"]
+    suite = Suite(chosen, taken.quick, profiles, given["folder"], key, repeat, _console)
+    names = [item.name for item in chosen]
+    shown = Shown(_console, Clock(names, _durations(earlier, quick=taken.quick)))
+    outcomes = suite.outcomes(shown)
+    absent = {what for outcome in outcomes.values() for what in outcome.missing}
+    there = {name: versions for name, versions in taken.peers.items() if name not in absent}
+    taken = taken.model_copy(update={"peers": there})
+    return Results(taken={key: taken}, benchmarks=outcomes)
 
 
-def _teller(status: Any, name: str) -> Any:
-    def told(text: str) -> None:
-        if _console.is_terminal:
-            status.update(f"{name}: {text}")
-        else:
-            print(f"{name}: {text}", file=sys.stderr, flush=True)
+def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
+    commit, changed = machine.commit()
+    return Taken(
+        date=datetime.now(timezone.utc),
+        commit=commit,
+        changed=changed,
+        command=shlex.join(["./run", "bench", *sys.argv[1:]]),
+        quick=given["quick"],
+        profiled=given["profile"] is not None,
+        machine=machine.machine(given["folder"]),
+        versions=machine.versions(),
+        peers={peer.name: peer.versions for item in chosen for peer in item.peers},
+    )
 
-    return told
+
+def _line(pyspark: str) -> list[str]:
+    """The option of ./run that picks this version, unless it is the one that it picks itself."""
+    line = ".".join(pyspark.split(".")[:2])
+    return [] if line == _NEWEST else ["--spark", line]
 
 
-def _figures(item: Benchmark, run: Run) -> Iterator[Figure]:
-    if item.missing:
-        _console.print(f"{item.name}: left out, there is no {', '.join(item.missing)} yet")
-        return
-    run.told("starting")
-    yield from item.run(run)
+def _durations(earlier: Results | None, *, quick: bool) -> dict[str, float]:
+    """How long each benchmark took before, in seconds."""
+    try:
+        known = earlier or load(_RECORD)
+    except Unreadable:
+        return {}
+    return {
+        name: outcome.seconds
+        for name, outcome in known.benchmarks.items()
+        if known.of(name).quick == quick and outcome.figures
+    }
+
+
+# --- showing
 
 
 def _show_names(chosen: Sequence[Benchmark]) -> None:
     for item in chosen:
-        _console.print(f"{item.name:18} {item.about}")
+        _console.print(f"{item.name:24} {item.about}")
 
 
-def _show(figures: dict[str, list[Figure]]) -> None:
-    table = Table("benchmark", "figure", "median", "quartiles", "n", "goal")
-    for name, lines in figures.items():
-        for line in lines:
-            table.add_row(name, line.name, *_cells(line))
+def _show(results: Results) -> None:
+    table = Table(*_COLUMNS, "median", "95 % interval", "n", "goal")
+    for name, outcome in results.benchmarks.items():
+        for line in outcome.figures:
+            cells = (words.middle(line), words.spread(line), str(line.count), words.goal(line))
+            table.add_row(name, escape(line.name), *cells)
         table.add_section()
     _console.print(table)
+    for name, outcome in results.benchmarks.items():
+        for what, why in outcome.missing.items():
+            _console.print(f"{name}: {what} is missing: {why}", style="yellow", markup=False)
+        if outcome.failed:
+            _console.print(f"{name}: failed: {outcome.failed}", style="red", markup=False)
 
 
-def _cells(line: Figure) -> tuple[str, ...]:
-    goal = "" if line.goal is None else f"{line.goal} {'met' if line.met else 'MISSED'}"
-    spread = f"{_short(line.low)} .. {_short(line.high)}"
-    return f"{_short(line.median)} {line.unit}", spread, str(line.count), goal
+def _show_changes(found: Sequence[Change]) -> None:
+    if not found:
+        return
+    table = Table(*_COLUMNS, "before", "now", "change")
+    for change in found:
+        sides = (words.middle(line) if line else "-" for line in (change.before, change.after))
+        cells = (change.benchmark, escape(change.figure.name), *sides, words.change(change))
+        table.add_row(*cells, style=_COLOURS.get(change.verdict))
+    _console.print(table)
+    worse = len(regressions(found))
+    _console.print(
+        f"{worse} regressions beyond the noise (--fail-on-regression: exit code 1 if any)"
+    )
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+# --- writing
 
 
-def _document(figures: dict[str, list[Figure]], *, quick: bool) -> dict[str, Any]:
-    return {
-        "machine": {"python": platform.python_version(), "system": platform.platform()},
-        "quick": quick,
-        "figures": {
-            name: [asdict(line) | {"goal": str(line.goal or ""), "met": line.met} for line in lines]
-            for name, lines in figures.items()
-        },
-    }
+def _write(results: Results, found: Sequence[Change], given: dict[str, Any]) -> None:
+    if given["json"]:
+        save(results, given["json"])
+    if given["html"]:
+        given["html"].write_text(page(results, found), encoding="utf-8")
+    if given["markdown"]:
+        given["markdown"].write_text(markdown.document(results, found), encoding="utf-8")
+    if given["record"]:
+        _keep(results)
+
+
+def _keep(results: Results) -> None:
+    """In docs/; a benchmark that failed or could not run keeps its earlier figures."""
+    from docs import generate
+
+    whole = {name: found for name, found in results.benchmarks.items() if found.figures}
+    results = results.model_copy(update={"benchmarks": whole})
+    save(merged(load(_RECORD), results) if _RECORD.exists() else results, _RECORD)
+    generate.main([])
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Figure
+from benchmarks.peer import Peer
+from benchmarks.topics import Topics
 
 __all__ = ["BENCHMARKS", "MEMORY", "Benchmark", "Run", "benchmark", "scratch"]
 
@@ -25,10 +27,12 @@ class Run:
 
     Attributes:
         quick: Smaller and fewer.
-        profile: Show where the time goes, instead of measuring only.
+        profile: The process is watched: what is short repeats until there is something to see.
         told: Shows what is being done, in one line.
         folder: For everything that is written to a disk.
         spark: Starts the session that all benchmarks share, at the first call.
+        kafka: Starts the broker that all benchmarks share, at the first call.
+        absent: The peers that cannot be had, and why.
     """
 
     quick: bool
@@ -36,6 +40,8 @@ class Run:
     told: Callable[[str], None]
     folder: Path
     spark: Callable[[], Any]
+    kafka: Callable[[], Topics]
+    absent: Mapping[Peer, str]
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,15 @@ class Benchmark:
         name: As in ``--only``.
         run: Measures, and fails when the output is wrong.
         needs: Modules without which there is nothing to measure.
+        peers: Connectors beside which ours are measured, except for those that Spark brings itself.
+        alone: Whether there is something to measure without the peers.
     """
 
     name: str
     run: Callable[[Run], Iterator[Figure]]
     needs: tuple[str, ...] = field(default=())
+    peers: tuple[Peer, ...] = field(default=())
+    alone: bool = False
 
     @property
     def about(self) -> str:
@@ -68,11 +78,13 @@ BENCHMARKS: dict[str, Benchmark] = {}
 Measure = Callable[[Run], Iterator[Figure]]
 
 
-def benchmark(name: str, *needs: str) -> Callable[[Measure], Measure]:
-    """Make a function known under a name."""
+def benchmark(
+    name: str, *needs: str, peers: tuple[Peer, ...] = (), alone: bool = False
+) -> Callable[[Measure], Measure]:
+    """Make a function known under a name; the rest as in `Benchmark`."""
 
     def known(run: Measure) -> Measure:
-        BENCHMARKS[name] = Benchmark(name, run, needs)
+        BENCHMARKS[name] = Benchmark(name, run, needs, peers, alone)
         return run
 
     return known

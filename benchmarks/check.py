@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["memory_totals", "totals"]
+from benchmarks.topics import Topics
+
+__all__ = ["consumed", "memory_totals", "table_totals", "totals"]
 
 
 def totals(table: Path, column: str) -> tuple[int, int]:
@@ -27,3 +29,33 @@ def memory_totals(result: str, column: str) -> tuple[int, int]:
 
     table = memory_table(result)
     return table.num_rows, sum(table[column].to_pylist())
+
+
+def table_totals(warehouse: Path, column: str) -> tuple[int, int]:
+    """The same of the Iceberg table db.rows in an embedded catalog, by PyIceberg alone."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("krishiv", uri=f"sqlite:///{warehouse}/catalog.db")
+    numbers = catalog.load_table("db.rows").scan(selected_fields=(column,)).to_arrow()[column]
+    return len(numbers), sum(numbers.to_pylist())
+
+
+def consumed(topics: Topics, name: str) -> tuple[int, int]:
+    """Number of records and sum of their numbers, for kafka-python's own consumer.
+
+    It reads what is committed, to the end as it is now.
+    """
+    from kafka import KafkaConsumer, TopicPartition
+
+    given = {"isolation_level": "read_committed", "enable_auto_commit": False}
+    consumer = KafkaConsumer(bootstrap_servers=topics.bootstrap, **given)
+    places = [TopicPartition(name, n) for n in consumer.partitions_for_topic(name) or ()]
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(places)
+    numbers: list[int] = []
+    while any(consumer.position(place) < end for place, end in ends.items()):
+        for records in consumer.poll(timeout_ms=200).values():
+            numbers += [int(record.value[:10]) for record in records]
+    consumer.close()
+    return len(numbers), sum(numbers)

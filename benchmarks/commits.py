@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
-from benchmarks.check import memory_totals, totals
+from benchmarks.check import consumed, memory_totals, table_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
-from benchmarks.writers import Life, SeparateLogs
+from benchmarks.topics import OURS
+from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 
-__all__ = ["growth", "memory", "parquet"]
+__all__ = ["growth", "iceberg", "kafka", "memory", "parquet"]
 
 
 @benchmark("commits.parquet")
@@ -28,8 +28,6 @@ def parquet(run: Run) -> Iterator[Figure]:
         rates = _rates(run, lives)
         for life in lives.values():
             expect("rows and sum of ids", totals(Path(life.options["path"]), "id"), life.rows)
-        if run.profile:
-            _profile(Life(SeparateLogs, _options(memory_folder, 2)))
     goals = {"1 task, tmpfs": Goal(500, at_most=False)}
     for name, values in rates.items():
         yield figure(f"krishiv-parquet, {name}", "epochs/s", values, goals.get(name))
@@ -43,10 +41,30 @@ def memory(run: Run) -> Iterator[Figure]:
     life = Life(MemoryWriter, {"queryName": "benchmark"})
     rates = _rates(run, {"1 task": life})
     expect("rows and sum of ids", memory_totals("benchmark", "id"), life.rows)
-    if run.profile:
-        _profile(life)
     goal = Goal(1000, at_most=False)
     yield figure("krishiv-memory, 1 task", "epochs/s", rates["1 task"], goal)
+
+
+@benchmark("commits.iceberg", "krishiv_spark.sinks.iceberg")
+def iceberg(run: Run) -> Iterator[Figure]:
+    """Epochs per second of the Iceberg sink, in memory, and the last hundred beside the first."""
+    from krishiv_spark.sinks.iceberg import IcebergWriter
+
+    epochs = 500 if run.quick else 5_000
+    with scratch(MEMORY) as folder:
+        options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}
+        life = Life(IcebergWriter, {**options, "keepMetadataFiles": "10"})
+        life.commits(10)
+        times = []
+        for number in range(epochs // 100):
+            run.told(f"epoch {100 * number:,} of {epochs:,}")
+            times.append(seconds(lambda: life.commits(100)))
+        expect("rows and sum of ids", table_totals(folder, "id"), life.rows)
+    rates = [100 / time for time in times]
+    goal = Goal(90, at_most=False)
+    yield figure("krishiv-iceberg, 1 task", "epochs/s", [epochs / sum(times)], goal)
+    yield figure("krishiv-iceberg, each hundred", "epochs/s", rates)
+    yield figure("last hundred / first", "x", [times[-1] / times[0]], Goal(1.2))
 
 
 @benchmark("commits.growth")
@@ -67,12 +85,35 @@ def growth(run: Run) -> Iterator[Figure]:
     yield figure("late / early", "x", ratios(late, early), Goal(1.2))
 
 
+@benchmark("kafka.commits")
+def kafka(run: Run) -> Iterator[Figure]:
+    """Epochs per second of the Kafka sink with 1 and 8 tasks, each a transaction; log in memory."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch(MEMORY))
+        topics = {tasks: stack.enter_context(run.kafka().topic()) for tasks in (1, 8)}
+        lives = {
+            f"{tasks} task{'s' * (tasks > 1)}": _kafka_life(run, folder, topic, tasks)
+            for tasks, topic in topics.items()
+        }
+        rates = _rates(run, lives)
+        for topic, life in zip(topics.values(), lives.values(), strict=True):
+            expect("rows and sum of numbers", consumed(run.kafka(), topic), life.rows)
+    goals = {"1 task": Goal(150, at_most=False)}
+    for name, values in rates.items():
+        yield figure(f"{OURS}, {name}", "epochs/s", values, goals.get(name))
+
+
+def _kafka_life(run: Run, folder: Path, topic: str, tasks: int) -> Life:
+    given = {**run.kafka().cluster, "topic": topic, "checkpointLocation": f"{folder}/{tasks}"}
+    return Life(SeparateKafkaLogs, given, tasks, KEYED)
+
+
 def _options(folder: Path, number: int) -> dict[str, str]:
     return {"path": f"{folder}/table-{number}"}
 
 
 def _rates(run: Run, lives: dict[str, Life]) -> dict[str, list[float]]:
-    count = 50 if run.quick else 150
+    count = 400 if run.profile else 50 if run.quick else 150
 
     def rate(life: Life) -> float:
         return count / seconds(lambda: life.commits(count))
@@ -98,11 +139,3 @@ def _pairs(run: Run, old: Life, folder: Path) -> list[tuple[float, float]]:
         young.commits(5)
         pairs += [(seconds(young.commit), seconds(old.commit)) for _ in range(10)]
     return pairs
-
-
-def _profile(life: Life) -> None:
-    life.commits(10)
-    profile = cProfile.Profile()
-    profile.runcall(life.commits, 300)
-    pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
-    pstats.Stats(profile).sort_stats("tottime").print_stats(25)

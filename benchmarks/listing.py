@@ -40,7 +40,8 @@ def listing(run: Run) -> Iterator[Figure]:
         taken = in_turn(3, variants, run.told)
     yield figure(f"first look at {count:,} files", "s", taken["ours"])
     yield figure("Spark's own source, first look", "s", taken["Spark's"])
-    yield figure("first look, ours / Spark's", "x", ratios(taken["ours"], taken["Spark's"]))
+    looks = ratios(taken["ours"], taken["Spark's"])
+    yield figure("first look, ours / Spark's", "x", looks, smaller=True)
     yield figure("later look, nothing new", "s", later)
 
 

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-__all__ = ["Figure", "Goal", "Wrong", "expect", "figure", "in_turn", "ratios", "seconds"]
+import numpy as np
+from pydantic import computed_field
+from pydantic.dataclasses import dataclass
+
+__all__ = [
+    "Figure",
+    "Goal",
+    "Wrong",
+    "expect",
+    "figure",
+    "followed",
+    "in_turn",
+    "interval",
+    "ratios",
+    "seconds",
+]
+
+_RESAMPLES = 10_000
+_SEED = 20_261_121  # the same values have the same interval, whenever it is computed
+_FEWEST = 3  # of two values nobody can tell how far the third would be
+_COSTS = ("ms", "s", "GiB")
+
+_Follower = Callable[[int, int], None]
+_follower: ContextVar[_Follower] = ContextVar("follower", default=lambda _done, _of: None)
 
 
 class Wrong(Exception):  # noqa: N818  it names what the output is
@@ -46,6 +70,9 @@ class Figure:
         high: Upper quartile.
         count: Number of repetitions.
         goal: What it should reach, None for a figure that is only shown.
+        interval: Where the median lies with 95 % confidence, both ends inclusive; None where there
+            are too few repetitions to tell.
+        smaller: Whether smaller is better.
     """
 
     name: str
@@ -55,19 +82,56 @@ class Figure:
     high: float
     count: int
     goal: Goal | None = None
+    interval: tuple[float, float] | None = None
+    smaller: bool = False
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool:
         """Whether the goal is reached; a figure without one has nothing to miss."""
         return self.goal is None or self.goal.met(self.median)
 
 
-def figure(name: str, unit: str, values: Sequence[float], goal: Goal | None = None) -> Figure:
-    """Sum repetitions up by their median and quartiles."""
+def figure(
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    goal: Goal | None = None,
+    *,
+    smaller: bool | None = None,
+) -> Figure:
+    """Sum repetitions up.
+
+    Args:
+        name: What was measured.
+        unit: Of the values.
+        values: One of each repetition.
+        goal: What their median should reach.
+        smaller: Whether smaller is better; None to tell by the goal, or else by the unit: of times
+            and sizes it is, of rates and ratios it is not.
+
+    Raises:
+        Wrong: If there are no values.
+    """
     if not values:
         raise Wrong(f"{name}: nothing was measured")
     low, middle, high = _quartiles(values)
-    return Figure(name, unit, middle, low, high, len(values), goal)
+    if smaller is None:
+        smaller = goal.at_most if goal else unit in _COSTS
+    return Figure(name, unit, middle, low, high, len(values), goal, interval(values), smaller)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Where the median lies with 95 % confidence, by the percentile bootstrap.
+
+    The seed is fixed. None for fewer than three values.
+    """
+    if len(values) < _FEWEST:
+        return None
+    draws = np.random.default_rng(_SEED)
+    drawn = draws.choice(np.asarray(values, float), (_RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return float(low), float(high)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -75,6 +139,20 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
+
+
+@contextmanager
+def followed(follower: _Follower) -> Iterator[None]:
+    """Call something when `in_turn` begins within the block, and after each of its runs.
+
+    Args:
+        follower: Given how many runs are over, and of how many.
+    """
+    token = _follower.set(follower)
+    try:
+        yield
+    finally:
+        _follower.reset(token)
 
 
 def in_turn(
@@ -85,17 +163,21 @@ def in_turn(
     Args:
         rounds: Number of rounds.
         variants: What to run, by name; each returns its own figure.
-        told: Called with what runs next.
+        told: Called with what runs next, and with its figure.
 
     Returns:
         The figures of each variant, in the order of the rounds.
     """
     results: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
+    follow, total = _follower.get(), rounds * len(names)
+    follow(0, total)
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
             told(f"{name}, round {number + 1} of {rounds}")
             results[name].append(variants[name]())
+            told(f"{name}: {results[name][-1]:,.6g}")
+            follow(sum(map(len, results.values())), total)
     return results
 
 

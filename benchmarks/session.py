@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,18 @@ if TYPE_CHECKING:
 __all__ = ["start"]
 
 
-def start(folder: Path) -> SparkSession:
-    """Start Spark with two local cores, and register our formats."""
+def start(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+    """Start Spark with two local cores, and register our formats.
+
+    Args:
+        folder: For what Spark puts on a disk.
+        jars: Of Spark's own connectors, where they are measured.
+    """
+    # Workers that keep no compiled code would start as they do nowhere else.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = _built(folder)
+    session = _built(folder, jars)
     session.sparkContext.setLogLevel("OFF")
     from krishiv_spark import register
 
@@ -25,7 +33,7 @@ def start(folder: Path) -> SparkSession:
     return session
 
 
-def _built(folder: Path) -> SparkSession:
+def _built(folder: Path, jars: Sequence[Path]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     return (
@@ -34,6 +42,7 @@ def _built(folder: Path) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")

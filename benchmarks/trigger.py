@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import memory_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios
 
-__all__ = ["trigger"]
+__all__ = ["ROWS", "Sink", "batches", "figures", "measured", "trigger"]
 
-_ROWS = 100
+ROWS = 100
+"""In a batch."""
+
 _SKIPPED = 3  # the first batches of a round start planner, workers and commit process
 _GOAL = Goal(1.0)
 
@@ -24,15 +26,19 @@ class Sink:
     """One format and the query that writes to it, again and again, from one checkpoint.
 
     Attributes:
-        name: The format.
+        name: What it is called: the format, and more where a format is measured twice.
         folder: Of its table and its checkpoint.
         batches: How many batches to measure in a round.
+        options: Of its writer.
+        columns: Expressions over the columns ``value`` and ``timestamp``.
         times: What Spark reported for each measured batch, in milliseconds.
     """
 
     name: str
     folder: Path
     batches: int
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] = ("*",)
     times: list[dict[str, int]] = field(default_factory=list)
 
     @property
@@ -66,13 +72,10 @@ class Sink:
         return [float(times.get(phase, 0)) for times in self.times]
 
     def _start(self, spark: Any, **trigger: Any) -> Any:
-        writer = _rows(spark).writeStream.format(self.name).trigger(**trigger)
+        rows = _rows(spark).selectExpr(*self.columns)
+        writer = rows.writeStream.format(self.name.partition(",")[0]).trigger(**trigger)
         writer = writer.option("checkpointLocation", f"{self.folder}/checkpoint")
-        if self.name.endswith("parquet"):
-            writer = writer.option("path", str(self.table))
-        if self.name.endswith("memory"):
-            writer = writer.option("name", self.name)
-        return writer.start()
+        return writer.options(**self.options).start()
 
 
 @benchmark("parquet.trigger")
@@ -82,11 +85,11 @@ def trigger(run: Run) -> Iterator[Figure]:
     Rows come from Spark's rate-micro-batch source, so that each trigger has the same few.
     """
     with scratch(run.folder) as folder:
-        sinks = _sinks(folder, 15 if run.quick else 30)
-        medians = _measured(run, sinks)
+        sinks = _sinks(folder, batches(run))
+        medians = measured(run, sinks)
         for sink in sinks.values():
             _verify(sink, run.spark())
-        yield from _figures(sinks)
+        yield from figures(sinks)
     yield figure(
         "trigger, krishiv-parquet / parquet",
         "x",
@@ -95,9 +98,15 @@ def trigger(run: Run) -> Iterator[Figure]:
     )
 
 
-def _sinks(folder: Path, batches: int) -> dict[str, Sink]:
+def _sinks(folder: Path, count: int) -> dict[str, Sink]:
     names = ("noop", "parquet", "krishiv-parquet", *_others())
-    return {name: Sink(name, folder / name, batches) for name in names}
+    return {name: Sink(name, folder / name, count, _options(name, folder / name)) for name in names}
+
+
+def _options(name: str, folder: Path) -> dict[str, str]:
+    if name.endswith("parquet"):
+        return {"path": f"{folder}/table"}
+    return {"name": name} if name.endswith("memory") else {}
 
 
 def _others() -> Sequence[str]:
@@ -106,7 +115,13 @@ def _others() -> Sequence[str]:
     return [f.format_name for f in FORMATS if f.format_name == "krishiv-memory"]
 
 
-def _measured(run: Run, sinks: dict[str, Sink]) -> dict[str, list[float]]:
+def batches(run: Run) -> int:
+    """How many batches of a round are measured."""
+    return 15 if run.quick else 30
+
+
+def measured(run: Run, sinks: Mapping[str, Sink]) -> dict[str, list[float]]:
+    """The median trigger of each round, after a round that warms up."""
     spark = run.spark()
     variants = {name: lambda sink=sink: sink.round(spark) for name, sink in sinks.items()}
     in_turn(1, variants, lambda what: run.told(f"warming up: {what}"))
@@ -120,7 +135,7 @@ def _measured(run: Run, sinks: dict[str, Sink]) -> dict[str, list[float]]:
 
 def _rows(spark: Any) -> Any:
     reader = spark.readStream.format("rate-micro-batch")
-    return reader.option("rowsPerBatch", _ROWS).option("numPartitions", 2).load()
+    return reader.option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
 
 
 def _alive(query: Any) -> None:
@@ -133,8 +148,8 @@ def _verify(sink: Sink, spark: Any) -> None:
     if sink.name == "noop":
         return
     rows, total = _totals(sink, spark)
-    expect(f"{sink.name}, enough rows", rows >= len(sink.times) * _ROWS, wanted=True)
-    expect(f"{sink.name}, rows in whole batches", rows % _ROWS, 0)
+    expect(f"{sink.name}, enough rows", rows >= len(sink.times) * ROWS, wanted=True)
+    expect(f"{sink.name}, rows in whole batches", rows % ROWS, 0)
     expect(f"{sink.name}, sum of {rows} rows", total, rows * (rows - 1) // 2)
 
 
@@ -148,7 +163,8 @@ def _totals(sink: Sink, spark: Any) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def _figures(sinks: dict[str, Sink]) -> Iterator[Figure]:
+def figures(sinks: Mapping[str, Sink]) -> Iterator[Figure]:
+    """The triggers of all rounds, and the part of them that the sink takes."""
     for name, sink in sinks.items():
         yield figure(f"trigger, {name}", "ms", sink.of("triggerExecution"))
         yield figure(f"addBatch, {name}", "ms", sink.of("addBatch"))

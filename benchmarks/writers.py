@@ -7,15 +7,17 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Task, TwoPhaseWriter
+from krishiv_spark.sinks.kafka import KafkaWriter
 from krishiv_spark.sinks.parquet import ParquetWriter
 
-__all__ = ["BATCH", "Life", "SeparateLogs"]
+__all__ = ["BATCH", "KEYED", "Life", "SeparateKafkaLogs", "SeparateLogs"]
 
 BATCH = pa.RecordBatch.from_pydict(
     {
@@ -25,8 +27,17 @@ BATCH = pa.RecordBatch.from_pydict(
 )
 
 
-class SeparateLogs(ParquetWriter):
-    """A Parquet writer that shares no memory of the log with the other roles.
+KEYED = pa.RecordBatch.from_pydict(
+    {
+        "key": pa.array([f"{i:010}" for i in range(100)], pa.string()),
+        "value": pa.array([f"{i:010}{'.' * 90}" for i in range(100)], pa.string()),
+    }
+)
+"""The same for sinks that take keys and values."""
+
+
+class Separate:
+    """A writer that shares no memory of the log with the other roles.
 
     Planner and commit process each read what the other one wrote; a benchmark in one process
     must not save them that.
@@ -36,11 +47,28 @@ class SeparateLogs(ParquetWriter):
 
     def log(self, query: str) -> EpochLog:
         """One for each role."""
-        return self.logs.setdefault(query, _unshared(super().log(query)))
+        return self.logs.setdefault(query, _unshared(super().log(query)))  # type: ignore[misc]
+
+
+class SeparateLogs(Separate, ParquetWriter):
+    """Of Parquet files."""
+
+
+class SeparateKafkaLogs(Separate, KafkaWriter):
+    """Of a topic."""
 
 
 def _unshared(log: EpochLog) -> EpochLog:
     return EpochLog(log._journal)  # noqa: SLF001  the same place, another memory
+
+
+@dataclass
+class Plan:
+    """What reaches the tasks: the planner's writer, unless its memory does not pickle."""
+
+    writer: TwoPhaseWriter[Any] | None
+    generation: int | None
+    held: int | None
 
 
 @dataclass
@@ -51,6 +79,7 @@ class Life:
         kind: The writer's class.
         options: As the user would give them.
         tasks: Tasks of each epoch.
+        batch: What each of them writes.
         query: Its id.
         epoch: The next epoch.
         roles: What each long-lived process remembers: its epoch logs.
@@ -59,6 +88,7 @@ class Life:
     kind: type[TwoPhaseWriter[Any]]
     options: Mapping[str, str]
     tasks: int = 1
+    batch: pa.RecordBatch = field(default_factory=lambda: BATCH)
     query: str = field(default_factory=lambda: str(uuid.uuid4()))
     epoch: int = 0
     roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
@@ -70,6 +100,7 @@ class Life:
             self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)
         ]
         self._publish([pickle.loads(message) for message in messages])
+        self._note_commit()
         self.epoch += 1
 
     def commits(self, count: int) -> None:
@@ -81,20 +112,24 @@ class Life:
     def rows(self) -> tuple[int, int]:
         """Number of rows and sum of ids that must be there by now."""
         batches = self.epoch * self.tasks
-        return batches * BATCH.num_rows, batches * sum(range(BATCH.num_rows))
+        return batches * self.batch.num_rows, batches * sum(range(self.batch.num_rows))
 
-    def _plan(self) -> tuple[int | None, int | None]:
+    def _plan(self) -> Plan:
         writer = self._writer("planner")
         writer.check()
         begin = writer.begin if isinstance(writer, SupportsGenerations) else lambda _: None
-        return begin(self.query), writer.last_committed(self.query)
+        generation, held = begin(self.query), writer.last_committed(self.query)
+        return Plan(None if isinstance(writer, Separate) else writer, generation, held)
 
-    def _stage(self, partition: int, plan: tuple[int | None, int | None]) -> bytes:
-        generation, held = plan
+    def _stage(self, partition: int, plan: Plan) -> bytes:
+        generation, held = plan.generation, plan.held
         task = Task(self.query, self.epoch, partition, partition, generation)
         if held is not None and self.epoch <= held:
             raise AssertionError(f"epoch {self.epoch} is held already")
-        return pickle.dumps((task, self._writer("executor").stage(iter([BATCH]), task)))
+        return pickle.dumps((task, self._executor(plan).stage(iter([self.batch]), task)))
+
+    def _executor(self, plan: Plan) -> TwoPhaseWriter[Any]:
+        return plan.writer or self._writer("executor")
 
     def _publish(self, messages: list[tuple[Task, Any]]) -> None:
         writer = self._writer("committer")
@@ -104,9 +139,17 @@ class Life:
         epoch = Epoch(self.query, self.epoch, messages[0][0].generation)
         writer.publish(epoch, [payload for _, payload in messages if payload is not None])
 
+    def _note_commit(self) -> None:
+        """What Spark writes down when a commit has returned, where there is a checkpoint."""
+        location = self.options.get("checkpointLocation")
+        if location is not None:
+            folder = Path(location) / "commits"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / str(self.epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
     def _writer(self, role: str) -> TwoPhaseWriter[Any]:
-        build = partial(self.kind, schema=BATCH.schema, mode=OutputMode.APPEND)
+        build = partial(self.kind, schema=self.batch.schema, mode=OutputMode.APPEND)
         writer = build(self.kind.options_type.parse(self.options, "krishiv-bench"))
-        if isinstance(writer, SeparateLogs):
+        if isinstance(writer, Separate):
             writer.logs = self.roles.setdefault(role, {})
         return writer

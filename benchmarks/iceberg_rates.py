@@ -1,0 +1,132 @@
+"""How fast rows of an Iceberg table are read, beside Iceberg's own connector.
+
+That one exists for PySpark 4.1: ``./run bench --spark 4.1 --only iceberg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.bench import Run, benchmark, scratch
+from benchmarks.measure import Figure, expect, figure, in_turn, ratios, seconds
+from benchmarks.peer import ICEBERG
+
+__all__ = ["read"]
+
+OURS, THEIRS = "krishiv-iceberg", "iceberg"
+_TABLE = "db.moments"
+_APPENDS = 8
+_ROUNDS = 3
+
+
+@benchmark("iceberg.read", "pyiceberg", peers=(ICEBERG,), alone=True)
+def read(run: Run) -> Iterator[Figure]:
+    """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest."""
+    rows = 400_000 if run.quick else 4_000_000
+    with scratch(run.folder) as folder:
+        _fill(folder, rows)
+        readers = _readers(run, folder)
+        for name, reader in readers.items():
+            found = reader().agg({"id": "sum"}).first()[0]
+            expect(f"{name}, sum of ids", found, rows * (rows - 1) // 2)
+        scans = {name: partial(_scanned, reader, rows) for name, reader in readers.items()}
+        yield from _compared(run, "full scan", scans)
+        streams = {name: partial(_streamed, run, folder, name, rows) for name in readers}
+        yield from _compared(run, "stream", streams)
+
+
+def _compared(run: Run, what: str, variants: Mapping[str, Callable[[], float]]) -> Iterator[Figure]:
+    in_turn(1, variants, lambda text: run.told(f"{what}, warming up: {text}"))
+    rounds = 2 if run.quick else _ROUNDS
+    rates = in_turn(rounds, variants, lambda text: run.told(f"{what}, {text}"))
+    for name, found in rates.items():
+        yield figure(f"{name}, {what}", "rows/s", found)
+    if THEIRS in rates:
+        speed = ratios(rates[OURS], rates[THEIRS])
+        yield figure(f"{OURS} / {THEIRS}, {what}", "x", speed)
+
+
+# --- the table
+
+
+def _fill(folder: Path, rows: int) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("krishiv", uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder))
+    catalog.create_namespace("db")
+    each = rows // _APPENDS
+    table = catalog.create_table(_TABLE, _rows(0, 0).schema)
+    for number in range(_APPENDS):
+        table.append(_rows(number * each, (number + 1) * each))
+
+
+def _rows(first: int, end: int) -> pa.Table:
+    ids = pa.array(range(first, end), pa.int64())
+    texts = [
+        f"a customer and where they live, number {n * 7919 % 1000003}" for n in range(first, end)
+    ]
+    return pa.table(
+        {
+            "id": ids,
+            "account": pa.array([n * 7919 % 1000003 for n in range(first, end)], pa.int64()),
+            "product": pa.array([n % 997 for n in range(first, end)], pa.int64()),
+            "amount": pa.array([n * 31 for n in range(first, end)], pa.int64()),
+            "price": pa.array([n / 7 for n in range(first, end)], pa.float64()),
+            "moment": pa.array(
+                [1357000000000000 + n * 1000 for n in range(first, end)], pa.timestamp("us", "UTC")
+            ),
+            "customer": pa.array(texts, pa.string()),
+        }
+    )
+
+
+# --- readers
+
+
+def _readers(run: Run, folder: Path) -> dict[str, Callable[[], Any]]:
+    spark = run.spark()
+    found: dict[str, Callable[[], Any]] = {
+        OURS: lambda: spark.read.format(OURS).option("warehouse", folder).load(_TABLE)
+    }
+    if ICEBERG not in run.absent:
+        _open_peer(spark, folder)
+        found[THEIRS] = lambda: spark.read.format(THEIRS).load(f"krishiv.{_TABLE}")
+    return found
+
+
+def _open_peer(spark: Any, folder: Path) -> None:
+    """The same table in the same catalog, whose tables both sides know by the catalog's name."""
+    name = "spark.sql.catalog.krishiv"
+    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"{name}.catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog")
+    spark.conf.set(f"{name}.uri", f"jdbc:sqlite:{folder}/catalog.db")
+    spark.conf.set(f"{name}.warehouse", str(folder))
+
+
+def _scanned(reader: Callable[[], Any], rows: int) -> float:
+    return rows / seconds(lambda: reader().write.format("noop").mode("overwrite").save())
+
+
+def _streamed(run: Run, folder: Path, name: str, rows: int) -> float:
+    source = run.spark().readStream.format(name)
+    if name == OURS:
+        frame = source.option("warehouse", folder).load(_TABLE)
+    else:
+        frame = source.load(f"krishiv.{_TABLE}")
+    with scratch(folder) as checkpoint:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query: list[Any] = []
+
+        def work() -> None:
+            query.append(writer.trigger(availableNow=True).start())
+            query[0].awaitTermination()
+
+        taken = seconds(work)
+        read_rows = sum(progress.numInputRows for progress in query[0].recentProgress)
+        expect(f"{name}, rows of the stream", read_rows, rows)
+    return rows / taken

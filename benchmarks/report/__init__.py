@@ -1,0 +1,1 @@
+"""What a run of the benchmarks has found, and its reports."""

@@ -1,0 +1,137 @@
+"""Runs the benchmarks that are asked for, each on its own: none takes the others with it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import session
+from benchmarks.bench import MEMORY, Benchmark, Run, scratch
+from benchmarks.flames import Unseen, watched
+from benchmarks.measure import Figure, Wrong
+from benchmarks.peer import gather
+from benchmarks.progress import Shown
+from benchmarks.report.results import Outcome
+from benchmarks.topics import open_topics
+
+__all__ = ["Suite"]
+
+_INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What to run, and how.
+
+    Attributes:
+        chosen: The benchmarks.
+        quick: Smaller and fewer.
+        profiles: Where flame graphs are written, None for none.
+        folder: For everything that is written to a disk.
+        taken: What results call this run.
+        repeat: The command that repeats a benchmark.
+        console: For what goes wrong.
+    """
+
+    chosen: Sequence[Benchmark]
+    quick: bool
+    profiles: Path | None
+    folder: Path
+    taken: str
+    repeat: Callable[[str], str]
+    console: Console
+
+    def outcomes(self, shown: Shown) -> dict[str, Outcome]:
+        """Run them, one after the other; an interrupt leaves out the rest."""
+        found: dict[str, Outcome] = {}
+        with ExitStack() as stack:
+            run = self._prepared(stack, shown)
+            stack.enter_context(shown.shown())
+            for item in self.chosen:
+                found[item.name] = self._outcome(item, run, shown)
+                if found[item.name].failed == _INTERRUPTED:
+                    break
+        return found
+
+    def _prepared(self, stack: ExitStack, shown: Shown) -> Run:
+        """What all of them share; Spark and the broker start when the first one asks for them."""
+        place, store = (stack.enter_context(scratch(parent)) for parent in (self.folder, MEMORY))
+        os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
+        jars, absent = gather((p for item in self.chosen for p in item.peers), _pyspark())
+        kafka = functools.cache(lambda: stack.enter_context(open_topics(place)))
+        spark = functools.cache(lambda: _session(stack, place, jars))
+        profile = self.profiles is not None
+        return Run(self.quick, profile, shown.told, place, spark, kafka, absent)
+
+    def _outcome(self, item: Benchmark, run: Run, shown: Shown) -> Outcome:
+        missing = _missing(item, run)
+        figures: list[Figure] = []
+        failed, begin = "", time.monotonic()
+        with shown.during(item.name):
+            try:
+                if item.alone or not missing:
+                    figures = self._figures(item, run)
+            except KeyboardInterrupt:
+                failed = _INTERRUPTED
+            except Wrong as error:
+                failed = f"wrong output: {error}"
+            except Exception as error:  # noqa: BLE001  whatever it is, the others still run
+                self.console.print_exception()
+                failed = f"{type(error).__name__}: {error}"
+        return Outcome(
+            about=item.about,
+            command=self.repeat(item.name),
+            taken=self.taken,
+            seconds=round(time.monotonic() - begin, 1),
+            figures=tuple(figures),
+            missing=missing,
+            failed=failed,
+        )
+
+    def _figures(self, item: Benchmark, run: Run) -> list[Figure]:
+        with self._profiled(item.name):
+            return list(item.run(run))
+
+    @contextmanager
+    def _profiled(self, name: str) -> Iterator[None]:
+        """With a flame graph, if one is wanted and to be had."""
+        if self.profiles is None:
+            yield
+            return
+        file = self.profiles / f"{name}.svg"
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(watched(file))
+            except Unseen as error:
+                self.console.print(f"{name}: no flame graph: {error}", style="yellow")
+            yield
+        if file.exists():
+            self.console.print(f"{name}: flame graph in {file}")
+
+
+def _missing(item: Benchmark, run: Run) -> dict[str, str]:
+    """What a benchmark asks for that is not there, and why."""
+    modules = dict.fromkeys(item.missing, "there is no such module")
+    peers = {peer.name: run.absent[peer] for peer in item.peers if peer in run.absent}
+    return {**modules, **peers}
+
+
+def _pyspark() -> str:
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
+def _session(stack: ExitStack, folder: Path, jars: Sequence[Path]) -> Any:
+    """Spark, with the connectors beside which ours are measured."""
+    spark = session.start(folder, jars)
+    stack.callback(spark.stop)
+    return spark

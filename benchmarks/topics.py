@@ -1,0 +1,166 @@
+"""A broker of its own for the benchmarks, its topics, and what they should hold."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import expect
+
+__all__ = [
+    "NUMBER",
+    "OURS",
+    "PARTITIONS",
+    "PLAIN",
+    "SINKS",
+    "THEIRS",
+    "Topics",
+    "columns",
+    "format_of",
+    "open_topics",
+]
+
+OURS, THEIRS = "krishiv-kafka", "kafka"
+PLAIN = f"{OURS}, at least once"
+SINKS: Mapping[str, Mapping[str, str]] = {
+    THEIRS: {},
+    OURS: {},
+    PLAIN: {"delivery": "at-least-once"},
+}
+"""By what they are called, which begins with the format: the options of the writer."""
+
+PARTITIONS = 4
+NUMBER = "cast(substring(cast(value AS string), 1, 10) AS bigint)"
+"""The number that a value begins with."""
+
+_DIGITS = 10
+_JAVA = "-XX:TieredStopAtLevel=4 -Xmx1g"
+"""A broker for tests is there quickly; one that is measured has to be compiled to the end."""
+
+_SETTINGS = {"log.segment.delete.delay.ms": "500", "log.initial.task.delay.ms": "500"}
+_PATIENCE_MS = 120_000
+_LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 30_000, "request_timeout_ms": _PATIENCE_MS}
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Topics on one broker.
+
+    Attributes:
+        bootstrap: Where it is.
+    """
+
+    bootstrap: str
+
+    @property
+    def cluster(self) -> dict[str, str]:
+        """The option that names the broker, in Spark's connector and in ours."""
+        return {"kafka.bootstrap.servers": self.bootstrap}
+
+    @contextmanager
+    def topic(self, partitions: int = PARTITIONS) -> Iterator[str]:
+        """A new topic that is gone afterwards."""
+        name = self.make(partitions)
+        try:
+            yield name
+        finally:
+            self._admin("delete_topics", [name])
+
+    def make(self, partitions: int) -> str:
+        """A new topic."""
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        self._admin("create_topics", _spec(name, partitions))
+        self._admin("wait_for_topics", [name], timeout_ms=_PATIENCE_MS)
+        return name
+
+    def _admin(self, work: str, *args: Any, **more: Any) -> None:
+        from kafka import KafkaAdminClient
+
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap, **_LIMITS)
+        try:
+            getattr(client, work)(*args, **more)
+        finally:
+            client.close()
+
+    def fill(self, spark: Any, name: str, rows: int, size: int) -> None:
+        """Fill a topic as other programs do: with the batches of Java's producer, by default."""
+        source = spark.range(0, rows, 1, 2).selectExpr(*columns("id", size))
+        source.write.format(THEIRS).options(**self.cluster, topic=name).mode("append").save()
+        self.verify(spark, name, rows)
+
+    def verify(self, spark: Any, name: str, rows: int, *, exactly: bool = True) -> None:
+        """Whether a topic holds the numbers up to `rows`, each once, for Spark's own reader.
+
+        Args:
+            spark: The session.
+            name: The topic.
+            rows: How many rows.
+            exactly: Whether none may be there twice.
+        """
+        found = self._read(spark, name).selectExpr(f"{NUMBER} AS n")
+        found = found if exactly else found.distinct()
+        row = found.selectExpr("count(*)", "coalesce(sum(n), 0)").first()
+        expect(f"{name}, rows and sum", (row[0], row[1]), (rows, rows * (rows - 1) // 2))
+
+    def stream(self, spark: Any, kind: str, name: str, **more: str) -> Any:
+        """Rows of committed transactions in a topic, from the first one on."""
+        given = {"subscribe": name, "startingOffsets": "earliest", **self.cluster, **more}
+        reader = spark.readStream.format(kind).options(**given)
+        return reader.option("kafka.isolation.level", "read_committed").load()
+
+    def count(self, spark: Any, name: str) -> int:
+        """How many different numbers a topic holds, for Spark's own reader."""
+        return int(self._read(spark, name).selectExpr(NUMBER).distinct().count())
+
+    def _read(self, spark: Any, name: str) -> Any:
+        reader = spark.read.format(THEIRS).options(**self.cluster, subscribe=name)
+        return reader.option("kafka.isolation.level", "read_committed").load()
+
+
+def _spec(name: str, partitions: int) -> Mapping[str, Any]:
+    return {name: {"num_partitions": partitions, "replication_factor": 1}}
+
+
+def format_of(name: str) -> str:
+    """The format of what `SINKS` names."""
+    return name.partition(",")[0]
+
+
+def columns(number: str, size: int) -> tuple[str, str]:
+    """A key of ten bytes and a value of so many, which begins with its number."""
+    digits = f"lpad(cast({number} AS string), {_DIGITS}, '0')"
+    text = "a customer and where they live, what they bought, and when; ".ljust(size, ".")
+    return f"{digits} AS key", f"concat({digits}, '{text[: size - _DIGITS]}') AS value"
+
+
+@contextmanager
+def open_topics(folder: Path, **settings: str) -> Iterator[Topics]:
+    """Bring a broker up, as it would run elsewhere, and end it.
+
+    Args:
+        folder: Its data lie there.
+        settings: More server properties, with ``_`` for ``.``.
+    """
+    from krishiv_spark.kafka.dev import open_cluster
+
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    home = folder / f"kafka-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        made = open_cluster(ours=True, folder=home, settings={**_SETTINGS, **given})
+        with _java_options():
+            cluster = stack.enter_context(made)
+        yield Topics(cluster.bootstrap)
+
+
+@contextmanager
+def _java_options() -> Iterator[None]:
+    os.environ["_JAVA_OPTIONS"] = _JAVA  # these go before those of the command line
+    try:
+        yield
+    finally:
+        del os.environ["_JAVA_OPTIONS"]
