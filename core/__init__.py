@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from krishiv_spark.formats import register
+    from krishiv_spark.iceberg.upsert import upsert
     from krishiv_spark.memory import memory_batches, memory_clear, memory_source, memory_table
 
-__all__ = ["memory_batches", "memory_clear", "memory_source", "memory_table", "register"]
+__all__ = [
+    "memory_batches",
+    "memory_clear",
+    "memory_source",
+    "memory_table",
+    "register",
+    "upsert",
+]
 
 _HOMES = {
     "register": "krishiv_spark.formats",
@@ -24,6 +32,7 @@ _HOMES = {
     "memory_clear": "krishiv_spark.memory",
     "memory_source": "krishiv_spark.memory",
     "memory_table": "krishiv_spark.memory",
+    "upsert": "krishiv_spark.iceberg.upsert",
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import OptionError, SchemaError
 
-__all__ = ["arrow_schema", "conform", "plain_schema", "spark_schema"]
+__all__ = ["arrow_schema", "conform", "plain_schema", "pruned", "spark_schema"]
 
 # PySpark 4.2 renamed `timestamp_utc=True` (4.0, 4.1: the default) to `timezone="UTC"`.
 _UTC: dict[str, Any] = (
@@ -64,7 +65,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     """A schema with the types in which Spark can hold the same values.
 
     Dictionaries become their values, unsigned integers the next wider signed type, nanoseconds
-    microseconds, and large or view types the ordinary ones.
+    microseconds, large or view types the ordinary ones, and UUIDs text.
     """
     return pa.schema([_plain_field(field) for field in schema])
 
@@ -92,6 +93,7 @@ _PLAIN: dict[str, pa.DataType] = {
     "string_view": pa.string(),
     "large_binary": pa.binary(),
     "binary_view": pa.binary(),
+    "extension<arrow.uuid>": pa.string(),
     "date64[ms]": pa.date32(),
     "time32[s]": pa.time64("ns"),
     "time32[ms]": pa.time64("ns"),
@@ -120,22 +122,43 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Schema:
+    """A schema with only the columns of the option `columns`, or with all of them.
+
+    Raises:
+        OptionError: If there is no such column; the nearest one is named.
+    """
+    for name in columns:
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {schema.names}"
+            raise OptionError(f"{format_name}: option 'columns' has {name!r}; {hint}")
+    return pa.schema([schema.field(name) for name in columns or schema.names])
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, *, fill: bool = False) -> pa.RecordBatch:
     """Make a batch fit a schema: columns by name, cast where types differ.
 
     Nothing overflows or is cut off. A field that a struct lacks is null.
+
+    Args:
+        batch: The rows.
+        schema: What they shall fit.
+        fill: Whether a missing column becomes one of nulls, if the schema allows nulls in it.
 
     Raises:
         SchemaError: If a column is missing, or a value does not fit its type.
     """
     if batch.schema.equals(schema):
         return batch
-    columns = [_fit(batch, field) for field in schema]
+    columns = [_fit(batch, field, fill=fill) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _fit(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+def _fit(batch: pa.RecordBatch, field: pa.Field, *, fill: bool) -> pa.Array:
     index = batch.schema.get_field_index(field.name)
+    if index < 0 and fill and field.nullable:
+        return pa.nulls(batch.num_rows, field.type)
     if index < 0:
         raise SchemaError(f"no column {field.name!r} among {', '.join(batch.schema.names)}")
     column = batch.column(index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,12 +16,12 @@ __all__ = ["main"]
 
 
 class _Errors(click.Group):
-    """Shows our own errors as messages, not as tracebacks."""
+    """Shows our own errors, and a missing permission, as messages, not as tracebacks."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except KrishivError as error:
+        except (KrishivError, PermissionError) as error:
             raise click.ClickException(str(error)) from error
 
 
@@ -71,15 +72,146 @@ def dev() -> None:
 
 @dev.command("kafka")
 @click.option("--brokers", default=1, show_default=True, help="How many.")
-def dev_kafka(brokers: int) -> None:
+@click.option("--secure", is_flag=True, help="Listen with TLS and SASL too.")
+def dev_kafka(brokers: int, *, secure: bool) -> None:
     """Run Apache Kafka until Ctrl-C.
 
-    It is KRISHIV_TEST_KAFKA if that is set, or a container, or a process with Kafka's own jars.
+    It is KRISHIV_TEST_KAFKA if that is set, or a container, or a process with Kafka's own jars;
+    with --secure always the last. Then what is printed is for SCRAM-SHA-512; PLAIN works too.
     """
     from krishiv_spark.kafka.dev import open_cluster
 
-    with open_cluster(brokers) as cluster:
-        click.echo(f"kafka.bootstrap.servers = {cluster.bootstrap}")
+    with open_cluster(brokers, secure=secure) as cluster:
+        way_in = cluster.secure.options() if cluster.secure else {}
+        for name, text in {"kafka.bootstrap.servers": cluster.bootstrap, **way_in}.items():
+            click.echo(f"{name} = {text}")
+        if secure:
+            click.echo(f"without TLS and SASL: {cluster.bootstrap}", err=True)
         click.echo(f"{cluster.origin}; Ctrl-C ends it", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
+
+
+@main.group()
+def kafka() -> None:
+    """What krishiv-kafka keeps in a cluster."""
+
+
+@kafka.group()
+def transactions() -> None:
+    """Transactions of the sink: what is open, and how to end it."""
+
+
+_BOOTSTRAP = click.option("--bootstrap", required=True, help="Brokers, as host:port,...")
+_CONFIG = click.option(
+    "--command-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with Kafka's settings for TLS and SASL, one name=value in a line.",
+)
+_PREFIX = click.option(
+    "--prefix", default="krishiv", show_default=True, help="kafka.transactional.id of the sink."
+)
+_CHECKPOINT = click.option(
+    "--checkpoint", required=True, help="The query's checkpointLocation, which holds its log."
+)
+
+
+_EPOCH_LOG = click.option("--epoch-log", help="The option epochLog of the query, if it has one.")
+
+
+@transactions.command("list")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@click.option("--query", default="", help="Id of one query; all without it.")
+def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, query: str) -> None:
+    """Show what is open, since when, and for which query."""
+    from krishiv_spark.kafka.writing.desk import open_lines
+
+    _echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+
+
+@transactions.command("show")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@_CHECKPOINT
+@_EPOCH_LOG
+def transactions_show(**where: Any) -> None:
+    """Show what the epoch log of a query says of its transactions."""
+    from krishiv_spark.kafka.writing.desk import Desk
+
+    desk = Desk.of(**where)
+    _echo(desk.lines(), "nothing is open, and the newest epoch is complete")
+
+
+@transactions.command("resolve")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@_CHECKPOINT
+@_EPOCH_LOG
+@click.option("--dry-run", is_flag=True, help="Show what would be done; end nothing.")
+def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
+    """Commit what the epoch log names and abort the rest, as a restart of the query would.
+
+    A driver that still runs on the checkpoint is fenced, and fails.
+    """
+    from krishiv_spark.kafka.writing.desk import Desk
+
+    desk = Desk.of(**where)
+    _echo(desk.lines(), "there is nothing to do")
+    if not dry_run:
+        desk.resolve()
+        click.echo("done")
+
+
+@main.group()
+def iceberg() -> None:
+    """Tables of krishiv-iceberg."""
+
+
+@iceberg.command("vacuum")
+@click.argument("table")
+@click.option("--warehouse", help="The option warehouse of the query.")
+@click.option(
+    "-o", "--option", "given", multiple=True, help="Further options of the query, as name=value."
+)
+@click.option(
+    "--older-than",
+    "guard_s",
+    default="7d",
+    show_default=True,
+    callback=_seconds,
+    help="Guard age for files that a running epoch may still need.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+def iceberg_vacuum(
+    table: str, warehouse: str | None, given: tuple[str, ...], guard_s: float, *, dry_run: bool
+) -> None:
+    """Remove files in the folders of TABLE that no snapshot names."""
+    from krishiv_spark.iceberg.catalogs import FORMAT, IcebergOptions
+    from krishiv_spark.iceberg.vacuum import orphans, remove
+
+    named = dict(_name_and_value(text) for text in given)
+    place = {"warehouse": warehouse} if warehouse else {}
+    options = IcebergOptions.parse({"table": table, **place, **named}, FORMAT)
+    count = size = 0
+    for orphan in orphans(options, guard_s):
+        click.echo(orphan.path)
+        count, size = count + 1, size + orphan.size
+        if not dry_run:
+            remove(options, orphan)
+    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
+    return name, value
+
+
+def _echo(lines: list[str], otherwise: str) -> None:
+    for line in lines or [otherwise]:
+        click.echo(line)

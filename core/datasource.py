@@ -18,6 +18,7 @@ from krishiv_spark.checkpoint import query_id
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.reading import BatchRead, RowShape, stream_read
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
+from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
 from krishiv_spark.sources.base import StreamReader
 
@@ -41,6 +42,12 @@ class KrishivDataSource(DataSource):
     @final
     def name(cls) -> str:
         return cls.format_name
+
+    @classmethod
+    def writer_for(cls, options: Options) -> type[Writer[Any]] | None:
+        """The sink for these options: `writer_type`, unless a format has several."""
+        del options
+        return cls.writer_type
 
     @final
     def schema(self) -> StructType:
@@ -92,4 +99,5 @@ class KrishivDataSource(DataSource):
             raise OptionError(f"{self.format_name} is a source only: it cannot be written")
         options = self.writer_type.options_type.parse(self.options, self.format_name)
         mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND
-        return self.writer_type(options, arrow_schema(schema), mode, streaming=streaming)
+        kind = self.writer_for(options) or self.writer_type
+        return kind(options, arrow_schema(schema), mode, streaming=streaming)

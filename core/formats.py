@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 
 from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.options import Options
+from krishiv_spark.sinks.base import Writer
 from krishiv_spark.sinks.console import ConsoleWriter
+from krishiv_spark.sinks.iceberg import IcebergWriter
+from krishiv_spark.sinks.kafka import KafkaAtLeastOnceWriter, KafkaWriter
 from krishiv_spark.sinks.memory import MemoryWriter
 from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sources.iceberg import IcebergReader
+from krishiv_spark.sources.kafka import KafkaReader
 from krishiv_spark.sources.memory import MemoryReader
 from krishiv_spark.sources.parquet import ParquetReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FORMATS", "ConsoleDataSource", "MemoryDataSource", "ParquetDataSource", "register"]
+__all__ = [
+    "FORMATS",
+    "ConsoleDataSource",
+    "IcebergDataSource",
+    "KafkaDataSource",
+    "MemoryDataSource",
+    "ParquetDataSource",
+    "register",
+]
 
 
 class MemoryDataSource(KrishivDataSource):
@@ -42,10 +57,34 @@ class ParquetDataSource(KrishivDataSource):
     writer_type = ParquetWriter
 
 
+class KafkaDataSource(KrishivDataSource):
+    """``krishiv-kafka``: topics of Apache Kafka."""
+
+    format_name = "krishiv-kafka"
+    reader_type = KafkaReader
+    writer_type = KafkaWriter
+
+    @classmethod
+    def writer_for(cls, options: Options) -> type[Writer[Any]]:
+        """Exactly once, unless the user wants less."""
+        plain = isinstance(options, KafkaSinkOptions) and options.delivery == "at-least-once"
+        return KafkaAtLeastOnceWriter if plain else KafkaWriter
+
+
+class IcebergDataSource(KrishivDataSource):
+    """``krishiv-iceberg``: tables of Apache Iceberg, in any catalog that PyIceberg can write."""
+
+    format_name = "krishiv-iceberg"
+    reader_type = IcebergReader
+    writer_type = IcebergWriter
+
+
 FORMATS: tuple[type[KrishivDataSource], ...] = (
     MemoryDataSource,
     ConsoleDataSource,
     ParquetDataSource,
+    KafkaDataSource,
+    IcebergDataSource,
 )
 
 

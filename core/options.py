@@ -101,6 +101,9 @@ class Options(BaseModel):
     A field ``max_files_per_trigger`` is written ``maxFilesPerTrigger`` by users, in any case, as
     Spark's options are. Further spellings go into ``Field(validation_alias=AliasChoices(...))``.
     Use ``SecretStr`` for what must not be shown.
+
+    A field named in `gathers` receives all keys that begin with one of its prefixes and are no
+    field of their own, as a mapping; its values are never shown.
     """
 
     model_config = ConfigDict(
@@ -114,6 +117,9 @@ class Options(BaseModel):
 
     spark_keys: ClassVar[frozenset[str]] = frozenset({"path", "checkpointlocation", "queryname"})
     """Keys that Spark itself adds; they are no error in a model that has no field for them."""
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By name of the field, the prefixes of the keys that it gathers, in lower case."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
@@ -132,7 +138,9 @@ class Options(BaseModel):
         values: dict[str, Any] = {}
         for key, value in given.items():
             field = spellings.get(key.lower())
-            if field is None:
+            if field is None and (gatherer := cls._gatherer(key.lower(), spellings)) is not None:
+                values.setdefault(gatherer, {})[key] = value
+            elif field is None:
                 _refuse_unknown(key, cls, format_name)
             elif field in values and values[field] != value:
                 raise OptionError(f"{format_name}: option {key!r} is given under two names")
@@ -149,9 +157,16 @@ class Options(BaseModel):
     def _spellings(cls) -> dict[str, str]:
         return {
             spelling.lower(): field
-            for field in cls.model_fields
+            for field in cls.model_fields.keys() - cls.gathers.keys()
             for spelling in _all_spellings(cls, field)
         }
+
+    @classmethod
+    def _gatherer(cls, key: str, spellings: Mapping[str, str]) -> str | None:
+        """The field that gathers a key, unless the key is nearly one of a field of its own."""
+        if difflib.get_close_matches(key, spellings, n=1, cutoff=0.93):
+            return None
+        return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
 
     @classmethod
     def _build(cls, values: dict[str, Any], format_name: str) -> Self:
@@ -206,7 +221,7 @@ def _explain(
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "missing":
             lines.append(f"{format_name}: option {name!r} is required")
-        elif not field:
+        elif not field or field in model.gathers:
             lines.append(f"{format_name}: {reason}")
         else:
             lines.append(f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}")

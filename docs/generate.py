@@ -15,8 +15,10 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
+from benchmarks.report import markdown, results
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import FORMATS
+from krishiv_spark.iceberg.catalogs import CatalogSettings
 from krishiv_spark.options import Options
 from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
@@ -31,6 +33,9 @@ FILES = (
 )
 SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+_NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings())
 
 
 def formats_table() -> str:
@@ -62,7 +67,7 @@ def _default(model: type[Options], field: str) -> str:
     info = model.model_fields[field]
     if info.default is PydanticUndefined:
         return "required"
-    if info.default in (None, ()) or info.annotation is SecretStr:
+    if info.default in _NOTHING or info.annotation is SecretStr:
         return "-"
     return f"`{_written(info.default, info.metadata)}`"
 
@@ -104,9 +109,18 @@ def file_block(name: str) -> str:
     return f"```python\n{text}```\n"
 
 
+def benchmarks_table() -> str:
+    """The figures that ``./run bench --record`` keeps, and where they were measured."""
+    return f"\n{markdown.document(results.load(ROOT / 'docs' / 'performance.json'))}\n"
+
+
 def blocks() -> dict[str, str]:
     """Every generated table by its name."""
-    tables = {"formats": formats_table(), **{f"file:{name}": file_block(name) for name in FILES}}
+    tables = {
+        "formats": formats_table(),
+        "benchmarks": benchmarks_table(),
+        **{f"file:{name}": file_block(name) for name in FILES},
+    }
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
     for source in FORMATS:

@@ -22,16 +22,21 @@ newer snapshot *afterwards* and, finding one, counts as fenced.
 from __future__ import annotations
 
 import functools
-import os
-import platform
-import uuid
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError, LogError
+from krishiv_spark.offsets.entries import (
+    Entry,
+    State,
+    entry_name,
+    new_entry,
+    snapshot_name,
+    to_bytes,
+)
 from krishiv_spark.offsets.journal import Journal, Listing, open_journal
-from krishiv_spark.offsets.offset import Value, canonical_json
+from krishiv_spark.offsets.offset import Value
 
 __all__ = ["Entry", "EpochLog", "State", "open_log"]
 
@@ -39,68 +44,6 @@ ValueT = TypeVar("ValueT", bound=Value)
 
 _FOLD_EVERY = 64
 _LOOKS = 5
-
-
-class Entry(Value):
-    """One entry of the log.
-
-    Attributes:
-        kind: What it says.
-        nonce: Random, so that an entry can be told from one that somebody else put there.
-        writer: Host and process that appended it, for people.
-        epoch: The epoch of an intent or a void.
-        staged: Of an intent, what the epoch consists of; JSON that only the sink understands.
-    """
-
-    v: Literal[1] = 1
-    kind: Literal["owner", "intent", "void"]
-    nonce: str
-    writer: str
-    epoch: int | None = None
-    staged: Any = None
-
-
-class State(Value):
-    """The log up to a number, as one value; the content of a snapshot.
-
-    Attributes:
-        number: Number of the last entry; 0 for an empty log.
-        owner: Number of the newest owner entry: the generation that may append an intent.
-        owner_writer: Who that is, for people.
-        intent: The newest intent that was not voided.
-        intent_number: Its number; its generation is the number before.
-        held: The newest epoch with an intent that was not voided.
-        held_before: What `held` was before the newest intent.
-        nonce: Nonce of the last entry, by which a log is known again.
-    """
-
-    v: Literal[1] = 1
-    number: int = 0
-    owner: int = 0
-    owner_writer: str = ""
-    intent: Entry | None = None
-    intent_number: int = 0
-    held: int | None = None
-    held_before: int | None = None
-    nonce: str = ""
-
-    @property
-    def intent_generation(self) -> int:
-        """The generation that logged the newest intent."""
-        return self.intent_number - 1
-
-    def after(self, entry: Entry) -> State:
-        """The state with one entry more."""
-        number = self.number + 1
-        change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
-        if entry.kind == "owner":
-            change |= {"owner": number, "owner_writer": entry.writer}
-        elif entry.kind == "intent":
-            change |= {"intent": entry, "intent_number": number}
-            change |= {"held": entry.epoch, "held_before": self.held}
-        else:
-            change |= {"intent": None, "intent_number": 0, "held": self.held_before}
-        return self.model_copy(update=change)
 
 
 class EpochLog:
@@ -115,6 +58,7 @@ class EpochLog:
         self._journal = journal
         self._fold_every = fold_every
         self._known = State()
+        self._finished = ""
 
     def state(self) -> State:
         """What the log says now.
@@ -135,12 +79,17 @@ class EpochLog:
     def begin(self) -> int:
         """Take the query over: no earlier generation can append an intent any more.
 
+        The entry says which intent is finished, as far as this process knows.
+
         Returns:
             The new generation, higher than any before.
         """
         while True:
-            number = self.state().number + 1
-            if self._append(number, _entry("owner")) and not self._folded_over(number):
+            state = self.state()
+            number = state.number + 1
+            settled = state.intent_number if self.is_finished(state) else None
+            owner = new_entry("owner", settled=settled or None)
+            if self._append(number, owner) and not self._folded_over(number):
                 return number
 
     def intend(self, generation: int, epoch: int, staged: object) -> State:
@@ -167,7 +116,7 @@ class EpochLog:
                 f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
                 f"{before.held}; look with last_committed before publishing"
             )
-        intent = _entry("intent", epoch=epoch, staged=staged)
+        intent = new_entry("intent", epoch=epoch, staged=staged)
         if not self._decided(generation + 1, intent):
             raise self._fenced(generation, self.state())
         return before.after(intent)
@@ -193,8 +142,22 @@ class EpochLog:
         if state.owner != generation:
             raise self._fenced(generation, state)
 
-    def void(self, state: State) -> State:
-        """Declare the newest intent of a state to have come to nothing.
+    def note_finished(self, state: State) -> None:
+        """Remember that everything the newest intent of a state names is visible."""
+        self._finished = "" if state.intent is None else state.intent.nonce
+
+    def is_finished(self, state: State) -> bool:
+        """Whether this process or an entry knows that the newest intent of a state is finished."""
+        if state.intent is None:
+            return True
+        return (state.settled or 0) >= state.intent_number or state.intent.nonce == self._finished
+
+    def void(self, state: State, kept: object = None) -> State:
+        """Declare the newest intent of a state to have come to nothing, or nearly so.
+
+        Args:
+            state: What the log says now.
+            kept: JSON of what is visible all the same; a next intent of the epoch names the rest.
 
         Raises:
             Fenced: If the log has moved on since the state was read.
@@ -202,7 +165,7 @@ class EpochLog:
         """
         if state.intent is None:
             raise ValueError(f"the epoch log {self._journal} has no intent to void")
-        void = _entry("void", epoch=state.intent.epoch)
+        void = new_entry("void", epoch=state.intent.epoch, staged=kept)
         if not self._append(state.number + 1, void) or self._folded_over(state.number + 1):
             raise self._fenced(state.owner, self.state())
         return state.after(void)
@@ -216,7 +179,7 @@ class EpochLog:
         listing = self._journal.list()
         newest = max(listing.snapshots, default=0)
         if state.number - newest >= self._fold_every:
-            self._journal.replace(_snapshot_name(state.number), _bytes(state))
+            self._journal.replace(snapshot_name(state.number), to_bytes(state))
             self._remove_covered(listing, state.number, keep=newest)
 
     def destroy(self) -> None:
@@ -226,8 +189,8 @@ class EpochLog:
     def _remove_covered(self, listing: Listing, number: int, keep: int) -> None:
         # Ascending, so that an owner entry goes before what lies behind it; and one older
         # snapshot stays, so that a listing that runs meanwhile meets one of the two.
-        covered = [_entry_name(entry) for entry in listing.entries if entry <= number]
-        older = [_snapshot_name(other) for other in listing.snapshots if other < keep]
+        covered = [entry_name(entry) for entry in listing.entries if entry <= number]
+        older = [snapshot_name(other) for other in listing.snapshots if other < keep]
         self._journal.remove([*covered, *older])
 
     def _look(self, listing: Listing) -> State | None:
@@ -254,8 +217,8 @@ class EpochLog:
         return self._read_snapshot(snapshot) if snapshot else State()
 
     def _append(self, number: int, entry: Entry) -> bool:
-        data = _bytes(entry)
-        name = _entry_name(number)
+        data = to_bytes(entry)
+        name = entry_name(number)
         # A store that lost its answer may say that the name is taken, by our own first try.
         return self._journal.create(name, data) or self._journal.read(name) == data
 
@@ -264,16 +227,16 @@ class EpochLog:
         if max(self._journal.list().snapshots, default=0) >= number:
             return True
         before = number - 1
-        if before == 0 or self._journal.read(_entry_name(before)) is not None:
+        if before == 0 or self._journal.read(entry_name(before)) is not None:
             return False
         # Its predecessor is gone: right only if the newest snapshot ends exactly there.
         return max(self._journal.list().snapshots, default=0) != before
 
     def _read_entry(self, number: int) -> Entry | None:
-        return self._parse(_entry_name(number), Entry)
+        return self._parse(entry_name(number), Entry)
 
     def _read_snapshot(self, number: int) -> State | None:
-        return self._parse(_snapshot_name(number), State)
+        return self._parse(snapshot_name(number), State)
 
     def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
         data = self._journal.read(name)
@@ -298,20 +261,3 @@ class EpochLog:
 def open_log(location: str) -> EpochLog:
     """The log at a path or URL; the same object within a process, which knows what it has read."""
     return EpochLog(open_journal(location))
-
-
-def _entry(kind: Literal["owner", "intent", "void"], **fields: Any) -> Entry:
-    writer = f"{platform.node()}:{os.getpid()}"
-    return Entry(kind=kind, nonce=uuid.uuid4().hex, writer=writer, **fields)
-
-
-def _bytes(value: Value) -> bytes:
-    return canonical_json(value.model_dump(mode="json", exclude_none=True)).encode()
-
-
-def _entry_name(number: int) -> str:
-    return f"{number:020d}.json"
-
-
-def _snapshot_name(number: int) -> str:
-    return f"{number:020d}.snapshot.json"

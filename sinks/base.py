@@ -68,6 +68,7 @@ class Task:
         epoch: Number of the epoch (Spark's batch id); 0 for a batch job.
         partition: Number of the task within the epoch.
         attempt: Spark's id of this attempt, unique within the application.
+        attempt_number: How many attempts at this task began before, in its stage.
         generation: What `SupportsGenerations.begin` returned for this epoch, else None.
         nonce: Random, new for every attempt: two attempts never stage under one name.
     """
@@ -77,6 +78,7 @@ class Task:
     partition: int
     attempt: int
     generation: int | None = None
+    attempt_number: int = 0
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
@@ -144,6 +146,12 @@ class Writer(ABC, Generic[C]):
 
     def discard(self, staged: Sequence[C]) -> None:
         """Remove staged things that will never be published. Best effort, any number of times."""
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Remove whatever else this generation has staged, since tasks have failed. Committer.
+
+        Best effort. Attempts that died have told nobody what they staged.
+        """
 
 
 class TwoPhaseWriter(Writer[C]):

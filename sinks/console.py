@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import epoch_offsets
+from krishiv_spark.checkpoint import epoch_offsets, source_watermark
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 
@@ -109,15 +109,9 @@ def _counted(rows: int) -> str:
 def _watermarks(lines: Sequence[dict[str, Any]]) -> list[str]:
     """Spark's watermark and those inside the offsets of sources, where there are any."""
     spark = [line["batchWatermarkMs"] for line in lines[:1] if line.get("batchWatermarkMs", 0) > 0]
-    sources = [found for line in lines[1:] if (found := _source_watermark(line)) is not None]
+    sources = [found for line in lines[1:] if (found := source_watermark(line)) is not None]
     texts = [f"watermark {_iso(ms)}" for ms in spark]
     return texts + [f"watermark of the source {_iso(ms)}" for ms in sources]
-
-
-def _source_watermark(offset: dict[str, Any]) -> int | None:
-    watermark = offset.get("watermark")
-    found = watermark.get("ms") if isinstance(watermark, dict) else None
-    return found if isinstance(found, int) else None
 
 
 def _iso(ms: int) -> str:

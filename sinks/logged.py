@@ -7,25 +7,69 @@ is, and `finish`, which makes an intent visible by pure repetition.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar, final
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, final
 
 from pydantic import BaseModel
 
-from krishiv_spark.errors import SinkError
+from krishiv_spark.errors import CommitRejected, Fenced, SinkError
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.sinks.base import Epoch, TwoPhaseWriter
 
-__all__ = ["LoggedWriter"]
+__all__ = ["Kept", "LoggedWriter", "LostIntentError"]
+
+_log = logging.getLogger(__name__)
 
 StagedT = TypeVar("StagedT", bound=BaseModel)
 
 
+class LostIntentError(CommitRejected):
+    """What an intent names is gone, wholly or in part, before it became visible.
+
+    Raised by `LoggedWriter.finish`; the next driver voids the intent, and its epoch is staged
+    again without what is kept.
+
+    Args:
+        text: What happened.
+        kept: Those of the staged values that are visible, as pydantic models.
+    """
+
+    def __init__(self, text: str, kept: Sequence[BaseModel] = ()) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.kept)
+
+
+@dataclass(frozen=True)
+class Kept(Generic[StagedT]):
+    """What is visible of an epoch whose intent was voided.
+
+    Attributes:
+        epoch: Which; None for none.
+        staged: What `stage` had returned for it.
+    """
+
+    epoch: int | None = None
+    staged: Sequence[StagedT] = ()
+
+
 class LoggedWriter(TwoPhaseWriter[StagedT]):
-    """A two-phase sink over an epoch log. What `stage` returns is a pydantic model."""
+    """A two-phase sink over an epoch log. What `stage` returns is a pydantic model.
+
+    Attributes:
+        kept: Found out by the planner, for `stage`: these values must not be staged again. Empty
+            for sinks whose `finish` never raises `LostIntentError`.
+        turn: Found out by the planner, for `stage`: how many generations have begun.
+    """
 
     staged_type: type[StagedT]
+    kept: Kept[StagedT] = Kept()
+    turn: int = 0
 
     @abstractmethod
     def log(self, query: str) -> EpochLog:
@@ -37,7 +81,18 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
 
         It meets any mixture of things that are visible already and things that are not, and
         removes what else the generation has staged.
+
+        Raises:
+            LostIntentError: If something that the intent names can never become visible.
         """
+
+    def recover(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        """`finish`, for an intent of an earlier driver, or one whose end is not known. Driver.
+
+        Raises:
+            LostIntentError: As `finish`.
+        """
+        self.finish(epoch, staged)
 
     @abstractmethod
     def finished(self, epoch: Epoch) -> bool:
@@ -50,8 +105,15 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
             LogError: If the log was removed, or is looked for in another place than before.
         """
 
-    def prepare_generation(self, query: str, generation: int) -> None:
-        """Remove what earlier generations left, make room for this one. Planner, after recovery."""
+    def prepare_generation(self, query: str, generation: int, *, clean: bool) -> None:
+        """Remove what earlier generations left, make room for this one. Planner, after recovery.
+
+        Args:
+            query: Whose.
+            generation: The one that begins.
+            clean: Whether the generation right before has published, and `finish` has returned:
+                then it has left nothing, but for stragglers among its tasks.
+        """
 
     @final
     def begin(self, query: str) -> int:
@@ -59,12 +121,31 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         log = self.log(query)
         if log.state().number == 0:
             self.check_new(query)
-        generation = log.begin()
-        state = log.state()
-        self.roll_forward(query, state)
-        self.prepare_generation(query, generation)
+        generation, state, clean = self._take_over(query, log)
+        self.turn = state.begun
+        self.kept = Kept(state.kept_epoch, self._loaded(state.kept or []))
+        self.prepare_generation(query, generation, clean=clean)
         log.fold(state)
         return generation
+
+    def _take_over(self, query: str, log: EpochLog) -> tuple[int, State, bool]:
+        """Own the log, with its newest intent finished or voided, and known to be so.
+
+        A generation may stage over what an intent named long before. So the log itself has to say
+        that the intent is finished, unless the own entry is right behind it.
+        """
+        while True:
+            generation = log.begin()
+            state = log.state()
+            try:
+                was_finished = self.roll_forward(query, state)
+            except LostIntentError as lost:
+                kept = [*(state.kept or []), *(item.model_dump(mode="json") for item in lost.kept)]
+                log.void(state, kept)
+                continue
+            right_behind = state.intent_number == generation - 1
+            if right_behind or (state.settled or 0) >= state.intent_number:
+                return generation, state, right_behind and was_finished
 
     @final
     def check_owner(self, epoch: Epoch) -> None:
@@ -85,12 +166,31 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         if epoch.generation is None:
             raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never begun")
         log = self.log(epoch.query)
-        whole = self.prepare(epoch, staged)
-        dumped = [item.model_dump(mode="json") for item in whole]
-        log.intend(epoch.generation, epoch.number, dumped)
+        whole, state = self._intend(log, epoch, epoch.generation, staged)
         self.finish(epoch, whole)
+        log.note_finished(state)
         if not self.streaming:
             self.forget(epoch.query)
+
+    def _intend(
+        self, log: EpochLog, epoch: Epoch, generation: int, staged: Sequence[StagedT]
+    ) -> tuple[Sequence[StagedT], State]:
+        """Prepare the epoch, and make it true. What no intent names shall not be left behind."""
+        try:
+            whole = self.prepare(epoch, staged)
+            dumped = [item.model_dump(mode="json") for item in whole]
+            return whole, log.intend(generation, epoch.number, dumped)
+        except (CommitRejected, Fenced):
+            try:
+                self.discard(staged)
+            except Exception:  # noqa: BLE001  why it was refused is what the user must see
+                _log.exception("what epoch %d had staged could not be removed", epoch.number)
+            raise
+
+    def kept_of(self, epoch: Epoch) -> Sequence[StagedT]:
+        """What is visible of an epoch already, since its intent was voided. Committer."""
+        state = self.log(epoch.query).state()
+        return self._loaded(state.kept or []) if state.kept_epoch == epoch.number else ()
 
     def forget(self, query: str) -> None:
         """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""
@@ -109,10 +209,21 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         return staged
 
     @final
-    def roll_forward(self, query: str, state: State) -> None:
-        """Finish the newest intent of a state. Anybody, any number of times, even side by side."""
-        if state.intent is None or state.intent.epoch is None:
-            return
+    def roll_forward(self, query: str, state: State) -> bool:
+        """Finish the newest intent of a state. Anybody, any number of times, even side by side.
+
+        Returns:
+            Whether there was nothing left to do.
+        """
+        log = self.log(query)
+        if log.is_finished(state) or state.intent is None or state.intent.epoch is None:
+            return True
         epoch = Epoch(query, state.intent.epoch, state.intent_generation)
-        if not self.finished(epoch):
-            self.finish(epoch, [self.staged_type.model_validate(s) for s in state.intent.staged])
+        was_finished = self.finished(epoch)
+        if not was_finished:
+            self.recover(epoch, self._loaded(state.intent.staged))
+        log.note_finished(state)
+        return was_finished
+
+    def _loaded(self, staged: Sequence[object]) -> tuple[StagedT, ...]:
+        return tuple(self.staged_type.model_validate(item) for item in staged)

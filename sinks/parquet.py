@@ -36,8 +36,8 @@ from krishiv_spark.parquet.layout import (
     staged_folder,
     visible_files,
 )
-from krishiv_spark.parquet.paths import local_path
 from krishiv_spark.parquet.progress import table_logs
+from krishiv_spark.paths import local_path
 from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged import LoggedWriter
 
@@ -157,8 +157,9 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         """Driver: `finish` takes the generation's folder away last, and in one step."""
         return not exists(self._staged(epoch.query, epoch.generation))
 
-    def prepare_generation(self, query: str, generation: int) -> None:
+    def prepare_generation(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: earlier generations of this query can publish nothing any more."""
+        del clean  # stragglers may stage files at any time
         own = self._staged(query, generation)
         make_folder(own)
         for name in _listing(own.parent):

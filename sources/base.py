@@ -25,6 +25,7 @@ __all__ = [
     "StreamReader",
     "SupportsAvailableNow",
     "SupportsBacklog",
+    "SupportsFilters",
     "SupportsMovingStart",
 ]
 
@@ -178,4 +179,20 @@ class SupportsBacklog(Protocol):
 
     def backlog(self) -> Mapping[str, Any]:
         """What is newest in the external system, as JSON; as ``latestOffset`` (Spark 4.2+)."""
+        ...
+
+
+@runtime_checkable
+class SupportsFilters(Protocol):
+    """Ability of batch reads to leave out rows early (Spark 4.1+, if its configuration says so)."""
+
+    def push(self, filters: Sequence[Any]) -> None:
+        """Take note of conditions that all hold for the wanted rows. Driver, before `plan`.
+
+        Spark checks every condition once more: what is no help may be passed over, but no row may
+        be left out for which all of them hold.
+
+        Args:
+            filters: Of ``pyspark.sql.datasource.Filter``.
+        """
         ...

@@ -11,7 +11,6 @@ Writers of other programs must move finished files into the folder, as for Spark
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import AliasChoices, Field
 
+from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
@@ -28,7 +28,8 @@ from krishiv_spark.parquet.follower import Follower
 from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
 from krishiv_spark.parquet.listing import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
-from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, pack, read_part
+from krishiv_spark.parquet.ranges import pack
+from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
 from krishiv_spark.parquet.units import Unit, in_order, take
 from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
 
@@ -123,7 +124,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         files = self._follower.everything()
         partitions = self._partition_fields(files)
         inside = [field for field in self._newest_schema(files) if field.name not in partitions]
-        return self._pruned(pa.schema([*inside, *partitions.values()]))
+        schema = pa.schema([*inside, *partitions.values()])
+        return pruned(schema, self.options.columns, "krishiv-parquet")
 
     def _partition_fields(self, files: Iterable[FoundFile]) -> dict[str, pa.Field]:
         if self.options.recursive_file_lookup:
@@ -143,14 +145,6 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             f"krishiv-parquet: there are no Parquet files in {self.options.path} whose schema "
             "could be taken: give one with .schema(...)"
         )
-
-    def _pruned(self, schema: pa.Schema) -> pa.Schema:
-        for name in self.options.columns:
-            if name not in schema.names:
-                near = difflib.get_close_matches(name, schema.names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {schema.names}"
-                raise OptionError(f"krishiv-parquet: option 'columns' has {name!r}; {hint}")
-        return pa.schema([schema.field(name) for name in self.options.columns or schema.names])
 
     # --- positions
 
@@ -258,7 +252,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if start == end:
             return []
         most = self.options.max_partition_bytes
-        return pack((piece for file in end.files for piece in cut(self._whole(file), most)), most)
+        pieces = (piece for file in end.files for piece in cut(self._whole(file), most))
+        return [FilePart(part) for part in pack(pieces, most)]
 
     def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
         """See `StreamReader` and `read_part`."""

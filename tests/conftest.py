@@ -14,9 +14,9 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
-# Random every time; a failure prints how to see it again.
+# The same examples in each run, except in the soak; a failure prints how to see it again.
 settings.register_profile("krishiv", deadline=None, print_blob=True, derandomize=True)
-settings.register_profile("soak", deadline=None, print_blob=True)  # other examples in each run
+settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("krishiv")
 
 

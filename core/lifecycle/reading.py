@@ -20,6 +20,7 @@ from krishiv_spark.sources.base import (
     StreamReader,
     SupportsAvailableNow,
     SupportsBacklog,
+    SupportsFilters,
     SupportsMovingStart,
 )
 from krishiv_spark.workers import settle
@@ -126,6 +127,24 @@ def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
     return position
 
 
+class _Push:
+    """``pushFilters`` of a reader that has the ability, where Spark offers it.
+
+    With ``spark.sql.python.filterPushdown.enabled`` off, which is the default, Spark refuses
+    readers that have a method of this name, by a look at its `__func__` (``plan_data_source_read``
+    of PySpark). Nothing is lost there, so it is shown the one that it knows.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", None) or _rows)
+
+    def __init__(self, reader: SupportsFilters) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
+        self._reader.push(filters)
+        return filters  # to be checked by Spark as well
+
+
 @final
 class BatchRead(DataSourceReader):
     """``spark.read``: everything from the initial position to the newest, once."""
@@ -133,6 +152,8 @@ class BatchRead(DataSourceReader):
     def __init__(self, reader: StreamReader[Any, Any], shape: RowShape) -> None:
         self._reader = reader
         self._shape = shape
+        if isinstance(reader, SupportsFilters) and hasattr(DataSourceReader, "pushFilters"):
+            self.pushFilters: Any = _Push(reader)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Spark: planner process, once."""

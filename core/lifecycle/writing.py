@@ -115,11 +115,15 @@ class _Write:
             raise SinkError("write() runs inside a Spark task only")
         return Task(
             query=self._plan.query or context.getLocalProperty("sql.streaming.queryId") or "",
-            epoch=int(context.getLocalProperty("streaming.sql.batchId") or 0),
+            epoch=self._epoch(context),
             partition=context.partitionId(),
             attempt=context.taskAttemptId(),
             generation=self._plan.generation,
+            attempt_number=context.attemptNumber(),
         )
+
+    def _epoch(self, context: TaskContext) -> int:
+        return int(context.getLocalProperty("streaming.sql.batchId") or 0)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         settle()
@@ -151,6 +155,8 @@ class _Write:
         received = [message for message in messages if isinstance(message, Staged)]
         try:
             self._writer.discard([m.payload for m in received if m.payload is not None])
+            for epoch in {Epoch(m.task.query, m.task.epoch, m.task.generation) for m in received}:
+                self._writer.abandon(epoch)
         except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
             _log.exception("what the failed tasks had staged could not be removed")
 
@@ -190,6 +196,11 @@ class BatchWrite(_Write, DataSourceArrowWriter):
 
     def __init__(self, writer: Writer[Any]) -> None:
         super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
+
+    def _epoch(self, context: TaskContext) -> int:
+        """The only one. In ``foreachBatch`` the context names the batch of the stream around it."""
+        del context
+        return 0
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""

@@ -14,7 +14,16 @@ import pyarrow.parquet as pq
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.errors import DataLossError, OptionError
 
-__all__ = ["BadFileError", "Footer", "GoneError", "file_schema", "opened", "read_footer"]
+__all__ = [
+    "BadFileError",
+    "Footer",
+    "GoneError",
+    "file_errors",
+    "file_schema",
+    "frugal",
+    "opened",
+    "read_footer",
+]
 
 # Column chunks are read through a buffer of this size, or a row group of any size would be held
 # in memory as a whole.
@@ -75,20 +84,37 @@ def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
     """
+    with file_errors(path), pa.OSFile(path) as source:
+        _check_unchanged(path, wanted)
+        yield frugal(source)
+
+
+def frugal(source: Any) -> pq.ParquetFile:
+    """A Parquet file that is read in little memory, whatever the size of its row groups."""
+    return pq.ParquetFile(
+        source,
+        pre_buffer=False,
+        buffer_size=_BUFFER_BYTES,
+        coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
+        page_checksum_verification=True,  # where there are any; Spark's files have them
+    )
+
+
+@contextmanager
+def file_errors(path: str) -> Iterator[None]:
+    """Turn what goes wrong with a file into one of our errors.
+
+    Raises:
+        GoneError: If it is not there.
+        BadFileError: If it is damaged.
+        OptionError: If it may not be read.
+    """
     try:
-        with pa.OSFile(path) as source:
-            _check_unchanged(path, wanted)
-            yield pq.ParquetFile(
-                source,
-                pre_buffer=False,
-                buffer_size=_BUFFER_BYTES,
-                coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
-                page_checksum_verification=True,  # where there are any; Spark's files have them
-            )
+        yield
     except FileNotFoundError as error:
         raise GoneError(f"{path} was listed, but is no longer there") from error
     except PermissionError as error:
-        raise OptionError(f"krishiv-parquet: may not read {path}: {error}") from error
+        raise OptionError(f"may not read {path}: {error}") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk failed, not the file: worth another attempt of the task

@@ -24,10 +24,12 @@ __all__ = [
     "STAGED_SUFFIX",
     "DataFile",
     "is_before",
+    "is_hidden",
     "log_folder",
     "query_tag",
     "staged_folder",
     "visible_files",
+    "walk",
 ]
 
 META = "_krishiv"
@@ -67,21 +69,33 @@ def visible_files(table: Path) -> Iterator[Path]:
     Raises:
         OSError: If a folder cannot be listed; one that is gone has no files.
     """
-    for folder, subfolders, names in os.walk(table, onerror=_refuse_unless_gone):
-        subfolders[:] = [name for name in subfolders if not _hidden(name)]
+    for folder, subfolders, names in walk(table):
+        subfolders[:] = [name for name in subfolders if not is_hidden(name)]
         for name in names:
-            if name.endswith(".parquet") and not _hidden(name):
+            if name.endswith(".parquet") and not is_hidden(name):
                 yield Path(folder, name)
 
 
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk`, which passes over a folder that it cannot list.
+
+    Raises:
+        OSError: If a folder cannot be listed; one that is gone is empty.
+    """
+    return os.walk(folder, onerror=_refuse_unless_gone)
+
+
 def _refuse_unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # without this, os.walk passes over any error
+    if not isinstance(error, FileNotFoundError):
         raise error
 
 
-def _hidden(name: str) -> bool:
-    # Spark's rule (HadoopFSUtils.shouldFilterOutPathName): a partition column may begin with _.
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+def is_hidden(name: str) -> bool:
+    """Whether readers leave a file or folder out, by its name, which is not empty.
+
+    Spark's rule (``HadoopFSUtils.shouldFilterOutPathName``): a partition column may begin with _.
+    """
+    return name[0] == "." or (name[0] == "_" and "=" not in name)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -14,7 +12,9 @@ from typing import NamedTuple
 
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
-from krishiv_spark.parquet.paths import local_path
+from krishiv_spark.parquet.globs import has_magic, matches
+from krishiv_spark.parquet.layout import is_hidden
+from krishiv_spark.paths import local_path
 
 __all__ = ["ITSELF", "FoundFile", "Place", "find_files"]
 
@@ -22,8 +22,6 @@ ITSELF = "."
 """The relative path of the file that `Place.root` names itself."""
 
 _SUFFIX = ".parquet"
-_MAGIC = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class FoundFile(NamedTuple):
@@ -61,7 +59,7 @@ class Place:
             OptionError: If it is a URL of another file system.
         """
         parts = local_path(text).parts
-        plain = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+        plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
         pattern = "/".join(parts[plain:])
         return cls(str(Path(*parts[:plain])), pattern or None)
 
@@ -115,14 +113,11 @@ class _Walk:
     def add_matches(self, pattern: str) -> None:
         os.stat(self._root)  # so that a missing folder is an error, and not an empty match
         accepts = _extension_of(pattern)
-        for one in _without_braces(pattern):
-            for match in glob.iglob(one, root_dir=self._root):
-                if any(map(_hidden, match.split("/"))):
-                    continue
-                if is_folder(os.path.join(self._root, match)):
-                    self.add_folder(match + "/")
-                elif match.endswith(accepts):
-                    self._add_present(match)
+        for match in matches(self._root, pattern):
+            if is_folder(os.path.join(self._root, match)):
+                self.add_folder(match + "/")
+            elif match.endswith(accepts):
+                self._add_present(match)
 
     def add_folder(self, prefix: str) -> None:
         """Add what is in a folder; `prefix` is its relative path with "/" behind it, or empty."""
@@ -145,7 +140,7 @@ class _Walk:
             name = entry.name
             if name.endswith(_SUFFIX) and prefix + name in self._known:
                 continue
-            if _hidden(name):
+            if is_hidden(name):
                 continue
             if entry.is_dir():
                 if self._recursive or "=" in name:
@@ -169,11 +164,6 @@ class _Walk:
         self.found[path] = FoundFile(path, status.st_size, status.st_mtime_ns)
 
 
-def _hidden(name: str) -> bool:
-    # The rule of Spark's HadoopFSUtils.shouldFilterOutPathName.
-    return name[0] == "." or (name[0] == "_" and "=" not in name)
-
-
 def _check_text(path: str) -> None:
     try:
         path.encode()
@@ -186,17 +176,4 @@ def _check_text(path: str) -> None:
 
 def _extension_of(pattern: str) -> str:
     extension = os.path.splitext(pattern)[1]
-    return extension if extension and not _MAGIC.search(extension) else _SUFFIX
-
-
-def _without_braces(pattern: str) -> list[str]:
-    """Hadoop's ``{a,b}``, which Python's glob does not know, as several patterns."""
-    braces = _BRACES.search(pattern)
-    if braces is None:
-        return [pattern]
-    before, after = pattern[: braces.start()], pattern[braces.end() :]
-    return [
-        whole
-        for choice in braces[1].split(",")
-        for whole in _without_braces(before + choice + after)
-    ]
+    return extension if extension and not has_magic(extension) else _SUFFIX

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NULL_VALUE", "split"]
+__all__ = ["NULL_VALUE", "group_starts", "split"]
 
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -34,12 +34,12 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Tabl
     ordered = rows.take(order)
     keys = ordered.select(list(columns))
     data = ordered.drop_columns(list(columns))
-    starts = _starts(keys)
+    starts = group_starts(keys)
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
         yield _folder(keys.slice(start, 1)), data.slice(start, end - start)
 
 
-def _starts(keys: pa.Table) -> list[int]:
+def group_starts(keys: pa.Table) -> list[int]:
     """Where the key changes in sorted rows, beginning with 0."""
     changed = None
     for column in keys.columns:

@@ -7,21 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.folders import typed
 from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
+from krishiv_spark.parquet.ranges import batch_rows, midpoint, spans
 
-__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "pack", "read_part"]
+__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "read_part"]
 
 _log = logging.getLogger(__name__)
-
-# Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
-_OPEN_COST = 4 * 2**20
-_BATCH_BYTES = 8 * 2**20
-_BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -68,24 +63,7 @@ class ReadRules:
 
 def cut(whole: FileRange, most: int) -> list[FileRange]:
     """A file in ranges of at most `most` bytes."""
-    size = whole.identity.size
-    return [
-        replace(whole, start=start, end=min(start + most, size)) for start in range(0, size, most)
-    ]
-
-
-def pack(ranges: Iterable[FileRange], most: int) -> list[FilePart]:
-    """Ranges in their order, as tasks of about `most` bytes each, opening a file included."""
-    parts: list[list[FileRange]] = []
-    room = 0
-    for piece in ranges:
-        cost = piece.end - piece.start + _OPEN_COST
-        if cost > room or not parts:
-            parts.append([])
-            room = most + _OPEN_COST
-        parts[-1].append(piece)
-        room -= cost
-    return [FilePart(tuple(part)) for part in parts]
+    return [replace(whole, start=a, end=b) for a, b in spans(whole.identity.size, most)]
 
 
 def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
@@ -122,33 +100,10 @@ def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         columns = sorted(set(shape.columns.values()))
         for index in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(index)
-            if group.num_rows and piece.start <= _midpoint(group, piece.identity.size) < piece.end:
-                size = _batch_rows(group, columns)
+            if group.num_rows and piece.start <= midpoint(group, piece.identity.size) < piece.end:
+                size = batch_rows(group, columns)
                 for batch in file.iter_batches(size, [index], columns, use_threads=False):
                     yield shape.fit(batch)
-
-
-def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
-    """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    start = chunks[0].data_page_offset
-    if chunks[0].has_dictionary_page:
-        start = min(start, chunks[0].dictionary_page_offset)
-    middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
-    return min(middle, size - 1)  # in some range, whatever the footer says
-
-
-def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
-    """How many rows make a batch of a moderate size."""
-    wanted = set(columns)
-    chunks = (group.column(i) for i in range(group.num_columns))
-    size = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted
-    )
-    per_row: int = max(1, size // group.num_rows)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
 
 
 @dataclass(frozen=True)

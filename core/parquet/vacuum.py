@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.layout import META, walk
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import BATCH_PREFIX
 
@@ -41,13 +43,18 @@ def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
     Args:
         table: The table's folder.
         older_than_s: Guard age in seconds, by the file's modification time.
+
+    Raises:
+        LogError: If a query's log is damaged.
+        OSError: If a folder cannot be listed: what is not seen could not be judged.
     """
     before = time.time() - older_than_s
     for entry in table_logs(table):
         if not entry.query.startswith(BATCH_PREFIX):
             yield from _of_query(entry, before)
-    for folder in (table / META).glob(f"{BATCH_PREFIX}*"):
-        yield from _of_batch_job(TableLog(table, folder.name), before)
+    for folder in _listed(table / META):
+        if folder.name.startswith(BATCH_PREFIX):
+            yield from _of_batch_job(TableLog(table, folder.name), before)
 
 
 def remove(orphan: Orphan) -> None:
@@ -61,11 +68,11 @@ def remove(orphan: Orphan) -> None:
 def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
     state = entry.log.state()
     kept = {state.intent_generation} if entry.unfinished(state) else set()
-    for folder in (entry.folder / "staged").glob("*"):
+    for folder in _listed(entry.folder / "staged"):
         if not folder.name.isdecimal() or int(folder.name) in kept:
             continue
         superseded = int(folder.name) < state.owner
-        for path in folder.iterdir():
+        for path in _listed(folder):
             orphan = _judge(path, before, superseded=superseded)
             if orphan is not None:
                 yield orphan
@@ -75,9 +82,23 @@ def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
     """The folder of a job that is over, or died before its intent; none that has to be finished."""
     if job.unfinished(job.log.state()):
         return
-    statuses = [path.stat() for path in [job.folder, *job.folder.rglob("*")]]
+    try:
+        statuses = [path.stat() for path in [job.folder, *_below(job.folder)]]
+    except FileNotFoundError:  # the job lives: it has just ended, and removes what it staged
+        return
     if max(status.st_mtime for status in statuses) < before:
         yield Orphan(job.folder, sum(s.st_size for s in statuses), "its batch job is over")
+
+
+def _listed(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):  # and no other error, as `Path.glob` does
+        return [folder / name for name in os.listdir(folder)]
+    return []
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))
 
 
 def _judge(path: Path, before: float, *, superseded: bool) -> Orphan | None:

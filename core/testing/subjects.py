@@ -57,6 +57,7 @@ class SinkUnderTest:
             committed. Without it an epoch may be seen in part until somebody has finished it.
         complete: Whether the sink has Spark's output mode "complete".
         batch: Whether the sink can be written by ``df.write``; None if it has the method.
+        overwrite: Whether ``df.write`` has the save mode "overwrite".
         several_queries: Whether several queries may write into one target.
         expire: Throws away what is staged and belongs to no commit, as the external system's own
             housekeeping does; None if nothing does.
@@ -72,6 +73,7 @@ class SinkUnderTest:
     whole_epochs: bool = True
     complete: bool = True
     batch: bool | None = None
+    overwrite: bool = True
     several_queries: bool = True
     expire: Callable[[], None] | None = None
     outside: Outside = field(default_factory=lambda: OUTSIDE)

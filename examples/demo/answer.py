@@ -1,60 +1,54 @@
-"""What must come out, by plain pyarrow, and what did."""
+"""What must come out, from the flights themselves, and what did."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Numbers that a lost or repeated row would change."""
-
-    rows: int
-    distinct: int
-    delay: int
-    distance: int
-    hours: int
-    delay_by_hour: int
-
-    def differences(self, other: Figures) -> list[str]:
-        """Names of the figures that differ, with both values."""
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in vars(self))
-        return [f"{name}: expected {a:,}, found {b:,}" for name, a, b in pairs if a != b]
 
 
 def table_of(folder: Path) -> pa.Table:
-    """The table as any reader of Parquet sees it."""
-    return ds.dataset(folder, format="parquet", partitioning="hive").to_table()
+    """The table as a reader sees it that knows nothing of us."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        found = connection.read_parquet(f"{folder}/**/*.parquet", hive_partitioning=True)
+        return found.to_arrow_table()
 
 
-def expected(flights: pa.Table) -> Figures:
-    """From the events themselves."""
-    hours = pc.floor_temporal(flights["scheduled"], unit="hour")
-    return Figures(
-        **_of_rows(flights),
-        hours=pc.count_distinct(hours).as_py(),
-        delay_by_hour=_sum(flights["delay"]),
+def problems(flights: pa.Table, rows: pa.Table, by_hour: pa.Table) -> list[str]:
+    """What is wrong with the table and with the delays by hour; nothing, if all is well."""
+    return [
+        *_differences("the table", flights, rows),
+        *_differences("the delays by hour", _by_hour(flights), by_hour),
+    ]
+
+
+def problems_in_topic(flights: pa.Table, records: pa.Table) -> list[str]:
+    """What is wrong with the records of the topic; nothing, if all is well."""
+    return _differences("the topic", flights, records)
+
+
+def _by_hour(flights: pa.Table) -> pa.Table:
+    hours = pa.table(
+        {
+            "hour": pc.floor_temporal(flights["scheduled"], unit="hour"),
+            "delay": pc.fill_null(flights["delay"], 0),
+        }
     )
+    sums = hours.group_by("hour").aggregate([("hour", "count"), ("delay", "sum")])
+    return sums.rename_columns(["hour", "flights", "delay"])
 
 
-def found(table: pa.Table, by_hour: pa.Table) -> Figures:
-    """From what the two sinks hold."""
-    return Figures(**_of_rows(table), hours=by_hour.num_rows, delay_by_hour=_sum(by_hour["delay"]))
+def _differences(name: str, expected: pa.Table, found: pa.Table) -> list[str]:
+    """Compare tables row by row, in the order of their first column."""
+    expected, found = (_ordered(each, expected.schema) for each in (expected, found))
+    if found.equals(expected):
+        return []
+    distinct = pc.count_distinct(found[0]).as_py()
+    return [f"{name}: expected {len(expected):,} rows; found {len(found):,}, {distinct:,} distinct"]
 
 
-def _of_rows(rows: pa.Table) -> dict[str, int]:
-    return {
-        "rows": rows.num_rows,
-        "distinct": pc.count_distinct(rows["flight_id"]).as_py(),
-        "delay": _sum(rows["delay"]),
-        "distance": _sum(rows["distance"]),
-    }
-
-
-def _sum(column: pa.ChunkedArray) -> int:
-    return pc.sum(column).as_py() or 0
+def _ordered(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    return table.select(schema.names).cast(schema).sort_by(schema.names[0])

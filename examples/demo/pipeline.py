@@ -1,12 +1,16 @@
 """The stream of the demo, in a process of its own, so that it can be killed.
 
 Flights as files -> krishiv-parquet with a watermark -> names of the carriers -> krishiv-parquet,
-and delays by the hour -> krishiv-memory; a preview now and then -> krishiv-console.
+and delays by the hour -> krishiv-memory; a preview now and then -> krishiv-console. With a topic:
+files -> krishiv-parquet with a watermark -> krishiv-kafka, and krishiv-kafka -> the other sinks.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +18,18 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from examples.demo import flights
+from examples.demo.topics import Topic
+
+FIELDS = {
+    "flight_id": "BIGINT",
+    "delay": "BIGINT",
+    "carrier": "STRING",
+    "origin": "STRING",
+    "dest": "STRING",
+    "distance": "BIGINT",
+    "_late": "BOOLEAN",
+}
+"""What is in the value of a record, as JSON; the scheduled departure is the record's timestamp."""
 
 
 def session() -> SparkSession:
@@ -44,6 +60,35 @@ def arrivals(spark: SparkSession, folder: Path) -> DataFrame:
     )
 
 
+def to_topic(events: DataFrame, folder: Path, topic: Topic) -> StreamingQuery:
+    """Flights as records, exactly once."""
+    value = f.to_json(f.struct(*FIELDS)).alias("value")
+    return (
+        events.select(f.col("dest").alias("key"), value, f.col("scheduled").alias("timestamp"))
+        .writeStream.format("krishiv-kafka")
+        .option("kafka.bootstrap.servers", topic.bootstrap)
+        .option("checkpointLocation", str(folder / "checkpoints/topic"))
+        .option("topic", topic.name)
+        .start()
+    )
+
+
+def from_topic(spark: SparkSession, topic: Topic) -> DataFrame:
+    """Flights again, from the records of committed transactions."""
+    records = (
+        spark.readStream.format("krishiv-kafka")
+        .option("kafka.bootstrap.servers", topic.bootstrap)
+        .option("subscribe", topic.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 40_000)
+        .option("valueFormat", "json")
+        .option("valueSchema", ", ".join(f"{name} {kind}" for name, kind in FIELDS.items()))
+        .option("columns", ", ".join(("timestamp", *FIELDS)))
+        .load()
+    )
+    return records.withColumnRenamed("timestamp", "scheduled")
+
+
 def named(spark: SparkSession, events: DataFrame) -> DataFrame:
     """Flights with the name of their carrier and their month."""
     names = spark.createDataFrame(flights.airlines().to_pandas())
@@ -60,24 +105,31 @@ def by_hour(events: DataFrame) -> DataFrame:
     )
 
 
-def start(spark: SparkSession, folder: Path) -> list[StreamingQuery]:
-    """The three queries, each from its own checkpoint."""
-    events = arrivals(spark, folder)
-    to_table = (
+def to_table(spark: SparkSession, folder: Path, events: DataFrame) -> StreamingQuery:
+    """Flights with names, as Parquet, a folder for each month."""
+    return (
         named(spark, events)
         .writeStream.format("krishiv-parquet")
         .option("checkpointLocation", str(folder / "checkpoints/table"))
         .option("partitionBy", "month")
         .start(str(folder / "table"))
     )
-    to_memory = (
+
+
+def to_memory(folder: Path, events: DataFrame) -> StreamingQuery:
+    """Delays by the hour, as Arrow."""
+    return (
         by_hour(events)
         .writeStream.format("krishiv-memory")
         .outputMode("complete")
         .option("checkpointLocation", str(folder / "checkpoints/memory"))
         .start("delays by hour")
     )
-    preview = (
+
+
+def to_console(folder: Path, events: DataFrame) -> StreamingQuery:
+    """A preview now and then."""
+    return (
         events.select("scheduled", "origin", "dest", "carrier", "delay", "_late")
         .writeStream.format("krishiv-console")
         .option("checkpointLocation", str(folder / "checkpoints/console"))
@@ -85,15 +137,39 @@ def start(spark: SparkSession, folder: Path) -> list[StreamingQuery]:
         .trigger(processingTime="5 seconds")
         .start()
     )
-    return [to_table, to_memory, preview]
 
 
-def main(folder: Path) -> None:
+def starts(
+    spark: SparkSession, folder: Path, topic: Topic | None
+) -> Iterator[Callable[[], StreamingQuery]]:
+    """How each query is started; those that others wait for come first."""
+    events = arrivals(spark, folder)
+    if topic is not None:
+        yield partial(to_topic, events, folder, topic)
+        events = from_topic(spark, topic)
+    yield partial(to_table, spark, folder, events)
+    yield partial(to_memory, folder, events)
+    yield partial(to_console, folder, events)
+
+
+def started(spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query, and again while the machine is busy: Spark gives a source's process 10 s."""
+    while True:
+        query = start()
+        while query.status["message"].startswith("Initializing"):
+            time.sleep(0.1)
+        if "failed to connect back" not in str(query.exception()):
+            return query
+        spark.streams.resetTerminated()
+
+
+def main(folder: Path, topic: Topic | None) -> None:
     """Run until the folder says that no more files come, and everything is through."""
-    queries = start(session(), folder)
+    spark = session()
+    queries = [started(spark, start) for start in starts(spark, folder, topic)]
     print("STARTED", flush=True)
     while not (folder / "all-arrived").exists():
-        queries[0].awaitTermination(1)
+        spark.streams.awaitAnyTermination(1)
     for query in queries:
         query.processAllAvailable()
         query.stop()
@@ -101,4 +177,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Topic(*sys.argv[2:]) if sys.argv[2:] else None)

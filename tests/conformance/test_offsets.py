@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from krishiv_spark.iceberg.reading.position import IcebergOffset, Spot
+from krishiv_spark.kafka.reading.position import KafkaOffset
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.parquet.listing import FoundFile
 from krishiv_spark.sources.memory import MemoryOffset
@@ -29,6 +31,39 @@ class TestParquetOffset(OffsetConformance):
             ParquetOffset(),
             ParquetOffset(files=(file,), seen={"9": "TFANWAS7GWk="}, floor=-3),
             ParquetOffset(epochs={"b": 1, "a": 2}, watermark=Watermark(ms=1, held="why")),
+        ]
+
+
+class TestKafkaOffset(OffsetConformance):
+    golden = GOLDEN
+
+    def offsets(self):
+        return [
+            KafkaOffset(at="latest"),
+            KafkaOffset(),
+            KafkaOffset(topics={"é": {"0": 7, "10": 2**62}}, ids={"é": "x"}, began={"é": {"0": 1}}),
+            KafkaOffset(
+                topics={"t": {"0": 7, "1": 0, "2": 3}},
+                times={"t": {"0": 9, "2": -5}},
+                quiet={"t": {"1": 9}},
+                idle={"t": (1, 2)},
+                watermark=Watermark(ms=8),
+            ),
+        ]
+
+
+class TestIcebergOffset(OffsetConformance):
+    golden = GOLDEN
+
+    def offsets(self):
+        inside = Spot(snapshot=2**62, sequence=7, file=3, scan=True)
+        begun = inside.model_copy(update={"file": 0})
+        done = Spot(snapshot=2**62, sequence=7)
+        return [
+            IcebergOffset(at="earliest"),
+            IcebergOffset(table="u", spot=Spot()),
+            IcebergOffset(table="u", spot=inside, began=begun),
+            IcebergOffset(table="u", spot=done, watermark=Watermark(ms=-1, held="why")),
         ]
 
 

@@ -23,7 +23,7 @@ class TestPartitionedParquetSink(SinkConformance):
     def sink(self, folder):
         return SinkUnderTest(
             source=ParquetDataSource,
-            options={"path": str(folder), "partitionBy": "day", "maxRecordsPerFile": "1"},
+            options={"path": str(folder), "partitionBy": "day"},
             oracle=lambda: rows(folder),
             schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
             row=lambda number: (number, f"d{number % 2}"),

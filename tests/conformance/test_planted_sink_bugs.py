@@ -86,9 +86,9 @@ FOUND = [
     # complete mode and batches
     ("AddsInCompleteMode", "complete_mode", Rule.NEWEST_EPOCH_ONLY),
     ("ClearsFirst", "complete_mode", Rule.NEWEST_EPOCH_ONLY),
-    ("ClearsWhilePlanning", "batch_jobs", Rule.NEWEST_EPOCH_ONLY),
+    ("ClearsWhilePlanning", "batch_jobs_that_overwrite", Rule.NEWEST_EPOCH_ONLY),
     ("ShowsBatchTasks", "batch_jobs", Rule.NOTHING_EARLY),
-    ("ClearsFirstInBatches", "batch_jobs", Rule.NEWEST_EPOCH_ONLY),
+    ("ClearsFirstInBatches", "batch_jobs_that_overwrite", Rule.NEWEST_EPOCH_ONLY),
     # at least once
     ("WritesEverySecondEpoch", LAST, Rule.NO_ROW_LOST),
     ("KeepsTheFirstResult", "complete_mode", Rule.NO_ROW_LOST),

@@ -30,7 +30,7 @@ def result(tmp_path_factory) -> dict:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

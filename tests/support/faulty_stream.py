@@ -1,6 +1,6 @@
 """A driver whose tasks fail, stall or are run twice, as a test asks for.
 
-    python faulty_stream.py '{"source": ..., "table": ..., "checkpoint": ..., "fault": ...}'
+    python faulty_stream.py '{"source": ..., "format": ..., "options": ..., "fault": ...}'
 
 The fault hits partition 0: "fail" raises in its first attempt, after half of its rows; "stall"
 keeps the first attempt busy until the file `release` exists; "none" does nothing.
@@ -50,10 +50,11 @@ def main() -> None:
     rows = source.option("maxFilesPerTrigger", 4).load(job["source"]).repartition(3)
     query = (
         rows.mapInArrow(faulty(job["fault"], job.get("release", "")), rows.schema)
-        .writeStream.format("krishiv-parquet")
+        .selectExpr(*job.get("columns", ["*"]))
+        .writeStream.format(job["format"])
         .option("checkpointLocation", job["checkpoint"])
-        .option("partitionBy", "day")
-        .start(job["table"])
+        .options(**job["options"])
+        .start()
     )
     print("STARTED", flush=True)
     try:

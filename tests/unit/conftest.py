@@ -1,5 +1,6 @@
 """Storage for the tests of logs: in memory, on a disk, in an object store on the loopback."""
 
+import os
 import urllib.request
 import uuid
 
@@ -18,6 +19,26 @@ def s3_server():
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture
+def refuse_to_list(monkeypatch):
+    """Makes a folder one that may not be listed: root may, whatever its mode."""
+
+    def refuse(folder):
+        for name in ("listdir", "scandir"):
+            monkeypatch.setattr(os, name, refusing(getattr(os, name), str(folder)))
+
+    return refuse
+
+
+def refusing(list_names, folder):
+    def listed(path="."):
+        if os.path.normpath(str(path)) == folder:
+            raise PermissionError(13, "Permission denied", folder)
+        return list_names(path)
+
+    return listed
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ def in_task(monkeypatch):
             getLocalProperty=properties.get,
             partitionId=lambda: partition,
             taskAttemptId=lambda: attempt,
+            attemptNumber=lambda: 0,
         )
         monkeypatch.setattr(writing, "TaskContext", SimpleNamespace(get=lambda: context))
 
@@ -268,6 +269,15 @@ def test_a_batch_job_has_the_one_epoch_0(make, outside, in_task):
     message = write.write(batches(1))
     assert message.task.epoch == 0
     assert message.task.query == write._plan.query
+    write.commit([message])
+    assert outside.rows == {(write._plan.query, 0): [1]}
+
+
+def test_a_batch_job_inside_of_foreach_batch_is_no_batch_of_the_stream(make, outside, in_task):
+    write = shipped(BatchWrite(make()))
+    in_task(epoch=7, query="the stream around it")
+    message = write.write(batches(1))
+    assert (message.task.query, message.task.epoch) == (write._plan.query, 0)
     write.commit([message])
     assert outside.rows == {(write._plan.query, 0): [1]}
 

@@ -19,7 +19,9 @@ from krishiv_spark.offsets import Offset, Start, Value, Watermark, canonical_jso
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 FORMS = {
+    "iceberg": "krishiv_spark.iceberg.reading.position:IcebergOffset",
     "start": "krishiv_spark.offsets:Start",
+    "kafka": "krishiv_spark.kafka.reading.position:KafkaOffset",
     "memory": "krishiv_spark.sources.memory:MemoryOffset",
     "parquet": "krishiv_spark.parquet.position:ParquetOffset",
 }

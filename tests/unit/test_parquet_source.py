@@ -507,13 +507,30 @@ def test_other_file_systems_are_refused():
         reader("s3a://bucket/table")
 
 
-def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "scandir", refuse)  # root may read everything
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, refuse_to_list):
+    refuse_to_list(tmp_path)
     with pytest.raises(OptionError, match=tmp_path.name):
         reader(tmp_path).latest(FIRST, UNLIMITED)
+
+
+@pytest.mark.parametrize("pattern", ["*/*.parquet", "{x1,x2}/*.parquet", "x[12]", "*/day=*/*"])
+def test_a_folder_that_may_not_be_read_is_named_by_a_glob(tmp_path, refuse_to_list, pattern):
+    put(tmp_path, "x1/a.parquet")
+    put(tmp_path, "x2/day=3/b.parquet")
+    refuse_to_list(tmp_path / "x2")
+    with pytest.raises(OptionError, match="x2"):
+        listed(tmp_path / pattern)
+
+
+def test_a_glob_leaves_alone_what_it_does_not_lead_through(tmp_path, refuse_to_list):
+    for name in ("x1/a.parquet", "_x/b.parquet", "y/c.parquet"):
+        put(tmp_path, name)
+    for name in ("_x", "y"):
+        refuse_to_list(tmp_path / name)
+    assert listed(tmp_path / "[x_]*" / "*.parquet") == ["x1/a.parquet"]
+    assert listed(tmp_path / "[x_]*" / "a.parquet") == ["x1/a.parquet"]
+    assert listed(tmp_path / "*" / "a.parquet" / "*") == []
+    assert listed(tmp_path / "x?" / "{,a}" / "{day=3,}" / "*.parquet") == ["x1/a.parquet"]
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path):

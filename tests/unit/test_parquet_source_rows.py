@@ -23,7 +23,8 @@ from krishiv_spark.parquet.footers import (
     file_schema,
     read_footer,
 )
-from krishiv_spark.parquet.rows import FileRange, ReadRules, cut, pack, read_part
+from krishiv_spark.parquet.ranges import pack
+from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
 
@@ -75,7 +76,8 @@ def test_row_groups_fall_into_exactly_one_range(tmp_path):
     size = path.stat().st_size
     for most in (1, 7, 100, size // 3, size - 1, size, size + 1):
         parts = pack(cut(whole(path), most), most)
-        batches = [batch for part in parts for batch in read_part(part, ReadRules(schema))]
+        rules = ReadRules(schema)
+        batches = [batch for part in parts for batch in read_part(FilePart(part), rules)]
         assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == list(range(1000))
 
 
@@ -93,8 +95,8 @@ def test_packing_keeps_every_range_in_order(sizes):
         FileRange(str(number), 0, size, Identity(size, 0)) for number, size in enumerate(sizes)
     ]
     parts = pack(ranges, 128 * 2**20)
-    assert [piece for part in parts for piece in part.ranges] == ranges
-    assert all(part.ranges for part in parts)
+    assert [piece for part in parts for piece in part] == ranges
+    assert all(parts)
 
 
 def test_many_small_files_share_few_tasks():
@@ -105,7 +107,7 @@ def test_many_small_files_share_few_tasks():
 def test_a_batch_is_small_where_rows_are_wide(tmp_path):
     path = put(tmp_path / "a.parquet", {"s": [os.urandom(2**19).hex() for _ in range(20)]})
     rules = ReadRules(pa.schema([("s", pa.string())]))
-    counts = [batch.num_rows for batch in read_part(pack([whole(path)], 2**27)[0], rules)]
+    counts = [batch.num_rows for batch in read_part(FilePart(pack([whole(path)], 2**27)[0]), rules)]
     assert counts == [7, 7, 6]
 
 

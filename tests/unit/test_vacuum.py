@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from sink_life import Life, rows
+from sink_life import Job, Life, rows
 from tables import look
 
 from krishiv_spark.cli import main
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.parquet import vacuum as vacuuming
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.vacuum import orphans
 from krishiv_spark.sinks.base import OutputMode
@@ -163,6 +164,46 @@ def test_what_others_put_among_the_staged_files_is_in_nobodys_way(table):
     vacuum(table)
     assert staged(table) == set()
     assert (folder / ".DS_Store").exists()
+
+
+def abandoned_job(table) -> Path:
+    """The staged folder of a batch job whose driver died."""
+    job = Job(ParquetWriter, {"path": str(table)})
+    job.plan()
+    job.task(0, 0, rows(10, 10))
+    return next(table.glob("_krishiv/batch-*/staged/*"))
+
+
+def test_the_folder_of_a_batch_job_that_died_goes_when_it_is_old(table):
+    folder = abandoned_job(table).parents[1]
+    vacuum(table)
+    assert folder.exists()
+    time.sleep(0.02)
+    vacuum(table, "--older-than", "0s")
+    assert not folder.exists()
+    assert look(table) == (10, 10, 45)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(table, refuse_to_list):
+    superseded(table)
+    refuse_to_list(table / "_krishiv" / "q" / "staged")
+    code, said = run("vacuum", str(table))
+    assert code == 1
+    assert said == f"Error: [Errno 13] Permission denied: '{table}/_krishiv/q/staged'\n"
+
+
+def test_a_batch_job_is_not_judged_by_a_part_of_its_folder(table, refuse_to_list):
+    folder = abandoned_job(table)
+    refuse_to_list(folder)
+    code, said = run("vacuum", str(table), "--older-than", "0s")
+    assert (code, str(folder) in said) == (1, True)
+    assert folder.exists()
+
+
+def test_a_batch_job_that_ends_meanwhile_is_no_error(table, monkeypatch):
+    folder = abandoned_job(table).parents[1]
+    monkeypatch.setattr(vacuuming, "walk", lambda _: [(str(folder), [], ["gone"])])
+    assert vacuum(table, "--older-than", "0s") == "0 files, 0 bytes removed\n"
 
 
 def test_visible_files_and_the_log_are_never_touched(table):

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.dev.jars import java, kafka_jars
+from krishiv_spark.kafka.dev.secure import write_secret
+from krishiv_spark.maven import Jar, bring, java, run_java
 
-__all__ = ["Broker", "Ports", "format_storage"]
+__all__ = ["KAFKA_VERSION", "Broker", "Ports", "format_storage", "kafka_jars"]
+
+KAFKA_VERSION = "4.3.1"
 
 _KEEPER = """
 exec 3<&0
@@ -33,10 +35,17 @@ class Ports:
     Attributes:
         clients: For clients and other brokers.
         controllers: For the quorum of controllers.
+        secure: For clients with TLS and SASL; 0 for nowhere.
     """
 
     clients: int
     controllers: int
+    secure: int = 0
+
+    def listeners(self) -> dict[str, str]:
+        """Where it listens, by the listener's name."""
+        known = {"CLIENT": self.clients, "CONTROLLER": self.controllers, "SECURE": self.secure}
+        return {name: f"{name}://127.0.0.1:{port}" for name, port in known.items() if port}
 
 
 class Broker:
@@ -50,7 +59,7 @@ class Broker:
         number: Its node id, from 1.
         ports: Where each broker of the cluster listens, by order of the node id.
         folder: Its own folder, for data, properties and log.
-        settings: More server properties; they go before the ones made here.
+        settings: More server properties; they override the ones made here.
     """
 
     def __init__(
@@ -61,14 +70,16 @@ class Broker:
         self.properties = folder / "server.properties"
         folder.mkdir(parents=True)
         known = {**_properties(number, ports, folder), **settings}
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
+        text = "".join(f"{key}={value}\n" for key, value in known.items())
+        write_secret(self.properties, text)  # a password may be among them
         self.pid = 0
         self._keeper: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it; it is ready some seconds later."""
+        program = _kafka("kafka.Kafka", str(self.properties))
         self._keeper = subprocess.Popen(  # noqa: S603  Java, with Kafka's jars
-            ["/bin/sh", "-c", _KEEPER, "keeper", *_kafka("kafka.Kafka", str(self.properties))],
+            ["/bin/sh", "-c", _KEEPER, "keeper", java(), *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what the shell says of the process that it killed
@@ -109,25 +120,36 @@ class Broker:
         return "\n".join(lines[-20:])
 
 
-def format_storage(brokers: Sequence[Broker], cluster: str) -> None:
+def format_storage(brokers: Sequence[Broker], cluster: str, *more: str) -> None:
     """Make new storage of one cluster (``kafka-storage.sh format``).
+
+    Args:
+        brokers: All of its brokers.
+        cluster: Its id, a new one.
+        more: More arguments, the same for each broker.
 
     Raises:
         KrishivError: If the properties are refused, with what is wrong.
     """
     for broker in brokers:
-        given = ("format", "-t", cluster, "-c", str(broker.properties))
-        run = subprocess.run(  # noqa: S603  Java, with Kafka's jars
-            _kafka("kafka.tools.StorageTool", *given), capture_output=True, text=True, check=False
-        )
-        if run.returncode:
-            said = "\n".join((run.stdout + run.stderr).splitlines()[:20])
-            raise KrishivError(f"Kafka refuses {broker.properties}:\n{said}")
+        given = ("format", "-t", cluster, "-c", str(broker.properties), *more)
+        failure = f"Kafka refuses {broker.properties}"
+        run_java(*_kafka("kafka.tools.StorageTool", *given), failure=failure)
+
+
+def kafka_jars() -> Path:
+    """The folder with the jars of a broker; the first call downloads 44 MB from Maven Central.
+
+    Raises:
+        KrishivError: If they cannot be had.
+    """
+    broker = Jar("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
+    return bring(f"kafka-{KAFKA_VERSION}", [broker], transitive=True)
 
 
 def _kafka(main: str, *args: str) -> list[str]:
     heap = ("-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    return [java(), *heap, "-cp", f"{kafka_jars()}/*", main, *args]
+    return [*heap, "-cp", f"{kafka_jars()}/*", main, *args]
 
 
 def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, str]:
@@ -138,9 +160,8 @@ def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, 
         "node.id": str(number),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"CLIENT://127.0.0.1:{own.clients},CONTROLLER://127.0.0.1:{own.controllers}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{own.clients}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": ",".join(own.listeners().values()),
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
         "inter.broker.listener.name": "CLIENT",
         "log.dirs": str(folder / "data"),
         "offsets.topic.replication.factor": copies,

@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.dev.brokers import Broker, Ports, format_storage
+from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
 
 __all__ = ["Cluster", "open_cluster"]
 
@@ -39,11 +40,13 @@ class Cluster:
         bootstrap: For ``bootstrap.servers``.
         origin: Where they come from, for people.
         brokers: The processes, if they are ours: they can be killed.
+        secure: The other way in, through TLS and SASL, if it was asked for.
     """
 
     bootstrap: str
     origin: str
     brokers: Sequence[Broker] = ()
+    secure: Secure | None = None
 
     def wait(self) -> None:
         """Wait until all brokers answer with the whole cluster's metadata.
@@ -76,6 +79,7 @@ def open_cluster(
     settings: Mapping[str, str] | None = None,
     folder: Path | None = None,
     ours: bool = False,
+    secure: bool = False,
 ) -> Iterator[Cluster]:
     """Bring up a cluster on loopback, and end it.
 
@@ -85,15 +89,18 @@ def open_cluster(
         folder: A new folder in which brokers of ours keep their data; None for one that goes with
             them.
         ours: Whether they must be processes of ours, which can be killed.
+        secure: Whether brokers, of ours, have a second listener, with TLS and SASL.
 
     Raises:
         KrishivError: If no broker can be had, with the reason.
     """
     with ExitStack() as stack:
-        cluster = None if ours or brokers > 1 or settings or folder else _given(stack)
+        needs_ours = ours or secure or brokers > 1 or settings or folder
+        cluster = None if needs_ours else _given(stack)
         if cluster is None:
             home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
-            cluster = stack.enter_context(_from_jars(brokers, settings or {}, home))
+            ports = [Ports(*_free_ports(3 if secure else 2)) for _ in range(brokers)]
+            cluster = stack.enter_context(_from_jars(ports, settings or {}, home))
         cluster.wait()
         yield cluster
 
@@ -127,16 +134,34 @@ def _contained() -> Iterator[Cluster]:
 
 
 @contextmanager
-def _from_jars(count: int, settings: Mapping[str, str], home: Path) -> Iterator[Cluster]:
-    ports = [Ports(*_free_ports(2)) for _ in range(count)]
-    made = [Broker(i, ports, home / str(i), settings) for i in range(1, count + 1)]
-    format_storage(made, urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
-    bootstrap = ",".join(f"127.0.0.1:{own.clients}" for own in ports)
+def _from_jars(
+    ports: Sequence[Ports], settings: Mapping[str, str], home: Path
+) -> Iterator[Cluster]:
+    secure = _secure(ports, home)
+    known = {**(server_settings(secure) if secure else {}), **settings}
+    made = [Broker(i, ports, home / str(i), known) for i in range(1, len(ports) + 1)]
+    identity = _cluster_id()
+    format_storage(made, identity, *(scram_user(secure) if secure else ()))
+    bootstrap = _addresses(own.clients for own in ports)
     with ExitStack() as stack:
         for broker in made:
             stack.callback(broker.close)
             broker.start()
-        yield Cluster(bootstrap, f"Kafka from its jars in {home}", made)
+        yield Cluster(bootstrap, f"Kafka from its jars in {home}", made, secure)
+
+
+def _secure(ports: Sequence[Ports], home: Path) -> Secure | None:
+    addresses = [own.secure for own in ports if own.secure]
+    return make_secure(home / "secure", _addresses(addresses)) if addresses else None
+
+
+def _addresses(ports: Iterable[int]) -> str:
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def _cluster_id() -> str:
+    made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return f"A{made[1:]}"  # one that begins with "-" would be an option of the command
 
 
 def _free_ports(count: int) -> list[int]:

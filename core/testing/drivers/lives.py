@@ -161,10 +161,10 @@ class Life:
 
     def stage(self, step: Stage, attempt: int) -> Answer:
         """One attempt at a task."""
-        self.attempts[step.task] += 1
         ends = {"fails": "fails", "dies": "dies", "straggles": "sleeps"}.get(step.ends, "goes on")
-        number = self.attempts[step.task] - 1
-        given = write_roles.Attempt(self.next, step.task, attempt, number, ends)  # type: ignore[arg-type]  # a literal
+        tried = self.attempts[step.task]
+        given = write_roles.Attempt(self.next, step.task, attempt, tried, ends)  # type: ignore[arg-type]  # a literal
+        self.attempts[step.task] += 1
         numbers = self._numbers(step.task)
         return self.workers.call(
             "executor", write_roles.write, self.job, self.writer, numbers, given, trap=step.trap

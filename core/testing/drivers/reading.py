@@ -12,6 +12,7 @@ import pyarrow as pa
 from krishiv_spark.testing.drivers.base import Driver, words
 from krishiv_spark.testing.drivers.lives import Workers
 from krishiv_spark.testing.processes import read_roles
+from krishiv_spark.testing.processes.elsewhere import run_elsewhere
 from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.rules import Rule, Violation
@@ -31,9 +32,9 @@ class SourceDriver(Driver):
     """Drives a source through any sequence of steps; what it delivers goes to a perfect sink.
 
     What Spark does is played faithfully: the offset log holds the ends of batches as text, a
-    batch whose end equals the one before is none, the initial offset is asked for at each start,
-    a batch that was not committed is repeated after a restart, tasks read with an instance made
-    elsewhere, `commit` comes one batch late and never for the last one.
+    batch whose end equals the one before is none, the initial offset is asked for at each start
+    until a batch is committed, a batch that was not committed is repeated after a restart, tasks
+    read with an instance made elsewhere, `commit` comes one batch late and never for the last one.
 
     Args:
         source: The source.
@@ -113,7 +114,7 @@ class SourceDriver(Driver):
             self._ask_initial()
         self._is_open = True
         if self.ends and self._committed == len(self.ends) - 1 and not self._is_told:
-            self.call("source", read_roles.partitions, self.ends[-1], self.ends[-1])
+            self._plan(self.ends[-1], self.ends[-1])
 
     def _ask_initial(self) -> None:
         initial = self.call("source", read_roles.initial)
@@ -128,13 +129,18 @@ class SourceDriver(Driver):
         return self._can_end
 
     def peak(self) -> tuple[int, int]:
-        """Bytes of all rows that there are, and the growth of a process that reads them."""
+        """Bytes of what is new, and the growth of a process that read the last batch before it."""
         self.start()
-        start = self._position()
+        first, start = (self._initial or "", *self.ends)[-2:]
+        few, _ = self._plan(first, start)
         end = self.call("source", read_roles.choose, start, self._is_told)
-        parts = self.call("source", read_roles.partitions, start, end)
+        many, _ = self._plan(start, end)
         pickled = self.call("planner", read_roles.task_reader, self._load)
-        size, grown = self.call("reading", read_roles.growth, self._load, pickled, parts)
+        try:
+            answer = run_elsewhere(read_roles.growth, self._load, pickled, few, many, seed=0)
+        except RuntimeError as error:
+            raise Violation(Rule.WORKS, f"growth: {error}") from error
+        size, grown = json.loads(answer)
         return size, grown
 
     def all_in_batch(self, trap: Trap | None = None) -> Counter[int | Row] | None:
@@ -206,16 +212,20 @@ class SourceDriver(Driver):
         return True
 
     def _rows(self, step: Trigger, epoch: int) -> Counter[int | Row]:
-        span = self.ends[epoch - 1] if epoch else self._initial, self.ends[epoch]
+        span = self.ends[epoch - 1] if epoch else self._initial or "", self.ends[epoch]
         self._add_meanwhile(step.unplanned)
-        trap = self._trap(step, "plan")
-        parts = self.call("source", read_roles.partitions, *span, trap=trap)
-        cached = self.call("source", read_roles.prefetched, self._load, *span)
+        parts, cached = self._plan(*span, trap=self._trap(step, "plan"))
         self._add_meanwhile(step.unread)
         if cached is not None:
             return self._counted(cached)
         pickled = self.call("planner", read_roles.task_reader, self._load)
         return self._numbers(pickled, parts, self._trap(step, "read"))
+
+    def _plan(self, start: str, end: str, trap: Trap | None = None) -> read_roles.Plan:
+        plan: read_roles.Plan = self.call(
+            "source", read_roles.partitions, self._load, start, end, trap=trap
+        )
+        return plan
 
     def _numbers(
         self, pickled: bytes, parts: list[bytes], trap: Trap | None = None

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
@@ -25,6 +28,7 @@ from krishiv_spark.testing.subjects import Row
 
 __all__ = [
     "Load",
+    "Plan",
     "batch_partitions",
     "choose",
     "committed",
@@ -34,7 +38,6 @@ __all__ = [
     "initial",
     "open_reader",
     "partitions",
-    "prefetched",
     "rows",
     "task_reader",
 ]
@@ -61,6 +64,12 @@ class Load:
         """An instance, as Spark makes it."""
         return self.source(options=as_spark_gives(self.options))
 
+
+Plan: TypeAlias = tuple[list[bytes], list[Row] | None]
+"""Pickled partitions; and what a simple reader has read when it chose the end, otherwise None.
+
+Spark takes such rows, and runs no task.
+"""
 
 _open: Any = None
 
@@ -90,15 +99,12 @@ def choose(start: str, is_told: bool) -> str:
     return end
 
 
-def partitions(start: str, end: str) -> list[bytes]:
-    """The partitions of a batch, pickled."""
-    return [pickled(p) for p in _open.partitions(json.loads(start), json.loads(end))]
-
-
-def prefetched(load: Load, start: str, end: str) -> list[Row] | None:
-    """What a simple reader has read when it chose the end: Spark takes that, and runs no task."""
-    cached = getattr(_open, "getCache", lambda *_: None)(json.loads(start), json.loads(end))
-    return None if cached is None else _as_rows(_arrow(load, cached))
+def partitions(load: Load, start: str, end: str) -> Plan:
+    """``partitions_func`` of the same runner: what a batch consists of."""
+    span = json.loads(start), json.loads(end)
+    parts = [pickled(partition) for partition in _open.partitions(*span)]
+    cached = getattr(_open, "getCache", lambda *_: None)(*span)
+    return parts, None if cached is None else _as_rows(_arrow(load, cached))
 
 
 def committed(end: str) -> None:
@@ -141,22 +147,32 @@ def rows(load: Load, reader: bytes, partition: bytes) -> list[Row]:
     return _as_rows(_read(load, reader, partition))
 
 
-def growth(load: Load, reader: bytes, parts: Sequence[bytes]) -> tuple[int, int]:
-    """Read partitions and forget the rows.
+def growth(load: Load, reader: bytes, few: Sequence[bytes], many: Sequence[bytes]) -> str:
+    """Read some partitions, then many, and forget the rows. In a new process.
+
+    A process that was forked holds memory that was freed before, and would fill that first.
 
     Returns:
-        Bytes of the rows, and bytes by which the process has grown at its peak.
+        As JSON: bytes of the many's rows, and bytes by which the process has grown over them.
     """
-    before, size = _peak(), 0
-    for partition in parts:
-        # Few rows: PySpark itself gathers so many of a reader that yields tuples.
-        for batch in _read(load, reader, partition, most=500):
-            size += batch.nbytes
-    return size, _peak() - before
+    _size(load, reader, few)  # what is imported on the way is no part of what is held
+    before = _peak()
+    return json.dumps([_size(load, reader, many), _peak() - before])
+
+
+def _size(load: Load, reader: bytes, parts: Sequence[bytes]) -> int:
+    # Few rows a batch: PySpark itself gathers so many of a reader that yields tuples.
+    batches = (_read(load, reader, partition, most=500) for partition in parts)
+    return sum(batch.nbytes for batch in chain.from_iterable(batches))
 
 
 def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    """Bytes of this process at its largest."""
+    status = Path("/proc/self/status")
+    if status.exists():  # on Linux, ru_maxrss is no less than that of the process that called exec
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        return int(found[1]) * _KIB if found else 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
 
 
 def _read(

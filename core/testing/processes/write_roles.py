@@ -21,10 +21,10 @@ from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, un
 from krishiv_spark.testing.processes.pool import rest
 from krishiv_spark.testing.subjects import Row, columns
 
+__all__ = ["Attempt", "Job", "abort", "commit", "discard", "plan", "write"]
+
 Messages: TypeAlias = Sequence[bytes | None]
 """Pickled messages of all tasks; None for those that sent none."""
-
-__all__ = ["Attempt", "Job", "abort", "commit", "discard", "plan", "write"]
 
 _ARROW_WRITERS = tuple(
     kind

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import queue
 import random
 import secrets
-import signal
-import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +19,7 @@ from krishiv_spark.sinks.base import Guarantee
 from krishiv_spark.testing.processes.elsewhere import START, homes_of, package_path
 from krishiv_spark.testing.processes.pickling import pickled
 from krishiv_spark.testing.real_spark.job import SparkJob, run
+from krishiv_spark.testing.real_spark.process import DriverProcess
 from krishiv_spark.testing.rules import Broken, Rule, Violation
 from krishiv_spark.testing.subjects import Row, SinkUnderTest, SourceUnderTest, columns, numbers_of
 
@@ -45,6 +42,7 @@ class SparkDriver:
 
     def __init__(self, folder: Path, promise: str) -> None:
         self._folder, self._promise = folder, promise
+        self._log = folder / "driver.log"
         self._seed = secrets.randbits(32)
         self._random = random.Random(self._seed)  # noqa: S311  moments of death, no secret
 
@@ -115,7 +113,7 @@ class SparkDriver:
                 self._live_on(process)
         self._run(job)
 
-    def _live_on(self, process: _Process) -> None:
+    def _live_on(self, process: DriverProcess) -> None:
         process.outlives(self._random.uniform(0.0, _LONGEST_LIFE_SECONDS))
 
     def _run(self, job: SparkJob) -> None:
@@ -123,17 +121,16 @@ class SparkDriver:
             self._expect(process, "DONE")
 
     @contextmanager
-    def _started(self, job: SparkJob) -> Iterator[_Process]:
-        process = _Process(job, self._folder / "driver.log")
-        try:
+    def _started(self, job: SparkJob) -> Iterator[DriverProcess]:
+        with self._log.open("ab") as errors:
+            process = _process(job, errors)
+        with process:
             self._expect(process, "STARTED")
             yield process
-        finally:
-            process.kill()
 
-    def _expect(self, process: _Process, word: str) -> None:
-        if not process.says(word):
-            log = (self._folder / "driver.log").read_text(errors="replace").splitlines()
+    def _expect(self, process: DriverProcess, word: str) -> None:
+        if not process.says(word, _PATIENCE_SECONDS):
+            log = self._log.read_text(errors="replace").splitlines()
             self._break(Rule.WORKS, "\n".join(log[-_SHOWN_LINES:]))
 
     # --- rules
@@ -157,59 +154,10 @@ class SparkDriver:
         raise Broken(Violation(rule, seen), self._promise, story)
 
 
-class _Process:
-    """A Spark driver in a process group of its own."""
-
-    def __init__(self, job: SparkJob, log: Path) -> None:
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(  # noqa: S603  our own interpreter
-                [sys.executable, "-c", START.format(path=sys.path, homes=homes_of([job]))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env=_environment(),
-            )
-        self._said: queue.Queue[str] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._order(pickled((run, (job,))))
-
-    def says(self, word: str) -> bool:
-        """Wait for a line; False if the process ends, or is silent for too long."""
-        try:
-            while line := self._said.get(timeout=_PATIENCE_SECONDS):
-                if line.strip("\0\n") == word:
-                    return True
-        except queue.Empty:
-            pass
-        return False
-
-    def outlives(self, seconds: float) -> None:
-        """Let it live for a while."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return
-
-    def kill(self) -> None:
-        """``kill -9`` of Python and the JVM; Spark's workers end a moment later by themselves."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._listener.join()
-
-    def _order(self, data: bytes) -> None:
-        if self._process.stdin is not None:
-            with self._process.stdin as stream:
-                stream.write(data)
-
-    def _listen(self) -> None:
-        if self._process.stdout is not None:
-            with self._process.stdout as stream:
-                for line in stream:
-                    self._said.put(line.decode(errors="replace"))
-        self._said.put("")
+def _process(job: SparkJob, errors: IO[bytes]) -> DriverProcess:
+    program = START.format(path=sys.path, homes=homes_of([job]))
+    command, order = [sys.executable, "-c", program], pickled((run, (job,)))
+    return DriverProcess(command, _environment(), order=order, errors=errors)
 
 
 def _environment() -> dict[str, str]:

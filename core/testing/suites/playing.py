@@ -14,11 +14,31 @@ from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
-from krishiv_spark.testing.steps import Add, Begin, Commit, Stage, Step, Trigger
+from krishiv_spark.testing.steps import (
+    Abort,
+    Add,
+    Begin,
+    Commit,
+    Stage,
+    Step,
+    Switch,
+    TakeOver,
+    Trigger,
+)
 from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
 from krishiv_spark.testing.suites.traps import Traps
 
-__all__ = ["BEGIN", "COMMIT", "GOOD_EPOCH", "STAGED", "Player", "SinkPlayer", "SourcePlayer"]
+__all__ = [
+    "BEGIN",
+    "COMMIT",
+    "FAILED_EPOCH",
+    "GOOD_EPOCH",
+    "OVERTAKEN",
+    "STAGED",
+    "Player",
+    "SinkPlayer",
+    "SourcePlayer",
+]
 
 Subject = TypeVar("Subject", bound=SinkUnderTest | SourceUnderTest)
 
@@ -30,6 +50,14 @@ STAGED = (Begin(), Stage(0), Stage(1))
 
 GOOD_EPOCH = (*STAGED, Commit())
 """An epoch in which nothing goes wrong."""
+
+FAILED_EPOCH = (Begin(), Stage(0), Stage(1, "fails"), Abort())
+"""An epoch one of whose tasks fails for good."""
+
+OVERTAKEN = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch())
+"""Another driver takes over and writes two epochs; then the first one wakes."""
+
+_TRAPPED = (Begin, Stage, Commit, Abort)
 
 
 class Player(Generic[Subject]):
@@ -122,11 +150,11 @@ class SinkPlayer(Player[SinkUnderTest]):
             writing: As for `EpochDriver`.
         """
         for place, step in enumerate(steps):
-            if hasattr(step, "trap"):
+            if isinstance(step, _TRAPPED):
                 begun = (*before, *steps[:place])
                 for number, call in enumerate(self.calls((*begun, step), writing)):
                     for trap in traps(number, call):
-                        trapped = type(step)(**{**vars(step), "trap": trap})
+                        trapped = replace(step, trap=trap)
                         after = (*steps[place + 1 :], *then(number))
                         self(*begun, trapped, *after, writing=writing)
 

@@ -151,7 +151,7 @@ def play_at_random(play: SinkPlayer, sink: SinkUnderTest, examples: int) -> None
         Broken: With the shortest sequence that Hypothesis found.
     """
     ways = _ways_of_writing(sink)
-    calls = {way: _calls_of_sink(play, way) for way in ways}
+    calls = {way: _calls_of_sink(play, way) for way in dict.fromkeys(ways)}
 
     @_settings(examples)
     @given(st.sampled_from(ways), st.lists(_moves, min_size=_FEWEST, max_size=_MOST))
@@ -169,7 +169,8 @@ def _ways_of_writing(sink: SinkUnderTest) -> list[Writing]:
     if sink.complete:
         ways.append("complete")
     if sink.has_batch:
-        ways.extend(("batch append", "batch overwrite"))
+        ways.append("batch append")
+        ways.extend(["batch overwrite"] if sink.overwrite else [])
     return ways
 
 
@@ -196,6 +197,9 @@ _source_steps: st.SearchStrategy[Step] = st.one_of(
     st.just(Crash()),
 )
 
+_ReadingWay: TypeAlias = tuple[Mapping[str, str], tuple[Step, ...], int]
+"""Options, what is done first, and how many rows are there too early to be read."""
+
 
 def read_at_random(play: SourcePlayer, source: SourceUnderTest, examples: int) -> None:
     """Play so many random sequences on a source.
@@ -216,10 +220,6 @@ def read_at_random(play: SourcePlayer, source: SourceUnderTest, examples: int) -
         play(*first, *moved, options=options, skipped=skipped)
 
     any_sequence()
-
-
-_ReadingWay: TypeAlias = tuple[Mapping[str, str], tuple[Step, ...], int]
-"""Options, what is done first, and how many rows are there too early to be read."""
 
 
 def _ways_of_reading(source: SourceUnderTest) -> list[_ReadingWay]:

@@ -27,7 +27,15 @@ from krishiv_spark.testing.steps import (
 from krishiv_spark.testing.subjects import SinkUnderTest
 from krishiv_spark.testing.suites import traps
 from krishiv_spark.testing.suites.base import ConnectorSuite
-from krishiv_spark.testing.suites.playing import BEGIN, COMMIT, GOOD_EPOCH, STAGED, SinkPlayer
+from krishiv_spark.testing.suites.playing import (
+    BEGIN,
+    COMMIT,
+    FAILED_EPOCH,
+    GOOD_EPOCH,
+    OVERTAKEN,
+    STAGED,
+    SinkPlayer,
+)
 from krishiv_spark.testing.suites.random_steps import play_at_random
 
 __all__ = ["SinkConformance"]
@@ -85,21 +93,19 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         play.well(*GOOD_EPOCH, Begin(rows=0, tasks=1), Stage(), Commit(), writing="complete")
         lost = Commit(Fault(happened=True))
         play(*GOOD_EPOCH, *STAGED, lost, *GOOD_EPOCH, writing="complete")
-        play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1, "fails"), Abort(), writing="complete")
-        late = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit())
-        play(*GOOD_EPOCH, *STAGED, *late, writing="complete")
+        play(*GOOD_EPOCH, *FAILED_EPOCH, writing="complete")
+        play(*GOOD_EPOCH, *STAGED, *OVERTAKEN, Commit(), writing="complete")
         staged = (*GOOD_EPOCH, *STAGED)
         play.at_every_call(COMMIT, traps.errors_and_deaths, before=staged, writing="complete")
-        woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume())
+        woken = (*OVERTAKEN, Resume())
         play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=staged, writing="complete")
 
     # --- tasks go wrong
 
     def test_an_aborted_epoch_is_void(self, play: SinkPlayer) -> None:
         """Nothing of an epoch whose tasks failed is published: not then, and not later."""
-        failed = (Begin(), Stage(0), Stage(1, "fails"), Abort())
-        play(*failed)
-        play(*GOOD_EPOCH, *failed, *failed, *GOOD_EPOCH)
+        play(*FAILED_EPOCH)
+        play(*GOOD_EPOCH, *FAILED_EPOCH, *FAILED_EPOCH, *GOOD_EPOCH)
         play(Begin(), Stage(0), Stage(1, "dies"), Crash(), *GOOD_EPOCH)
         play(Begin(tasks=3), Stage(2), Abort(Fault(happened=True)), *GOOD_EPOCH)
 
@@ -156,11 +162,11 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
     def test_a_stale_driver_cannot_publish(self, play: SinkPlayer) -> None:
         """A driver that was believed dead wakes up, anywhere, after another has gone on."""
         play(*STAGED, TakeOver(), *GOOD_EPOCH, Switch(), Commit())
-        play(*STAGED, TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Commit(), *GOOD_EPOCH)
+        play(*STAGED, *OVERTAKEN, Commit(), *GOOD_EPOCH)
         play(*STAGED, TakeOver(), *STAGED, Switch(), Commit(), Switch(), Commit(), *GOOD_EPOCH)
         play(Begin(), TakeOver(), *GOOD_EPOCH, Switch(), Stage(0), Stage(1), Commit())
-        woken = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch(), Resume(), Stage(0), Stage(1))
-        play.at_every_call(GOOD_EPOCH, traps.sleeps, lambda _: (*woken, Commit(), Begin()))
+        woken = (*OVERTAKEN, Resume(), Stage(0), Stage(1), Commit(), Begin())
+        play.at_every_call(GOOD_EPOCH, traps.sleeps, lambda _: woken)
 
     def test_expired_staging_is_not_published(
         self, play: SinkPlayer, declared: SinkUnderTest
@@ -186,13 +192,18 @@ class SinkConformance(ConnectorSuite[SinkUnderTest]):
         play.at_every_call(COMMIT, traps.sleeps, lambda _: between, before=STAGED)
 
     def test_batch_jobs(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
-        """``df.write`` adds all rows or none, whatever dies, and "overwrite" replaces all."""
+        """``df.write`` adds all rows or none, whatever dies."""
         if not declared.has_batch:
             pytest.skip("declared: no batch writes")
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch append")
-        play(Begin(), Stage(0), Stage(1, "fails"), Abort(), *GOOD_EPOCH, writing="batch append")
+        play(*FAILED_EPOCH, *GOOD_EPOCH, writing="batch append")
         play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
         play.at_every_call(COMMIT, traps.errors_and_deaths, before=STAGED, writing="batch append")
+
+    def test_batch_jobs_that_overwrite(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
+        """``df.write`` in mode "overwrite" replaces all rows or none, whatever dies."""
+        if not (declared.has_batch and declared.overwrite):
+            pytest.skip("declared: no batch writes that overwrite")
         staged = (*GOOD_EPOCH, *STAGED)
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, writing="batch overwrite")
         play.at_every_call(BEGIN, traps.late_deaths, before=GOOD_EPOCH, writing="batch overwrite")

@@ -220,8 +220,8 @@ class SourceConformance(ConnectorSuite[SourceUnderTest]):
             pytest.skip("declared: no column of text that could be made long")
         source = play.source()
         with play.driver(source=replace(source, row=lambda n: _long(source.row(n)))) as driver:
-            for _ in range(_BULK_UNITS):
-                driver.do(Add(_BULK_ROWS))
+            for step in (Add(_BULK_ROWS), Trigger(), *[Add(_BULK_ROWS)] * _BULK_UNITS):
+                driver.do(step)
             driver.judged(lambda: judges.bounded(driver))
 
     # --- anything

@@ -9,8 +9,12 @@ from krishiv_spark.errors import OptionError
 __all__ = ["local_path"]
 
 
-def local_path(text: str) -> Path:
+def local_path(text: str, option: str = "krishiv-parquet: 'path'") -> Path:
     """A path or ``file:`` URL as an absolute path; taken literally, as Hadoop takes it.
+
+    Args:
+        text: What the user wrote.
+        option: Which option it is, for the message.
 
     Raises:
         OptionError: If it is a URL of another kind, or relative to nothing that workers share.
@@ -18,7 +22,7 @@ def local_path(text: str) -> Path:
     scheme, colon, rest = text.partition(":")
     if colon and "/" not in scheme and scheme.lower() != "file" and rest.startswith("//"):
         raise OptionError(
-            f"krishiv-parquet: 'path' {text!r} is on {scheme}; only folders of a file system are "
+            f"{option} {text!r} is on {scheme}; only folders of a file system are "
             "supported, local or mounted: a path or file:// URL"
         )
     if colon and scheme.lower() == "file":

@@ -1,0 +1,133 @@
+"""TLS and SASL in front of brokers on loopback: a certificate, a user, a password, for one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_urlsafe
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from krishiv_spark.maven import run_java
+
+__all__ = [
+    "ACLS",
+    "Mechanism",
+    "Secure",
+    "make_secure",
+    "scram_user",
+    "server_settings",
+    "write_secret",
+]
+
+Mechanism: TypeAlias = Literal["SCRAM-SHA-512", "PLAIN"]
+
+ACLS: Mapping[str, str] = MappingProxyType(
+    {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # the brokers, and clients that come without SASL
+    }
+)
+"""Server settings with which a user who logs in may do only what an ACL allows."""
+
+_MODULES: Mapping[Mechanism, str] = {
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+}
+_KEYTOOL = "sun.security.tools.keytool.Main"  # also where a JRE has no such command in its PATH
+
+
+@dataclass(frozen=True)
+class Secure:
+    """The way into a cluster through TLS and SASL.
+
+    Attributes:
+        bootstrap: For ``bootstrap.servers``.
+        authority: PEM file with the certificate to trust.
+        user: Name of the one user there is.
+        password: The user's password.
+    """
+
+    bootstrap: str
+    authority: Path
+    user: str
+    password: str = field(repr=False)
+
+    def options(self, mechanism: Mechanism = "SCRAM-SHA-512") -> dict[str, str]:
+        """What a user of Spark writes to log in, by the names of Kafka's Java clients."""
+        login = f'username="{self.user}" password="{self.password}"'
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": mechanism,
+            "kafka.sasl.jaas.config": f"{_MODULES[mechanism]} required {login};",
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": str(self.authority),
+        }
+
+
+def make_secure(folder: Path, bootstrap: str) -> Secure:
+    """Make a key, its certificate for 127.0.0.1, and a password.
+
+    Args:
+        folder: A new folder for them, which only its owner may enter.
+        bootstrap: Where brokers will listen with them.
+
+    Raises:
+        FileExistsError: If there is such a folder.
+        KrishivError: If Java cannot make them.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    made = Secure(bootstrap, folder / "authority.pem", "krishiv", token_urlsafe())
+    write_secret(_password_file(made), made.password)
+    names = ("-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1,dns:localhost")
+    # It signs itself, so it is its own authority: strict clients want that to be said.
+    signs = ("-ext", "bc:critical=ca:true", "-ext", "ku:critical=digitalSignature,keyCertSign")
+    kind = ("-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650")
+    _keytool(made, "-genkeypair", *kind, *names, *signs, "-storetype", "PKCS12")
+    _keytool(made, "-exportcert", "-rfc", "-file", str(made.authority))
+    return made
+
+
+def server_settings(secure: Secure) -> dict[str, str]:
+    """Properties of a broker for its listener ``SECURE``; they hold the password."""
+    user = f'user_{secure.user}="{secure.password}"'
+    own = {
+        "sasl.enabled.mechanisms": ",".join(_MODULES),
+        "scram-sha-512.sasl.jaas.config": f"{_MODULES['SCRAM-SHA-512']} required;",
+        "plain.sasl.jaas.config": f"{_MODULES['PLAIN']} required {user};",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(_key_store(secure)),
+        "ssl.keystore.password": secure.password,
+    }
+    return {f"listener.name.secure.{key}": value for key, value in own.items()}
+
+
+def scram_user(secure: Secure) -> tuple[str, ...]:
+    """Arguments with which Kafka's StorageTool makes the user.
+
+    Other users of this machine may see them for a moment, and may as well use the listener that
+    asks for no password.
+    """
+    return ("--add-scram", f"SCRAM-SHA-512=[name={secure.user},password={secure.password}]")
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read."""
+    path.touch(0o600)
+    path.write_text(text)
+
+
+def _keytool(secure: Secure, *arguments: str) -> None:
+    store = ("-keystore", str(_key_store(secure)), "-storepass:file", str(_password_file(secure)))
+    failure = f"no certificate could be made in {secure.authority.parent}"
+    run_java(_KEYTOOL, *arguments, "-alias", "broker", *store, failure=failure)
+
+
+def _key_store(secure: Secure) -> Path:
+    return secure.authority.with_name("broker.p12")
+
+
+def _password_file(secure: Secure) -> Path:
+    return secure.authority.with_name("password")

@@ -1,0 +1,173 @@
+"""Requests about many items at once, for `krishiv_spark.kafka.client.Client.exchange`."""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place, Topic
+
+if TYPE_CHECKING:
+    from krishiv_spark.kafka.client import Client
+
+__all__ = ["ANY", "Exchange", "K", "ListOffsets", "Metadata", "Node", "Parts", "V", "by_leader"]
+
+Node: TypeAlias = int | str
+"""A broker: its id, or the name of one more connection to it."""
+
+ANY = -1
+"""Whichever broker has least to do."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+Parts: TypeAlias = Sequence[tuple[Node, list[K]]]
+"""Items, by the node that is asked about them in one message."""
+
+_UNKNOWN_TOPIC, _NO_LEADER_YET = 3, 5
+
+
+class Exchange(Protocol[K, V_co]):
+    """A kind of request about many items, each of which some node answers for."""
+
+    @property
+    def what(self) -> str:
+        """What is tried, for messages."""
+        ...
+
+    def route(self, client: Client, items: Collection[K]) -> Parts[K]:
+        """Which node is asked about which items; those that are left out are tried again."""
+        ...
+
+    def request(self, items: list[K]) -> Any:
+        """The message about one part."""
+        ...
+
+    def answers(self, response: Any, items: list[K]) -> Iterator[tuple[K, int, V_co]]:
+        """For each item the number of an error, 0 for none, and its value."""
+        ...
+
+    def forget(self, client: Client, items: Collection[K]) -> None:
+        """Where these items were asked for may be stale."""
+        ...
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What topics there are, from any broker.
+
+    Attributes:
+        names: Which; None for all.
+        create: Whether the cluster may make those that it does not have.
+    """
+
+    names: tuple[str, ...] | None
+    create: bool = False
+    what: str = "read the metadata of topics"
+
+    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
+        """See `Exchange`."""
+        del client
+        return [(ANY, list(items))]
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.metadata import MetadataRequest
+
+        del items
+        wanted = MetadataRequest.MetadataRequestTopic
+        topics = None if self.names is None else [wanted(name=name) for name in self.names]
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=self.create)
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
+        """See `Exchange`. A topic that is just being made is waited for."""
+        codes = {topic.error_code for topic in response.topics} if self.names else set()
+        yield items[0], _NO_LEADER_YET if _NO_LEADER_YET in codes else 0, response
+
+    def forget(self, client: Client, items: Collection[str]) -> None:
+        """See `Exchange`."""
+
+    def topics(self, response: Any) -> dict[str, Topic]:
+        """The topics of a response that exist.
+
+        Raises:
+            KafkaError: If one that was asked for by name may not be seen.
+        """
+        from kafka.errors import for_code
+
+        found: dict[str, Topic] = {}
+        for topic in response.topics:
+            if not topic.error_code and (self.names is not None or not topic.is_internal):
+                found[topic.name] = _topic(topic)
+            elif topic.error_code != _UNKNOWN_TOPIC and self.names is not None:
+                raise for_code(topic.error_code)(topic.name)
+        return found
+
+
+def _topic(found: Any) -> Topic:
+    leaders = {each.partition_index: each.leader_id for each in found.partitions}
+    return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())))
+
+
+def by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Place]]:
+    """Partitions by the node that leads them, without those that nobody leads."""
+    client.topics({place.topic for place in places} - client.known())
+    found: dict[Node, list[Place]] = {}
+    for place in places:
+        node = client.leader(place)
+        if node is not None:
+            found.setdefault(node, []).append(place)
+    return found
+
+
+@dataclass(frozen=True)
+class ListOffsets:
+    """Offsets of partitions by time, from their leaders.
+
+    Attributes:
+        asked: By partition, a time in ms or one of the marks in `krishiv_spark.kafka.places`.
+        committed: Whether the end is the last stable offset.
+    """
+
+    asked: Mapping[Place, int]
+    committed: bool
+    what: str = "look up offsets"
+
+    def route(self, client: Client, items: Collection[Place]) -> Parts[Place]:
+        """See `Exchange`."""
+        return list(by_leader(client, items).items())
+
+    def request(self, items: list[Place]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.consumer import ListOffsetsRequest
+
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        partition = topic.ListOffsetsPartition
+        grouped: dict[str, list[Any]] = {}
+        for place in items:
+            wanted = partition(partition_index=place.partition, timestamp=self.asked[place])
+            grouped.setdefault(place.topic, []).append(wanted)
+        newest = MAX_TIMESTAMP in self.asked.values()
+        return ListOffsetsRequest(
+            isolation_level=int(self.committed),
+            topics=[topic(name=name, partitions=parts) for name, parts in grouped.items()],
+            min_version=7 if newest else 2,
+        )
+
+    def answers(
+        self, response: Any, items: list[Place]
+    ) -> Iterator[tuple[Place, int, FoundOffset]]:
+        """See `Exchange`."""
+        del items
+        for topic in response.topics:
+            for each in topic.partitions:
+                found = FoundOffset(each.offset, each.timestamp)
+                yield Place(topic.name, each.partition_index), each.error_code, found
+
+    def forget(self, client: Client, items: Collection[Place]) -> None:
+        """See `Exchange`."""
+        client.forget_leaders({place.topic for place in items})

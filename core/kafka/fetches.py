@@ -1,0 +1,128 @@
+"""Fetch messages: what is asked of a node, and what it answers for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from krishiv_spark.kafka.places import Place, Topic
+
+__all__ = ["Answer", "Wanted", "answers", "request", "usable_id"]
+
+_NO_ID = str(UUID(int=0))
+_WAIT_MS = 500
+_FIRST_WITH_IDS = 13
+_FIRST_WITH_ISOLATION = 4
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Records of one partition.
+
+    Attributes:
+        place: The partition.
+        topic_id: Id of its topic; empty if the cluster has none.
+        offset: First offset.
+        most_bytes: About the most bytes; a batch of records comes whole.
+    """
+
+    place: Place
+    topic_id: str
+    offset: int
+    most_bytes: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node has of one partition.
+
+    Attributes:
+        place: The partition.
+        code: Number of the error, 0 for none.
+        records: Batches of records, the last one perhaps cut off.
+        aborted: Producer id and first offset of aborted transactions among them.
+        stable: The last stable offset.
+        high: The high watermark.
+        oldest: The first offset that the partition still has; -1 if it is not said.
+    """
+
+    place: Place
+    code: int
+    records: Any
+    aborted: tuple[tuple[int, int], ...]
+    stable: int
+    high: int
+    oldest: int
+
+
+def usable_id(topic: Topic) -> str:
+    """The id of a topic; empty if the cluster has none (before Kafka 2.8)."""
+    return "" if topic.id in {"", "None", _NO_ID} else topic.id
+
+
+def request(wanted: Collection[Wanted], *, committed: bool, most_bytes: int) -> Any:
+    """The message that asks a node for records.
+
+    Topics are asked for by their ids where they have one (KIP-516), so that a topic that was made
+    anew under an old name is never taken for the old one.
+    """
+    from kafka.protocol.consumer import FetchRequest
+
+    topic = FetchRequest.FetchTopic
+    grouped: dict[tuple[str, str], list[Any]] = {}
+    for each in wanted:
+        grouped.setdefault((each.place.topic, each.topic_id), []).append(_partition(each))
+    topics = [
+        topic(topic=name, topic_id=UUID(number or _NO_ID), partitions=parts)
+        for (name, number), parts in grouped.items()
+    ]
+    has_ids = all(each.topic_id for each in wanted)
+    return FetchRequest(
+        max_wait_ms=_WAIT_MS,
+        min_bytes=1,
+        max_bytes=most_bytes,
+        isolation_level=int(committed),
+        session_id=0,
+        session_epoch=-1,  # a full fetch outside any session (KIP-227)
+        topics=topics,
+        min_version=_FIRST_WITH_ISOLATION,
+        max_version=None if has_ids else _FIRST_WITH_IDS - 1,
+    )
+
+
+def _partition(wanted: Wanted) -> Any:
+    from kafka.protocol.consumer import FetchRequest
+
+    return FetchRequest.FetchTopic.FetchPartition(
+        partition=wanted.place.partition,
+        current_leader_epoch=-1,
+        fetch_offset=wanted.offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=wanted.most_bytes,
+    )
+
+
+def answers(response: Any, names: Mapping[str, str]) -> Iterator[Answer]:
+    """What a response says of each partition.
+
+    Args:
+        response: The response.
+        names: Names of topics by their ids, for responses that have only these.
+    """
+    for topic in response.responses:
+        by_id = response.API_VERSION >= _FIRST_WITH_IDS
+        name = names[str(topic.topic_id)] if by_id else topic.topic
+        for each in topic.partitions:
+            aborted = each.aborted_transactions or ()
+            yield Answer(
+                place=Place(name, each.partition_index),
+                code=each.error_code,
+                records=each.records or b"",
+                aborted=tuple((one.producer_id, one.first_offset) for one in aborted),
+                stable=each.last_stable_offset,
+                high=each.high_watermark,
+                oldest=each.log_start_offset,
+            )

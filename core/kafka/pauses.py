@@ -1,0 +1,44 @@
+"""Pauses between attempts, which grow, up to a time limit without progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Pauses"]
+
+_SHORTEST_S, _LONGEST_S = 0.001, 0.25
+
+
+class Pauses:
+    """Pauses while something does not succeed.
+
+    Args:
+        patience_s: How long it may go on.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """There was progress: begin anew."""
+        self._until_s = time.monotonic() + self._patience_s
+        self._next_s = _SHORTEST_S
+
+    def pause(self) -> bool:
+        """Wait a little; False at once if time is up."""
+        if time.monotonic() >= self._until_s:
+            return False
+        time.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, _LONGEST_S)
+        return True
+
+    def pause_or(self, error: Callable[[], Exception]) -> None:
+        """Wait a little.
+
+        Raises:
+            Exception: The one given, if time is up.
+        """
+        if not self.pause():
+            raise error()

@@ -1,0 +1,63 @@
+"""Names of things in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Broker", "FoundOffset", "Place", "Topic"]
+
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
+"""What can be looked up in a partition besides a time."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Broker(NamedTuple):
+    """Where a broker is reached, as the cluster says."""
+
+    node: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What the cluster says of a topic.
+
+    Attributes:
+        name: Its name.
+        id: Its id; a topic that is made anew under the same name has another (KIP-516).
+        leaders: By partition, the node that leads it; -1 while there is none.
+    """
+
+    name: str
+    id: str
+    leaders: Mapping[int, int]
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Its partitions."""
+        return tuple(Place(self.name, partition) for partition in self.leaders)
+
+
+class FoundOffset(NamedTuple):
+    """Where a partition has what was looked up; -1 where it has nothing.
+
+    Attributes:
+        offset: Of the record; for `LATEST`, of the next one.
+        timestamp: Of the record, in ms; -1 for `EARLIEST` and `LATEST`.
+    """
+
+    offset: int
+    timestamp: int

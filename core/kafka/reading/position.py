@@ -1,0 +1,76 @@
+"""Where a query stands in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from krishiv_spark.kafka.places import Place
+from krishiv_spark.offsets import Offset
+
+__all__ = ["ByPlace", "KafkaOffset", "StartName", "flat", "listed", "nested"]
+
+ByPlace: TypeAlias = dict[str, dict[str, int]]
+"""A number for each partition, by topic and the text of the partition's number."""
+
+StartName: TypeAlias = Literal["earliest", "latest", "offsets", "timestamps"]
+"""What a new query begins at, as its options say."""
+
+
+class KafkaOffset(Offset):
+    """Where a query stands: the next offset of each partition.
+
+    Attributes:
+        topics: The next offset of each partition that is read.
+        ids: Ids of these topics: one that was deleted and made anew has another (KIP-516).
+            Brokers older than 2.8 have none.
+        began: Where partitions began in the batch that ended here, if not at the offset where the
+            batch before it ended: they are new, or offsets were skipped. With it a replay reads
+            the same rows, whatever has aged out meanwhile.
+        at: For the very beginning, before any batch: which start the options ask for.
+        times: With event time, the greatest record timestamp before `topics`, milliseconds.
+        quiet: With event time, the partitions without any record so far, with the newest
+            timestamp in the others when they were first seen.
+        idle: Partitions that the watermark does not wait for.
+    """
+
+    kind = "kafka"
+
+    topics: ByPlace = Field(default_factory=dict)
+    ids: dict[str, str] = Field(default_factory=dict)
+    began: ByPlace = Field(default_factory=dict)
+    at: StartName | None = None
+    times: ByPlace = Field(default_factory=dict)
+    quiet: ByPlace = Field(default_factory=dict)
+    idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `Offset`; what is empty is left out."""
+        return {key: value for key, value in super().to_dict().items() if value != {}}
+
+
+def flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+    """The numbers of an offset by partition."""
+    return {
+        Place(topic, int(partition)): number
+        for topic, each in numbers.items()
+        for partition, number in each.items()
+    }
+
+
+def nested(numbers: Mapping[Place, int]) -> ByPlace:
+    """The form in which an offset holds numbers."""
+    found: ByPlace = {}
+    for place, number in numbers.items():
+        found.setdefault(place.topic, {})[str(place.partition)] = number
+    return found
+
+
+def listed(places: Iterable[Place]) -> dict[str, tuple[int, ...]]:
+    """The form in which an offset names partitions."""
+    found: dict[str, list[int]] = {}
+    for place in places:
+        found.setdefault(place.topic, []).append(place.partition)
+    return {topic: tuple(sorted(each)) for topic, each in found.items()}

@@ -1,0 +1,146 @@
+"""Where users want to begin and end, as they write it: words, JSON of offsets, times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+
+__all__ = [
+    "Where",
+    "parse_assignment",
+    "parse_moment",
+    "parse_moments",
+    "parse_offsets",
+]
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True)
+class Where:
+    """A position in each partition.
+
+    Attributes:
+        everywhere: One number for all partitions; None if each has its own.
+        each: A number for each partition.
+        is_time: Whether the numbers are times, milliseconds since 1970 UTC, which mean the first
+            record that is not older. Otherwise they are offsets, or `EARLIEST` or `LATEST`.
+    """
+
+    everywhere: int | None = None
+    each: Mapping[Place, int] = field(default_factory=dict)
+    is_time: bool = False
+
+    def uses(self, word: int) -> bool:
+        """Whether `EARLIEST` or `LATEST` is asked for anywhere."""
+        return not self.is_time and (self.everywhere == word or word in self.each.values())
+
+    def of(self, place: Place) -> int:
+        """The number for a partition."""
+        return self.each[place] if self.everywhere is None else self.everywhere
+
+
+def parse_offsets(given: object) -> object:
+    """``earliest``, ``latest``, or JSON such as ``{"orders": {"0": 23, "1": -2}}``.
+
+    Raises:
+        ValueError: If it is neither, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    if given.strip().lower() in _WORDS:
+        return Where(_WORDS[given.strip().lower()])
+    example = "'earliest', 'latest' or JSON such as '{\"orders\": {\"0\": 23, \"1\": -2}}'"
+    return Where(each=_by_place(given, EARLIEST, f"{example} (-2: earliest, -1: latest)"))
+
+
+def parse_moment(given: object) -> object:
+    """A time for all partitions: milliseconds since 1970 UTC.
+
+    Raises:
+        ValueError: If it is no whole number, or below 0.
+    """
+    if not isinstance(given, str):
+        return given
+    if not given.strip().isdecimal():
+        raise ValueError("a whole number is needed: milliseconds since 1970 UTC")
+    return Where(int(given), is_time=True)
+
+
+def parse_moments(given: object) -> object:
+    """A time for each partition, as JSON such as ``{"orders": {"0": 1700000000000}}``.
+
+    Raises:
+        ValueError: If it is anything else, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    example = 'JSON such as \'{"orders": {"0": 1700000000000}}\', milliseconds since 1970 UTC'
+    return Where(each=_by_place(given, 0, example), is_time=True)
+
+
+def parse_assignment(given: object) -> object:
+    """Partitions, as JSON such as ``{"orders": [0, 2]}``.
+
+    Raises:
+        ValueError: If it is anything else, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    example = "JSON such as '{\"orders\": [0, 2]}'"
+    found = _parsed(given, example)
+    places = [
+        Place(topic, _whole(partition, 0, example))
+        for topic, each in found.items()
+        for partition in _list(each, example)
+    ]
+    if not places:
+        raise ValueError(f"at least one partition is needed: {example}")
+    return tuple(dict.fromkeys(places))
+
+
+def _by_place(text: str, least: int, example: str) -> dict[Place, int]:
+    found = {}
+    for topic, each in _parsed(text, example).items():
+        _need(isinstance(each, dict), f"{topic!r} needs a number for each partition: {example}")
+        for partition, number in each.items():
+            place = Place(topic, _whole(_number(partition), 0, example))
+            found[place] = _whole(number, least, example)
+    if not found:
+        raise ValueError(f"at least one partition is needed: {example}")
+    return found
+
+
+def _parsed(text: str, example: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise ValueError(f"needed is {example}") from None
+    _need(isinstance(value, dict), f"needed is {example}")
+    found: dict[str, Any] = value
+    return found
+
+
+def _number(text: str) -> object:
+    return int(text) if text.isdecimal() else text
+
+
+def _list(value: Any, example: str) -> list[object]:
+    _need(isinstance(value, list), f"a list of partitions is needed: {example}")
+    found: list[object] = value
+    return found
+
+
+def _need(is_so: bool, text: str) -> None:
+    if not is_so:
+        raise ValueError(text)
+
+
+def _whole(value: object, least: int, example: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} does not fit; needed is {example}")
+    return value

@@ -1,0 +1,90 @@
+"""Kernels are compiled once for a machine, and loaded while something else is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from krishiv_spark.caches import user_cache
+from krishiv_spark.kafka.records.decode import decode
+from krishiv_spark.kafka.records.encode import Accumulator, Sealed
+from krishiv_spark.kafka.records.partitioning import partition_rows
+from krishiv_spark.kafka.records.rows import RecordColumns
+from krishiv_spark.kafka.records.wanted import Range
+
+__all__ = ["await_warm", "warm_ahead", "warm_up"]
+
+# A record with key, value and a header; making it of Python objects would import pandas.
+_RECORD = b"\x18\0\0\0\x02k\x02v\x02\x02h\x02v"
+
+
+def warm_up() -> None:
+    """Import numba and load every kernel, by sending a record through all of them."""
+    data = Sealed(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
+    for batch in decode(data, Range("", 0, 0, 1)).batches:
+        keys, values, headers = (batch.column(name) for name in ("key", "value", "headers"))
+        columns = RecordColumns(values, keys, headers, 0)
+        list(Accumulator().add(columns, partition_rows(keys, None, 1, 0)))
+
+
+def warm_ahead() -> None:
+    """Begin to load the kernels, beside what the caller does. Executor, at once in each task."""
+    _thread(os.getpid())  # a thread does not survive a fork
+
+
+def await_warm() -> None:
+    """Wait until the kernels are there."""
+    _thread(os.getpid()).join()
+
+
+@functools.cache
+def _thread(pid: int) -> threading.Thread:
+    thread = threading.Thread(target=_warm, name=f"kernels-{pid}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _warm() -> None:
+    """Compiling takes seconds of a core: the tasks of a first query must not all do it at once."""
+    from krishiv_spark.kafka.records.jit import COMPILED
+
+    done = _mark()
+    if not COMPILED or done.exists():
+        warm_up()
+        return
+    with _alone(done.with_suffix(".lock")):
+        warm_up()
+        with contextlib.suppress(OSError):
+            done.touch()
+
+
+def _mark() -> Path:
+    """A file that exists once this code was compiled by this numba, with its cache at its place."""
+    import numba
+
+    here = Path(__file__).parent
+    parts = [numba.__version__, str(here), os.environ.get("NUMBA_CACHE_DIR", "")]
+    parts += [str(file.stat().st_mtime_ns) for file in sorted(here.glob("*.py"))]
+    name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    return user_cache() / "kernels" / name
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold a lock among processes; without a folder for it, do without."""
+    import fcntl
+
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

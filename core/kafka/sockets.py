@@ -1,0 +1,110 @@
+"""Large answers, received right into their place, and messages that are sent at once.
+
+kafka-python reads a socket 4 KiB at a time, and copies what it has read four times before a message
+is decoded. For what a Fetch brings, that takes three times as long as to decode its records. And it
+asks the selector before each message whether there is room for it, which there nearly always is;
+that takes as long as a broker needs to answer a small one.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kafka import errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.frame import KafkaBytes
+
+__all__ = ["ConnectionManager"]
+
+_CHUNK = 2**16
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
+    """kafka-python's, over sockets that are read in large pieces."""
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        transport._sock_recv = partial(_receive, transport)  # noqa: SLF001
+        transport.write = partial(_write, transport, transport.write)
+        return transport
+
+
+def _write(transport: Any, queue: Callable[[memoryview], None], data: bytes) -> None:
+    """Send what the socket takes now; kafka-python's own way sends the rest, or tells the error."""
+    rest = memoryview(data)
+    if not transport._writing and not transport.is_closing():  # noqa: SLF001
+        with contextlib.suppress(*_LATER, OSError):
+            rest = memoryview(data)[transport._sock.send(data) :]  # noqa: SLF001
+            transport.last_write = time.monotonic()
+    if rest:
+        queue(rest)
+
+
+class _Frame(KafkaBytes):  # type: ignore[misc]  # it has no types
+    """A message that lends its bytes instead of copying them."""
+
+    def read(self, nbytes: int | None = None) -> Any:
+        """The next bytes, or all that are left."""
+        if nbytes is not None:
+            return super().read(nbytes)
+        begin = self.tell()
+        self.seek(len(self))
+        return memoryview(self)[begin:]
+
+
+def _receive(transport: Any) -> tuple[bytes, Exception | None]:
+    """What has come; a large message goes right to its place, but for its last byte.
+
+    Returns:
+        What kafka-python still has to look at, and what is wrong with the connection.
+    """
+    parser, connection = transport._protocol.parser, transport._sock  # noqa: SLF001
+    try:
+        _fill(parser, connection)
+        data = _piece(connection)
+    except _LATER:
+        return b"", None
+    except Exception as error:  # noqa: BLE001  as kafka-python does: the connection is given up
+        return b"", errors.KafkaConnectionError(error)
+    return data, None
+
+
+def _fill(parser: Any, connection: Any) -> None:
+    """Receive a message that has begun, up to its last byte, which lets the parser go on."""
+    frame = parser._rbuffer  # noqa: SLF001
+    while frame is not None and len(frame) - frame.tell() > _CHUNK:
+        if not isinstance(frame, _Frame):
+            frame = parser._rbuffer = _larger(frame)  # noqa: SLF001
+        with memoryview(frame) as view, view[frame.tell() : -1] as room:
+            frame.seek(frame.tell() + _some(connection.recv_into(room)))
+
+
+def _larger(begun: Any) -> _Frame:
+    frame = _Frame(len(begun))
+    with memoryview(begun) as view:
+        frame.write(view[: begun.tell()])
+    return frame
+
+
+def _piece(connection: Any) -> bytes:
+    """A piece; TLS may hold more in its own buffer, of which a selector knows nothing."""
+    pieces = [_some(connection.recv(_CHUNK))]
+    while getattr(connection, "pending", int)():
+        pieces.append(_some(connection.recv(_CHUNK)))
+    return b"".join(pieces)
+
+
+def _some(received: Any) -> Any:
+    """What was received, or its size, unless it is nothing: then the other side has hung up."""
+    if not received:
+        raise ConnectionError("socket disconnected")
+    return received

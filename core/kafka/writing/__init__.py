@@ -1,0 +1,1 @@
+"""Writing to Kafka: rows of a task become batches, and batches reach the leaders, each once."""

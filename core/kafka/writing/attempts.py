@@ -1,0 +1,179 @@
+"""One attempt at a task, in a transaction of its own. Executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from krishiv_spark.errors import SinkError
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import Client, open_client
+from krishiv_spark.kafka.records import warm_ahead
+from krishiv_spark.kafka.transactions import Transaction
+from krishiv_spark.kafka.writing.lanes import Identity
+from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.kafka.writing.producer import Producer
+from krishiv_spark.kafka.writing.staging import Fingerprint, Sender
+from krishiv_spark.offsets.offset import Value
+from krishiv_spark.sinks.base import Task
+
+__all__ = [
+    "StagedTransaction",
+    "check_same",
+    "stage",
+    "transactional_id",
+    "write_plainly",
+]
+
+_TURNS, _ATTEMPTS, _TWINS = 8, 4, 4
+
+
+class StagedTransaction(Value):
+    """What a task has staged: a transaction, open, with every record acknowledged.
+
+    Attributes:
+        transaction: Which.
+        task: Number of the task.
+        rows: How many rows.
+        checksum: See `krishiv_spark.kafka.writing.staging.Fingerprint`.
+        topic: One of the topics that it wrote to; with `partition` and `offset`, where records of
+            it lie, and behind them the marker that ends it.
+        partition: Of that topic.
+        offset: Of the first record there; -1 if it is not known.
+    """
+
+    transaction: Transaction
+    task: int
+    rows: int
+    checksum: int
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+
+
+def transactional_id(prefix: str, task: Task, turn: int) -> str:
+    """The id of an attempt: ``<prefix>.<query id>.<task>.<slot>``.
+
+    Whoever initialises an id aborts what is open under it. So attempts that may be alive at the
+    same time have different slots: those of one generation by Spark's number of the attempt (and,
+    where a stage runs once more, by the attempt's id), those of neighbouring generations by their
+    turn. Slots are few, since brokers remember an id for days.
+
+    Args:
+        prefix: Of the sink.
+        task: The attempt.
+        turn: How many generations have begun, with this one.
+    """
+    twin = crc32(b"%d" % task.attempt) % _TWINS
+    slot = (turn % _TURNS * _ATTEMPTS + task.attempt_number % _ATTEMPTS) * _TWINS + twin
+    return f"{prefix}.{task.query}.{task.partition}.{slot}"
+
+
+def stage(
+    batches: Iterable[pa.RecordBatch], task: Task, options: KafkaSinkOptions, turn: int = 0
+) -> StagedTransaction | None:
+    """Write rows into a transaction, and leave it open.
+
+    Returns:
+        None if there were no rows; then no transaction was opened either.
+
+    Raises:
+        SchemaError: If a row cannot be a record.
+        KafkaFailedError: If a broker refuses something, or does not answer in time.
+    """
+    warm_ahead()
+    name = transactional_id(options.id_prefix, task, turn)
+    attempt = _Attempt(open_client(options.kafka), task, options, name)
+    try:
+        attempt.write(batches)
+    except BaseException:
+        attempt.abandon()
+        raise
+    return attempt.staged()
+
+
+def write_plainly(batches: Iterable[pa.RecordBatch], task: Task, options: KafkaSinkOptions) -> None:
+    """Write rows without a transaction: each once in this attempt, and visible at once.
+
+    Raises:
+        SchemaError: If a row cannot be a record.
+        KafkaFailedError: If a broker refuses something, or does not answer in time.
+    """
+    warm_ahead()
+    client = open_client(options.kafka)
+
+    def start() -> Producer:
+        return Producer(client, Identity(*transactions.plain_producer(client)))
+
+    Sender(client, options, task.partition + task.epoch, start).send(batches)
+
+
+class _Attempt:
+    def __init__(
+        self, client: Client, task: Task, options: KafkaSinkOptions, transactional_id: str
+    ) -> None:
+        self._id = transactional_id
+        self._client = client
+        self._task = task
+        self._options = options
+        self._transaction: Transaction | None = None
+        self._sender = Sender(client, options, task.partition + task.epoch, self._start)
+
+    def _start(self) -> Producer:
+        begun = transactions.begin(self._client, self._id, self._options.timeout_ms)
+        self._transaction = begun
+        who = Identity(begun.producer_id, begun.producer_epoch, self._id, begun.rules)
+        if begun.rules == 2:  # noqa: PLR2004  Produce itself adds partitions
+            return Producer(self._client, who)
+        add = transactions.add_places
+        return Producer(self._client, who, lambda place: add(self._client, begun, [place]))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._sender.send(batches)
+
+    def staged(self) -> StagedTransaction | None:
+        if self._transaction is None:
+            return None
+        sent = self._sender.sent
+        return StagedTransaction(
+            transaction=self._transaction,
+            task=self._task.partition,
+            rows=sent.rows,
+            checksum=sent.checksum,
+            **self._somewhere(),
+        )
+
+    def _somewhere(self) -> dict[str, Any]:
+        producer = self._sender.producer
+        if producer is None or producer.first is None:
+            return {}
+        place, offset = producer.first
+        return {"topic": place.topic, "partition": place.partition, "offset": offset}
+
+    def abandon(self) -> None:
+        """Abort at once, if that is easy; otherwise whoever comes next does it."""
+        if self._transaction is not None:
+            if self._sender.producer is not None:
+                self._sender.producer.drain()
+            transactions.try_abort(self._client, self._transaction)
+
+
+def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> None:
+    """Compare the rows of a task with those that it wrote before, which are visible.
+
+    Raises:
+        SinkError: If they are others: then nobody knows which rows are missing.
+    """
+    found = Fingerprint()
+    for batch in batches:
+        found.add(batch)
+    if (found.rows, found.checksum) != (kept.rows, kept.checksum):
+        raise SinkError(
+            f"task {kept.task} has {found.rows} rows now; the {kept.rows} that it had before the "
+            "driver died are others, and are visible. Its epoch was committed in part, and can "
+            "only be completed where rows fall into the same tasks, in the same order, again. "
+            "Compare topic and source by hand, and go on with a new checkpoint"
+        )

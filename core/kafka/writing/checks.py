@@ -1,0 +1,60 @@
+"""What is refused before any row moves, and where the epoch log of a sink lies. Planner."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pyarrow as pa
+
+from krishiv_spark.caches import user_cache
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.kafka.writing.rows import check_columns
+from krishiv_spark.kafka.writing.topics import partition_count
+from krishiv_spark.sinks.base import OutputMode
+
+__all__ = ["check", "log_location"]
+
+
+def check(
+    options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
+) -> None:
+    """Refuse what cannot be written.
+
+    Raises:
+        OptionError: If a batch is to replace what is in the topic.
+        SchemaError: If the rows cannot be records.
+        KafkaFailedError: If the cluster cannot be reached, or the topic is not there.
+    """
+    if mode is OutputMode.REPLACE and not streaming:
+        raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
+    check_columns(schema, options.topic)
+    _check_cluster(options.kafka, options.topic)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_cluster(connection: Connection, topic: str | None) -> None:
+    """Once in a process for each topic."""
+    client = open_client(connection)
+    if topic is not None:
+        partition_count(client, topic)
+
+
+def log_location(options: KafkaSinkOptions, query: str) -> str:
+    """Where the epoch log of a query is.
+
+    In the option ``epochLog``, or in the checkpoint; a batch job, which has none, keeps its log in
+    the cache of its user until it is over.
+    """
+    if options.epoch_log is not None:
+        return f"{options.epoch_log.rstrip('/')}/{query}"
+    if options.checkpoint_location is not None:
+        return f"{_absolute(options.checkpoint_location).rstrip('/')}/krishiv"
+    return str(user_cache() / "epochs" / query)
+
+
+def _absolute(location: str) -> str:
+    return location if ":" in location.split("/", 1)[0] else str(Path(location).absolute())

@@ -1,0 +1,92 @@
+"""What a partition's own log says of a transaction, when its coordinator no longer knows.
+
+A coordinator forgets an id after days, and shows of an id only its newest use. The log keeps the
+marker that ended a transaction as long as it keeps the records: behind a record of a producer, its
+first marker is that of the record's transaction.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+import struct
+
+from krishiv_spark.kafka.client import Client, is_passing
+from krishiv_spark.kafka.fetches import Wanted, answers, request
+from krishiv_spark.kafka.pauses import Pauses
+from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.transactions import Outcome
+
+__all__ = ["outcome_in_log"]
+
+_MOST_BYTES = 8 * 2**20
+_ABORT, _COMMIT = 0, 1
+
+
+def outcome_in_log(client: Client, place: Place, offset: int, producer_id: int) -> Outcome:
+    """Look for the marker that ended a transaction. Driver.
+
+    Args:
+        client: Of this process.
+        place: A partition that the transaction wrote to.
+        offset: Of a record that it wrote there.
+        producer_id: Of the transaction.
+
+    Returns:
+        OPEN if there is no marker yet, UNKNOWN if the record is no longer in the log.
+
+    Raises:
+        KafkaFailedError: If the partition may not be read, or its leader does not answer in time.
+    """
+    while True:
+        records = _fetch(client, place, offset)
+        if records is None:
+            return Outcome.UNKNOWN
+        found, behind = _scan(records, producer_id, offset)
+        if found is not None or behind == offset:
+            return found or Outcome.OPEN
+        offset = behind
+
+
+def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None, int]:
+    """The first marker of a producer, and the offset behind what was looked at."""
+    from kafka.record import MemoryRecords
+
+    batches = MemoryRecords(records)
+    while batch := batches.next_batch():
+        offset = batch.next_offset
+        if batch.is_control_batch and batch.producer_id == producer_id:
+            _, kind = struct.unpack(">hh", next(iter(batch)).key)
+            return {_ABORT: Outcome.ABORTED, _COMMIT: Outcome.COMMITTED}[kind], offset
+    return None, offset
+
+
+def _fetch(client: Client, place: Place, offset: int) -> bytes | None:
+    """Records from an offset, also of open transactions; None if the offset is not there."""
+    from kafka.errors import OffsetOutOfRangeError
+
+    pauses = Pauses(client.connection.patience_s)
+    while True:
+        error, records = _ask(client, place, offset)
+        if error is None:
+            return records
+        if isinstance(error, OffsetOutOfRangeError):
+            return None
+        if not is_passing(error) or not pauses.pause():
+            raise client.failed(f"look for the end of a transaction in {place}", error)
+        client.forget_leaders([place.topic])
+
+
+def _ask(client: Client, place: Place, offset: int) -> tuple[Exception | None, bytes]:
+    from kafka.errors import KafkaError, LeaderNotAvailableError, for_code
+
+    node = client.leader(place)
+    if node is None:
+        return LeaderNotAvailableError(str(place)), b""
+    wanted = Wanted(place, "", offset, _MOST_BYTES)
+    (answer,) = client.ask([(node, request([wanted], committed=False, most_bytes=_MOST_BYTES))])
+    if isinstance(answer, KafkaError):
+        return answer, b""
+    (found,) = answers(answer, {})
+    return for_code(found.code)() if found.code else None, bytes(found.records)

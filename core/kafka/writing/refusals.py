@@ -1,0 +1,44 @@
+"""What a leader's refusal means, and what its user can change."""
+
+from __future__ import annotations
+
+__all__ = ["advice"]
+
+_FENCED = (
+    "another attempt at this task, or another driver on the same checkpoint, has taken its "
+    "transaction over"
+)
+_EXPIRED = "the transaction was ended by the broker or by another driver: see its time-out"
+_ADVICE = {
+    "MessageSizeTooLargeError": "raise the topic's 'max.message.bytes', or lower "
+    "'kafka.batch.size'",
+    "RecordListTooLargeError": "lower 'kafka.batch.size' below the topic's 'segment.bytes'",
+    "TopicAuthorizationFailedError": "the user needs the ACL WRITE on this topic",
+    "TransactionalIdAuthorizationFailedError": "the user needs the ACLs WRITE and DESCRIBE on "
+    "the transactional id",
+    "ClusterAuthorizationFailedError": "the user needs the ACL IDEMPOTENT_WRITE on the cluster",
+    "InvalidProducerEpochError": _FENCED,
+    "ProducerFencedError": _FENCED,
+    "InvalidTxnStateError": _EXPIRED,
+    "InvalidProducerIdMappingError": _EXPIRED,
+    "TransactionAbortableError": _EXPIRED,
+    "InvalidTimestampError": "the topic's 'message.timestamp.before.max.ms' and "
+    "'...after.max.ms' refuse this time: change them, or the column 'timestamp'",
+    "InvalidRecordError": "a compacted topic needs a key in every record",
+    "UnsupportedCompressionTypeError": "choose another 'kafka.compression.type'",
+    "NotEnoughReplicasError": "fewer replicas are in sync than 'min.insync.replicas' asks for",
+}
+"""By the name of kafka-python's error."""
+
+
+def advice(error: Exception, records: int, size: int) -> str:
+    """The text of a refusal, with what to do.
+
+    Args:
+        error: Of kafka-python.
+        records: How many records the batch had.
+        size: How many bytes.
+    """
+    what = f"{error} (a batch of {records} records, {size} bytes)"
+    hint = _ADVICE.get(type(error).__name__)
+    return f"{what}; {hint}" if hint else what

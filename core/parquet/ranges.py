@@ -1,0 +1,74 @@
+"""Large files in parts, small ones together: what one task reads, and in what steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import pyarrow.parquet as pq
+
+__all__ = ["Range", "batch_rows", "midpoint", "pack", "spans"]
+
+# Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
+_OPEN_COST = 4 * 2**20
+_BATCH_BYTES = 8 * 2**20
+_BATCH_ROWS = 16_384
+
+
+class Range(Protocol):
+    """A part of one file: the row groups whose midpoint lies in a range of bytes."""
+
+    @property
+    def start(self) -> int:
+        """First byte."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Byte behind the last one."""
+        ...
+
+
+R = TypeVar("R", bound=Range)
+
+
+def spans(size: int, most: int) -> list[tuple[int, int]]:
+    """Begin and end, exclusive, of ranges of at most `most` bytes that cover a file."""
+    return [(start, min(start + most, size)) for start in range(0, size, most)]
+
+
+def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
+    """Ranges in their order, in tasks of about `most` bytes each, opening a file included."""
+    parts: list[list[R]] = []
+    room = 0
+    for piece in ranges:
+        cost = piece.end - piece.start + _OPEN_COST
+        if cost > room or not parts:
+            parts.append([])
+            room = most + _OPEN_COST
+        parts[-1].append(piece)
+        room -= cost
+    return [tuple(part) for part in parts]
+
+
+def midpoint(group: pq.RowGroupMetaData, size: int) -> int:
+    """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    start = chunks[0].data_page_offset
+    if chunks[0].has_dictionary_page:
+        start = min(start, chunks[0].dictionary_page_offset)
+    middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
+    return min(middle, size - 1)  # in some range, whatever the footer says
+
+
+def batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """How many rows make a batch of a moderate size."""
+    wanted = set(columns)
+    chunks = (group.column(i) for i in range(group.num_columns))
+    size = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted
+    )
+    per_row: int = max(1, size // group.num_rows)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))

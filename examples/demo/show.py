@@ -1,0 +1,43 @@
+"""What the demo puts on the screen besides its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+screen = Console(highlight=False)
+
+
+def chart(by_hour: pa.Table) -> None:
+    """Mean delay for each hour of the day, as bars."""
+    hours = by_hour.append_column("of_day", pc.hour(by_hour["hour"]))
+    sums = hours.group_by("of_day").aggregate([("delay", "sum"), ("flights", "sum")])
+    screen.print("\n[bold]Mean delay by scheduled hour of departure[/bold], from krishiv-memory")
+    for row in sums.sort_by("of_day").to_pylist():
+        mean = row["delay_sum"] / row["flights_sum"]
+        bar = "█" * max(0, round(mean * 2))
+        screen.print(
+            f"  {row['of_day']:02d}:00 {bar} {mean:4.1f} min  [dim]{row['flights_sum']:,}[/dim]"
+        )
+
+
+def preview(printed: list[str]) -> None:
+    """The last epoch that the console sink printed."""
+    starts = [i for i, line in enumerate(printed) if line.startswith("Batch: ")]
+    tail = printed[starts[-1] - 1 :] if starts else printed[-12:]
+    lines = [line for line in tail if not line.startswith(("DONE", "STARTED"))][:14]
+    screen.print("\n[bold]The last preview of krishiv-console[/bold]")
+    screen.print("".join(lines), markup=False)
+
+
+def verdict(problems: Sequence[str], exact: str) -> None:
+    """Whether everything is as it must be, and if not, what is not."""
+    for problem in problems:
+        screen.print(f"[red]{problem}[/red]")
+    if problems:
+        screen.print("[red bold]The result differs from the plain computation.[/red bold]")
+    else:
+        screen.print(f"\n[green bold]Exact.[/green bold] {exact}")
