@@ -25,5 +25,7 @@ def console_values(bootstrap: str, topic: str) -> list[str]:
         timeout=300,
         check=False,
     )
-    assert "TimeoutException" in run.stderr, run.stderr  # it has come to the end
-    return run.stdout.splitlines()
+    values = run.stdout.splitlines()
+    assert run.returncode == 0, run.stderr
+    assert f"Processed a total of {len(values)} messages" in run.stderr, run.stderr
+    return values
