@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
-from typing_extensions import Self
 
 from krishiv_spark.durable import start_writing_back, sync_file
+from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
@@ -21,7 +20,6 @@ __all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "chunks"]
 
 _CHUNK_BYTES = 64 * 2**20
 _CHUNK_ROWS = 2**20
-_OPEN_FILES = 64
 # A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
 # costs a fifth of the encoding for nothing.
 _DICTIONARY_BYTES = 64 * 2**10
@@ -128,8 +126,8 @@ class _OpenFile:
         self.path.unlink(missing_ok=True)
 
 
-class TaskFiles:
-    """The files of one attempt of a task. As a context, it removes them when the task fails.
+class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
+    """The files of one attempt of a task, by partition folder.
 
     Args:
         folder: Where to stage; the planner has made it. Once it is gone, the generation is over,
@@ -139,24 +137,10 @@ class TaskFiles:
     """
 
     def __init__(self, folder: Path, name: DataFile, shape: FileShape) -> None:
+        super().__init__()
         self._folder = folder
-        self._name = name
         self._shape = shape
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._closed: list[StagedFile] = []
-        self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._drop()
+        self._names = (name.numbered(count) for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
         """Append rows to the files of their partitions."""
@@ -164,11 +148,9 @@ class TaskFiles:
             for piece in self._pieces(folder, part):
                 self._append(folder, piece)
 
-    def close(self) -> tuple[StagedFile, ...]:
-        """Close what is open; everything is on the disk then. Empty when there were no rows."""
-        for folder in list(self._open):
-            self._close(folder)
-        return tuple(self._closed)
+    def remove(self, closed: StagedFile) -> None:
+        """Remove a staged file."""
+        (self._folder / f"{closed.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
 
     def _pieces(self, folder: str, rows: pa.Table) -> Iterator[pa.Table]:
         limit = self._shape.max_rows
@@ -181,33 +163,13 @@ class TaskFiles:
             yield rows
 
     def _append(self, folder: str, rows: pa.Table) -> None:
-        file = self._file(folder, rows.schema)
+        file = self.growing(folder, lambda: self._new(folder, rows.schema))
         file.write(rows)
         full = self._shape.max_rows is not None and file.rows >= self._shape.max_rows
         large = self._shape.target_bytes is not None and file.size >= self._shape.target_bytes
         if full or large:
-            self._close(folder)
+            self.complete(folder)
 
-    def _file(self, folder: str, schema: pa.Schema) -> _OpenFile:
-        if folder not in self._open:
-            if len(self._open) >= _OPEN_FILES:
-                self._close(next(iter(self._open)))
-            path = self._folder / f"{self._next_name()}{STAGED_SUFFIX}"
-            self._open[folder] = _OpenFile(path, folder, schema, self._shape.compression)
-        self._open.move_to_end(folder)
-        return self._open[folder]
-
-    def _next_name(self) -> DataFile:
-        name = self._name.numbered(self._count)
-        self._count += 1
-        return name
-
-    def _close(self, folder: str) -> None:
-        self._closed.append(self._open[folder].close())
-        del self._open[folder]
-
-    def _drop(self) -> None:
-        for file in self._open.values():
-            file.drop()
-        for closed in self._closed:
-            (self._folder / f"{closed.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+    def _new(self, folder: str, schema: pa.Schema) -> _OpenFile:
+        path = self._folder / f"{next(self._names)}{STAGED_SUFFIX}"
+        return _OpenFile(path, folder, schema, self._shape.compression)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
 from krishiv_spark.iceberg.writing.partitions import sorted_places
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
@@ -121,7 +121,8 @@ def write_changes(
     """
     metadata = target.metadata
     path = f"{metadata.location.rstrip('/')}/data/{stem_of(task)}.changes"
-    checked = (_checked(batch, target, keyed) for batch in batches)
+    columns = table_columns(metadata.schema())
+    checked = (_checked(batch, columns, keyed) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:
@@ -146,9 +147,8 @@ def write_changes(
     )
 
 
-def _checked(batch: pa.RecordBatch, target: Target, keyed: Keyed) -> pa.RecordBatch:
+def _checked(batch: pa.RecordBatch, columns: pa.Schema, keyed: Keyed) -> pa.RecordBatch:
     """A batch as the table has its columns, with a flag for deletes."""
-    columns = table_columns(target.metadata.schema())
     deletes = keyed.flags(batch)
     if not all(field.nullable for field in columns):
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)

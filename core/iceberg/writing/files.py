@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterator
-from types import TracebackType
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import sanitize_column_names
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
-from typing_extensions import Self
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
 from krishiv_spark.iceberg.writing.partitions import Part, Partitions
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
+from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.files import chunks
 from krishiv_spark.sinks.base import Task
 
 __all__ = ["write_files"]
-
-_OPEN_FILES = 64
 
 
 def write_files(
@@ -68,18 +65,30 @@ def _years_that_can_be_written(columns: pa.Schema) -> Iterator[None]:
         ) from error
 
 
+class _Columns(NamedTuple):
+    """The columns of a data file, with the names that Avro allows and the ids of their fields."""
+
+    in_file: Schema
+    of_arrow: pa.Schema
+
+    @classmethod
+    def of(cls, schema: Schema) -> _Columns:
+        in_file = sanitize_column_names(schema)
+        return cls(in_file, table_columns(in_file))
+
+
 class _OpenFile:
     """One data file while it grows."""
 
-    def __init__(self, target: Target, path: str, partition: Record) -> None:
-        schema = sanitize_column_names(target.metadata.schema())
+    def __init__(self, target: Target, columns: _Columns, path: str, partition: Record) -> None:
         self.path = path
         self._target = target
         self._partition = partition
-        self._columns = table_columns(schema)
+        self._columns = columns.of_arrow
         self._output = target.io.new_output(path)
         model = FileFormatFactory.get(FileFormat.PARQUET)
-        self._writer = model.create_writer(self._output, schema, target.metadata.properties)
+        properties = target.metadata.properties
+        self._writer = model.create_writer(self._output, columns.in_file, properties)
         self.size = 0
 
     def write(self, rows: pa.Table) -> None:
@@ -108,6 +117,7 @@ class _OpenFile:
     def drop(self) -> None:
         with contextlib.suppress(Exception):  # it was being written when something else failed
             self._writer.close()
+        _remove(self._target, self.path)
 
 
 def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
@@ -120,8 +130,8 @@ def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(same, schema=columns)
 
 
-class TaskFiles:
-    """The files of one attempt of a task. As a context, it removes them when the task fails.
+class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
+    """The files of one attempt of a task, by the values of their partition.
 
     Args:
         target: The table.
@@ -129,67 +139,36 @@ class TaskFiles:
     """
 
     def __init__(self, target: Target, task: Task) -> None:
+        super().__init__()
         metadata = target.metadata
         self._target = target
+        self._columns = _Columns.of(metadata.schema())
         self._partitions = Partitions(metadata)
         self._places = load_location_provider(metadata.location, metadata.properties)
-        self._stem = stem_of(task)
-        self._numbers = itertools.count()
-        self._open: OrderedDict[Record, _OpenFile] = OrderedDict()
-        self._closed: list[DataFile] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._drop()
+        self._names = (f"{stem_of(task)}-{count:05d}.parquet" for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
         """Append rows to the files of their partitions."""
         for part in self._partitions.split(rows):
             self._append(part)
         if self._partitions.is_sorted:  # a file is sorted as a whole, or not at all
-            self._close_all()
+            self.close()
 
-    def close(self) -> tuple[DataFile, ...]:
-        """Close what is open. Empty when there were no rows."""
-        self._close_all()
-        return tuple(self._closed)
+    def remove(self, closed: DataFile) -> None:
+        """Remove a data file, if that is possible; otherwise vacuum finds it."""
+        _remove(self._target, closed.file_path)
 
     def _append(self, part: Part) -> None:
-        file = self._file(part)
+        file = self.growing(part.values, lambda: self._new(part))
         file.write(part.rows)
         if file.size >= self._target.file_size:
-            self._close(part.values)
+            self.complete(part.values)
 
-    def _file(self, part: Part) -> _OpenFile:
-        if part.values not in self._open:
-            if len(self._open) >= _OPEN_FILES:
-                self._close(next(iter(self._open)))
-            name = f"{self._stem}-{next(self._numbers):05d}.parquet"
-            path = self._places.new_data_location(name, part.key)
-            self._open[part.values] = _OpenFile(self._target, path, part.values)
-        self._open.move_to_end(part.values)
-        return self._open[part.values]
+    def _new(self, part: Part) -> _OpenFile:
+        path = self._places.new_data_location(next(self._names), part.key)
+        return _OpenFile(self._target, self._columns, path, part.values)
 
-    def _close_all(self) -> None:
-        for values in list(self._open):
-            self._close(values)
 
-    def _close(self, values: Record) -> None:
-        self._closed.append(self._open[values].close())
-        del self._open[values]
-
-    def _drop(self) -> None:
-        for file in self._open.values():
-            file.drop()
-        written = [file.path for file in self._open.values()]
-        for path in [*written, *(file.file_path for file in self._closed)]:
-            with contextlib.suppress(Exception):  # best effort: vacuum finds it
-                self._target.io.delete(path)
+def _remove(target: Target, path: str) -> None:
+    with contextlib.suppress(Exception):  # best effort
+        target.io.delete(path)
