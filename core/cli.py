@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -13,6 +14,18 @@ from krishiv_spark.errors import KrishivError
 from krishiv_spark.options import parse_duration
 
 __all__ = ["main"]
+
+
+class _Sized(Protocol):
+    """A file that can go, which shows itself as text."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+
+_Orphan = TypeVar("_Orphan", bound=_Sized)
 
 
 class _Errors(click.Group):
@@ -38,17 +51,31 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
         raise click.BadParameter(str(error)) from error
 
 
-@main.command()
-@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
+_OLDER_THAN = click.option(
     "--older-than",
     "guard_s",
     default="7d",
     show_default=True,
     callback=_seconds,
-    help="Guard age for files that a running batch may still need.",
+    help="Guard age for files that running queries may still need.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+
+
+def _clear(orphans: Iterable[_Orphan], remove: Callable[[_Orphan], None], *, dry_run: bool) -> None:
+    count = size = 0
+    for orphan in orphans:
+        click.echo(orphan)
+        count, size = count + 1, size + orphan.size
+        if not dry_run:
+            remove(orphan)
+    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+
+
+@main.command()
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_OLDER_THAN
+@_DRY_RUN
 def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
     """Remove what failed attempts left in the table at PATH."""
     from krishiv_spark.parquet.progress import table_logs
@@ -56,13 +83,7 @@ def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
 
     if next(table_logs(path), None) is None:
         click.echo(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
-    count = size = 0
-    for orphan in orphans(path.absolute(), guard_s):
-        click.echo(f"{orphan.path.relative_to(path.absolute())}  {orphan.reason}")
-        count, size = count + 1, size + orphan.size
-        if not dry_run:
-            remove(orphan)
-    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+    _clear(orphans(path.absolute(), guard_s), remove, dry_run=dry_run)
 
 
 @main.group()
@@ -177,32 +198,19 @@ def iceberg() -> None:
 @click.option(
     "-o", "--option", "given", multiple=True, help="Further options of the query, as name=value."
 )
-@click.option(
-    "--older-than",
-    "guard_s",
-    default="7d",
-    show_default=True,
-    callback=_seconds,
-    help="Guard age for files that a running epoch may still need.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+@_OLDER_THAN
+@_DRY_RUN
 def iceberg_vacuum(
     table: str, warehouse: str | None, given: tuple[str, ...], guard_s: float, *, dry_run: bool
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot names."""
-    from krishiv_spark.iceberg.catalogs import FORMAT, IcebergOptions
-    from krishiv_spark.iceberg.vacuum import orphans, remove
+    from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+    from krishiv_spark.iceberg.vacuum import orphans, remover
 
     named = dict(_name_and_value(text) for text in given)
     place = {"warehouse": warehouse} if warehouse else {}
     options = IcebergOptions.parse({"table": table, **place, **named}, FORMAT)
-    count = size = 0
-    for orphan in orphans(options, guard_s):
-        click.echo(orphan.path)
-        count, size = count + 1, size + orphan.size
-        if not dry_run:
-            remove(options, orphan)
-    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+    _clear(orphans(options, guard_s), remover(options), dry_run=dry_run)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -7,20 +7,21 @@ import gzip
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT, IcebergOptions, catalog_errors, open_table
+from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.writing.unused import manifests_of, named_files
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["Orphan", "orphans", "remove"]
+__all__ = ["Orphan", "orphans", "remover"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Orphan:
 
     path: str
     size: int
+
+    def __str__(self) -> str:
+        return self.path
 
 
 def orphans(options: IcebergOptions, older_than_s: float) -> Iterator[Orphan]:
@@ -64,10 +68,19 @@ def orphans(options: IcebergOptions, older_than_s: float) -> Iterator[Orphan]:
             yield Orphan(f"{prefix}{file.path}", file.size)
 
 
-def remove(options: IcebergOptions, orphan: Orphan) -> None:
-    """Remove one orphan."""
-    with catalog_errors(options, f"remove {orphan.path}"):
-        open_table(options).io.delete(orphan.path)
+def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
+    """What removes orphans of a table.
+
+    Raises:
+        OptionError, CatalogFailedError: As `open_table`; when an orphan cannot be removed, too.
+    """
+    io = open_table(options).io
+
+    def remove(orphan: Orphan) -> None:
+        with catalog_errors(options, f"remove {orphan.path}"):
+            io.delete(orphan.path)
+
+    return remove
 
 
 def _check_alone(table: Table, paths: Iterable[str]) -> None:

@@ -31,6 +31,9 @@ class Orphan:
     size: int
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.path}  {self.reason}"
+
 
 def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
     """What can go from a table, without touching what a live query may still need.

@@ -77,7 +77,7 @@ def test_a_dry_run_removes_nothing_and_says_what_would_go(table):
     assert staged(table) == before
     size = next(table.glob(f"_krishiv/*/staged/*/{name}")).stat().st_size
     assert said.splitlines() == [
-        f"_krishiv/q/staged/3/{name}  its generation was superseded",
+        f"{table}/_krishiv/q/staged/3/{name}  its generation was superseded",
         f"1 files, {size} bytes would be removed",
     ]
     assert vacuum(table).splitlines()[-1] == f"1 files, {size} bytes removed"
