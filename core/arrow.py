@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.nearest import did_you_mean
 
 __all__ = ["arrow_schema", "conform", "plain_schema", "pruned", "spark_schema"]
 
@@ -130,8 +130,7 @@ def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Sc
     """
     for name in columns:
         if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {schema.names}"
+            hint = did_you_mean(name, schema.names, f"there are {', '.join(schema.names)}")
             raise OptionError(f"{format_name}: option 'columns' has {name!r}; {hint}")
     return pa.schema([schema.field(name) for name in columns or schema.names])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
@@ -19,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.nearest import nearest
 
 __all__ = ["ByteSize", "Duration", "Names", "Options", "SecretStr", "parse_bytes", "parse_duration"]
 
@@ -164,7 +164,7 @@ class Options(BaseModel):
     @classmethod
     def _gatherer(cls, key: str, spellings: Mapping[str, str]) -> str | None:
         """The field that gathers a key, unless the key is nearly one of a field of its own."""
-        if difflib.get_close_matches(key, spellings, n=1, cutoff=0.93):
+        if nearest(key, spellings, likeness=0.93):
             return None
         return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
 
@@ -191,9 +191,9 @@ def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
         return
     spellings = (name for field in model.model_fields for name in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}
-    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    hint = f"; did you mean {known[near[0]]!r}?" if near else f"; known: {_listing(model.names())}"
-    raise OptionError(f"{format_name}: unknown option {key!r}{hint}")
+    near = nearest(key.lower(), known)
+    hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
+    raise OptionError(f"{format_name}: unknown option {key!r}; {hint}")
 
 
 def _listing(names: Iterable[str]) -> str:

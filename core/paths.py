@@ -9,12 +9,12 @@ from krishiv_spark.errors import OptionError
 __all__ = ["local_path"]
 
 
-def local_path(text: str, option: str = "krishiv-parquet: 'path'") -> Path:
+def local_path(text: str, option: str) -> Path:
     """A path or ``file:`` URL as an absolute path; taken literally, as Hadoop takes it.
 
     Args:
         text: What the user wrote.
-        option: Which option it is, for the message.
+        option: Which option of which format it is, for the message: `krishiv-parquet: 'path'`.
 
     Raises:
         OptionError: If it is a URL of another kind, or relative to nothing that workers share.

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.report import markdown, results
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import FORMATS
-from krishiv_spark.iceberg.catalogs import CatalogSettings
+from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.options import Options
 from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite

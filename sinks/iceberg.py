@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SinkError
-from krishiv_spark.iceberg.catalogs import FORMAT, open_table
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, target_of
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task, TwoPhaseWriter

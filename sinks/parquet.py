@@ -28,6 +28,7 @@ from krishiv_spark.parquet.files import FileShape, StagedFile, StagedFiles, Task
 from krishiv_spark.parquet.layout import (
     DONE_SUFFIX,
     META,
+    PATH_OPTION,
     STAGED_SUFFIX,
     DataFile,
     is_before,
@@ -83,7 +84,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     @cached_property
     def table(self) -> Path:
         """The table's folder."""
-        return local_path(self.options.path)
+        return local_path(self.options.path, PATH_OPTION)
 
     def check(self) -> None:
         """Planner: the folder can be written, and the rows fit Parquet and what is there."""

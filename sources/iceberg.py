@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT, open_table, worker_io
+from krishiv_spark.iceberg.catalogs import open_table, worker_io
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.follower import Follower
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.position import IcebergOffset

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,6 @@ TLS, SASL, back-off and time limits are those of kafka-python.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from krishiv_spark.nearest import nearest
 from krishiv_spark.options import Options
 
 __all__ = ["Connection", "KafkaOptions"]
@@ -211,8 +211,8 @@ def _login(text: str) -> dict[str, str]:
 
 def _unknown(key: str) -> str:
     known = [*_NAMES, *_REFUSED, *_UNUSED, "sasl.jaas.config"]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"; did you mean 'kafka.{near[0]}'?" if near else ""
+    near = nearest(key, known)
+    hint = f"; did you mean 'kafka.{near}'?" if near else ""
     return f"unknown option 'kafka.{key}'{hint}"
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 __all__ = [
     "DONE_SUFFIX",
     "META",
+    "PATH_OPTION",
     "STAGED_SUFFIX",
     "DataFile",
     "is_before",
@@ -31,6 +32,9 @@ __all__ = [
     "visible_files",
     "walk",
 ]
+
+PATH_OPTION = "krishiv-parquet: 'path'"
+"""How messages name the option that says where the folder is."""
 
 META = "_krishiv"
 STAGED_SUFFIX = ".staged"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.globs import has_magic, matches
-from krishiv_spark.parquet.layout import is_hidden
+from krishiv_spark.parquet.layout import PATH_OPTION, is_hidden
 from krishiv_spark.paths import local_path
 
 __all__ = ["ITSELF", "FoundFile", "Place", "find_files"]
@@ -58,7 +58,7 @@ class Place:
         Raises:
             OptionError: If it is a URL of another file system.
         """
-        parts = local_path(text).parts
+        parts = local_path(text, PATH_OPTION).parts
         plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
         pattern = "/".join(parts[plain:])
         return cls(str(Path(*parts[:plain])), pattern or None)

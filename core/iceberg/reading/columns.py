@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ from pyiceberg.types import NestedField
 
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.filters import columns_of, parsed, pushed
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.rows import ReadShape
 from krishiv_spark.iceberg.reading.starts import travelled
+from krishiv_spark.nearest import did_you_mean
 
 __all__ = ["Columns", "schema_of"]
 
@@ -111,5 +111,4 @@ def _missing(schema: Schema, name: str, table: Table) -> str:
         now = None if field is None else schema.find_column_name(field.field_id)
         if now is not None:
             return f"{text} any more: it is called {now!r} now"
-    near = difflib.get_close_matches(name, schema.column_names, n=1)
-    return f"{text}; did you mean {near[0]!r}?" if near else f"{text}: there are {schema}"
+    return f"{text}; {did_you_mean(name, schema.column_names, f'there are {schema}')}"

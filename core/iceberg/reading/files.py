@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.errors import DataLossError, KrishivError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

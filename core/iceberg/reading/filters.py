@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

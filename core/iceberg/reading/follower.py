@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.iceberg.catalogs import FORMAT, open_table
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.files import SnapshotFiles, TableFile
 from krishiv_spark.iceberg.reading.history import ChangedRowsError, History, Skips, number_of
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.position import Spot
 
 if TYPE_CHECKING:

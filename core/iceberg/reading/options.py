@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.iceberg.catalogs import IcebergOptions
+from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, Names
 from krishiv_spark.sources.base import SourceOptions
 

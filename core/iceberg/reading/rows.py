@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.errors import DataLossError, SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.files import DeleteFile, TableFile
 from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
 from krishiv_spark.parquet.ranges import batch_rows, midpoint, pack, spans

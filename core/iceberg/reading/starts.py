@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError, OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.history import History, no_reference, when
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.position import Spot, StartName

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.history import History, Skips, behind
 from krishiv_spark.iceberg.reading.position import Spot
 

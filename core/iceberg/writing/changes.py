@@ -11,7 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.manifests import TieredAppend
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 from krishiv_spark.iceberg.writing.target import StagedFiles

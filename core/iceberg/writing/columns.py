@@ -6,14 +6,14 @@ a string. So the rules stand here, as the spec has them ("Schema Evolution", typ
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -207,8 +207,7 @@ def _parts(**parts: tuple[pa.Field, pa.Field]) -> tuple[_Fields, _Fields]:
 
 def _problem(pair: _Pair, table: pa.Schema) -> str | None:
     if pair.table is None:
-        near = difflib.get_close_matches(pair.name, table.names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "leave it out, or 'schemaEvolution' = add"
+        hint = did_you_mean(pair.name, table.names, "leave it out, or 'schemaEvolution' = add")
         return f"the table has no column {pair.name!r}; {hint}"
     if pair.row is None:
         return f"required column {pair.name!r} is missing" if not pair.table.nullable else None

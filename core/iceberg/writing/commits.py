@@ -25,7 +25,8 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertTableUUID
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
-from krishiv_spark.iceberg.catalogs import FORMAT, CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing import marks
 from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch
 

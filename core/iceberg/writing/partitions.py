@@ -25,7 +25,7 @@ from pyiceberg.transforms import Transform
 from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
 
 __all__ = ["Part", "Partitions", "sorted_places"]

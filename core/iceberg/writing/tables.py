@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import (
-    FORMAT,
     CatalogFailedError,
     catalog_errors,
     open_catalog,
     open_table,
 )
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import (
     Growth,
     check_columns,

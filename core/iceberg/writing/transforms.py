@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import FORMAT
+from krishiv_spark.iceberg.options import FORMAT
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.reading.ddl import parse_fields
 from krishiv_spark.kafka.reading.options import KafkaSourceOptions
 from krishiv_spark.kafka.reading.values import RAW_COLUMN, decode_values
 from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.nearest import did_you_mean
 
 __all__ = ["KafkaShape"]
 
@@ -46,7 +47,7 @@ class KafkaShape:
         every = _every(options, fields)
         usual = [f for f in every if _is_usual(options, f, fields)]
         names = options.columns or [field.name for field in usual]
-        schema = pa.schema([every.field(_known(name, every, options)) for name in names])
+        schema = pruned(every, names, options.format_name)
         _check_readable(pa.struct(list(fields)))
         return cls(options, schema, tuple(field for field in fields if field.name in names))
 
@@ -142,23 +143,12 @@ def _is_usual(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Fie
     return field in fields or (field.name == RAW_COLUMN and options.bad_records == "divert")
 
 
-def _known(name: str, every: pa.Schema, options: KafkaSourceOptions) -> str:
-    if name in every.names:
-        return name
-    hint = _hint(name, every.names)
-    raise OptionError(f"{options.format_name}: option 'columns' has {name!r}; {hint}")
-
-
 def _check_known(schema: pa.Schema) -> None:
+    there_are = f"there are {', '.join(SCHEMA.names)}"
     for name in schema.names:
         if name not in SCHEMA.names:
             raise SchemaError(
                 f"the schema has a column {name!r}, which Kafka has not; "
-                f"{_hint(name, SCHEMA.names)}. To read fields of JSON values, set the "
-                "option 'valueFormat' to 'json'"
+                f"{did_you_mean(name, SCHEMA.names, there_are)}. "
+                "To read fields of JSON values, set the option 'valueFormat' to 'json'"
             )
-
-
-def _hint(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

@@ -1,0 +1,189 @@
+"""Which table, in which catalog, as users write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from typing_extensions import Self
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.options import Options
+from krishiv_spark.paths import local_path
+
+__all__ = ["FORMAT", "CatalogSettings", "IcebergOptions"]
+
+FORMAT = "krishiv-iceberg"
+"""How users know the connector; messages begin with it."""
+
+_DEFAULT_NAMESPACE = "default"
+_DEFAULT_TABLE = "table"
+_EMBEDDED_FILE = "catalog.db"
+_WAREHOUSE = f"{FORMAT}: 'warehouse'"
+_SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signature|connection-str")
+_PLACE = re.compile(r"(uri|url|endpoint)$")
+
+
+@dataclass(frozen=True)
+class CatalogSettings:
+    """Settings of PyIceberg, as ``catalog.*`` gives them; never shown, since some are secret.
+
+    Attributes:
+        pairs: Names in PyIceberg and values, sorted.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> CatalogSettings:
+        """Settings by their names, with ``catalog.`` in front."""
+        plain = {key.lower().removeprefix("catalog."): text for key, text in given.items()}
+        return cls(tuple(sorted(plain.items())))
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.pairs)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """By name in PyIceberg; some are secret."""
+        return dict(self.pairs)
+
+    def redacted(self, text: str) -> str:
+        """A text without the secrets among the values."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> set[str]:
+        found: set[str] = set()
+        for key, value in self.pairs:
+            if _PLACE.search(key):
+                password = urlsplit(value).password or ""
+                found |= {password, unquote(password)}
+            elif _SECRET.search(key):
+                found |= {value, value.partition(":")[2]}
+        return {secret for secret in found if secret}
+
+
+def _settings(given: object) -> object:
+    return CatalogSettings.of(given) if isinstance(given, Mapping) else given
+
+
+class IcebergOptions(Options):
+    """What source and sink have in common: the catalog and the table."""
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"catalog": ("catalog.",)}
+
+    path: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("path", "iceberg.path"),
+        description="The table, as given to `load()`, `start()` or `save()`: `orders`, "
+        "`db.orders`. With a `/` it is the warehouse instead, and `table` names the table.",
+    )
+    table: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("table", "iceberg.table"),
+        description="The table, `name` or `namespace.name`; the namespace is `default` if none "
+        "is given.",
+    )
+    warehouse: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("warehouse", "iceberg.warehouse"),
+        description="Where tables are: a folder that every worker shares, or what the catalog "
+        "calls so. Without `catalog.*` the catalog is a file `catalog.db` (SQLite) in this folder.",
+    )
+    catalog_name: str = Field(
+        default="krishiv",
+        min_length=1,
+        description="Name of the catalog. SQL catalogs keep the tables of each name apart.",
+    )
+    catalog: Annotated[CatalogSettings, BeforeValidator(_settings)] = Field(
+        default=CatalogSettings(),
+        validation_alias="catalog.*",
+        description="Settings of PyIceberg for the catalog and the object store: `catalog.type`, "
+        "`catalog.uri`, `catalog.token`, `catalog.s3.endpoint`, ...",
+    )
+
+    @model_validator(mode="after")
+    def _check_table(self) -> Self:
+        if self._path_is_warehouse and self.warehouse not in {None, self.path}:
+            raise ValueError("'path' with a '/' is the warehouse, and 'warehouse' is another one")
+        if not self._path_is_warehouse and self.path and self.table:
+            _check_same(self.path, self.table)
+        _ = self.identifier
+        if self.is_embedded and self.warehouse_text is None:
+            raise ValueError("option 'warehouse' is required, or 'catalog.*' for a catalog")
+        return self
+
+    @property
+    def _path_is_warehouse(self) -> bool:
+        return self.path is not None and "/" in self.path
+
+    @property
+    def warehouse_text(self) -> str | None:
+        """The warehouse as it was written."""
+        return self.path if self._path_is_warehouse else self.warehouse
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """The table: the levels of its namespace, then its name.
+
+        Raises:
+            ValueError: If there is none, or it is no name.
+        """
+        named = self.table if self._path_is_warehouse else self.table or self.path
+        if named is None and not self._path_is_warehouse:
+            raise ValueError("option 'table' is required, as 'name' or 'namespace.name'")
+        parts = tuple((named or _DEFAULT_TABLE).split("."))
+        if not all(part.strip() for part in parts):
+            raise ValueError(f"{named!r} is no table: write 'name' or 'namespace.name'")
+        return parts if len(parts) > 1 else (_DEFAULT_NAMESPACE, *parts)
+
+    @property
+    def table_name(self) -> str:
+        """The table's full name, for messages."""
+        return ".".join(self.identifier)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the catalog is the file in the warehouse's folder."""
+        return not {"type", "uri", "py-catalog-impl"} & self.catalog.values.keys()
+
+    @property
+    def embedded_file(self) -> Path:
+        """The embedded catalog."""
+        folder = local_path(self.warehouse_text or "", _WAREHOUSE)
+        if set("?#") & set(str(folder)):
+            raise OptionError(f"{_WAREHOUSE} {str(folder)!r} must not contain '?' or '#'")
+        return folder / _EMBEDDED_FILE
+
+    def catalog_properties(self) -> dict[str, str]:
+        """All that PyIceberg's ``load_catalog`` is given; some of it is secret.
+
+        Local places are plain paths, not URLs: every reader of tables on a disk takes them.
+        """
+        values = self.catalog.values
+        if self.is_embedded:
+            file = self.embedded_file
+            return {
+                **values,
+                "type": "sql",
+                "uri": f"sqlite:///{file}",
+                "warehouse": str(file.parent),
+            }
+        place = self.warehouse_text
+        if place is not None:
+            local = place.startswith(("/", "file:"))
+            values["warehouse"] = str(local_path(place, _WAREHOUSE)) if local else place
+        return values
+
+
+def _check_same(path: str, table: str) -> None:
+    if path != table:
+        raise ValueError(f"the table is given twice: 'path' {path!r} and 'table' {table!r}")
