@@ -1,5 +1,6 @@
 """Fixtures for every test: one Spark session per process, with a folder of its own."""
 
+import logging
 import os
 import sys
 import tempfile
@@ -13,6 +14,9 @@ from wheels import installed, wheel  # noqa: F401  fixtures
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# A broker that starts, or was killed, refuses connections in hundreds of lines.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 # The same examples in each run, except in the soak; a failure prints how to see it again.
 settings.register_profile("krishiv", deadline=None, print_blob=True, derandomize=True)

@@ -9,8 +9,8 @@ from drivers import Driver
 from tables import epoch_of, logged_epoch, look, make_input, visible_names
 from typing_extensions import Self
 
-KILLS = 30
-LOOKS = 1_000
+KILLS = 12
+LOOKS = 400
 FILES, ROWS = 240, 50
 
 
@@ -65,13 +65,13 @@ def assert_exact(table: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-def test_thirty_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
+def test_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
     kill_again_and_again(job, tmp_path / "out", KILLS)
 
 
 @pytest.mark.soak
 def test_three_hundred_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
-    kill_again_and_again(job, tmp_path / "out", 10 * KILLS)
+    kill_again_and_again(job, tmp_path / "out", 25 * KILLS)
 
 
 def kill_again_and_again(job, table: Path, kills: int) -> None:
@@ -84,7 +84,7 @@ def kill_again_and_again(job, table: Path, kills: int) -> None:
                 driver.wait_for("STARTED")
                 driver.outlives(moments.uniform(0.0, 2.5))
         with Driver("stream_copy.py", job) as driver:
-            driver.wait_for("DONE", timeout=180)
+            driver.wait_for("DONE", timeout=600)
         while looker.looks < LOOKS:
             looker.once()
     assert not looker.problems, looker.problems[:5]
