@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from functools import partial
 from operator import sub
 
+from benchmarks.bare import BARE_SOURCE
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.measure import Figure, Goal, Wrong, figure, in_turn
 from benchmarks.peer import KAFKA
+from benchmarks.starter import ROWS
 from benchmarks.topics import OURS, THEIRS
 
 __all__ = ["start"]
 
-_ROWS = 1000
 _GOAL = Goal(1.0)
 
 
@@ -24,17 +25,18 @@ _GOAL = Goal(1.0)
 def start(run: Run) -> Iterator[Figure]:
     """Until the first batch of 1000 rows is over, each time in a new driver.
 
-    From a topic into the no-op sink, and from topic to topic. The second query of the same driver
+    From a topic into the no-op sink, and from topic to topic; and from a source in Python that
+    does nothing, into the no-op sink and into such a sink. The second query of the same driver
     finds Python workers that are running already.
     """
     with run.kafka().topic() as topic:
-        run.kafka().fill(run.spark(), topic, _ROWS, 100)
+        run.kafka().fill(run.spark(), topic, ROWS, 100)
         for what, copies in (("read", False), ("copy", True)):
             yield from _compared(run, topic, what, copies=copies)
 
 
 def _compared(run: Run, topic: str, what: str, *, copies: bool) -> Iterator[Figure]:
-    second: dict[str, list[float]] = {THEIRS: [], OURS: []}
+    second: dict[str, list[float]] = {THEIRS: [], OURS: [], BARE_SOURCE: []}
     variants = {
         name: partial(_once, run, topic, name, later, copies=copies)
         for name, later in second.items()
@@ -45,6 +47,8 @@ def _compared(run: Run, topic: str, what: str, *, copies: bool) -> Iterator[Figu
         yield figure(f"{what}, {name}, next query", "s", later)
     longer = list(map(sub, first[OURS], first[THEIRS]))
     yield figure(f"{what}, first query, longer by", "s", longer, _GOAL)
+    least = list(map(sub, first[BARE_SOURCE], first[THEIRS]))
+    yield figure(f"{what}, first query, {BARE_SOURCE} longer by", "s", least)
 
 
 def _once(run: Run, topic: str, name: str, later: list[float], *, copies: bool) -> float:
@@ -59,8 +63,8 @@ def _once(run: Run, topic: str, name: str, later: list[float], *, copies: bool) 
         )
         if done.returncode:
             raise Wrong(f"{name}: {done.stderr[-2000:]}")
-        if copies:  # two queries, which have a row each time
-            run.kafka().verify(run.spark(), target, _ROWS, exactly=False)
+        if copies and name != BARE_SOURCE:  # two queries, which have a row each time
+            run.kafka().verify(run.spark(), target, ROWS, exactly=False)
     taken = json.loads(done.stdout.splitlines()[-1])
     later.append(taken[1])
     return float(taken[0])

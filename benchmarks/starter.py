@@ -9,14 +9,22 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import session
-from benchmarks.peer import peer_jars
-from benchmarks.topics import Topics
+import pyarrow as pa
 
-__all__ = ["main"]
+from benchmarks import session
+from benchmarks.bare import BARE_SINK, BARE_SOURCE, register_bare_sink, register_bare_source
+from benchmarks.peer import peer_jars
+from benchmarks.topics import PARTITIONS, Topics
+
+__all__ = ["ROWS", "main"]
+
+ROWS = 1000
+"""In the first batch of a query."""
 
 _PATIENCE_S = 120
 
@@ -27,14 +35,32 @@ def main() -> None:
     spark = session.start(Path(folder), peer_jars())
     _first_batch(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load(), {})
     topics = Topics(bootstrap)
-    given = {"format": kind, "topic": sink, **topics.cluster} if sink else {}
+    stream, given = (_bare if kind == BARE_SOURCE else _topic)(spark, topics, kind, topic, sink)
     taken = []
     for number in range(2):
-        rows = topics.stream(spark, kind, topic).select("key", "value")
-        given |= {"checkpointLocation": f"{folder}/checkpoint-{number}"}
-        taken.append(_first_batch(rows, given))
+        rows = stream().select("key", "value")
+        taken.append(_first_batch(rows, {**given, "checkpointLocation": f"{folder}/{number}"}))
     spark.stop()
     print(json.dumps(taken))
+
+
+_Query = tuple[Callable[[], Any], dict[str, str]]
+"""What makes its rows, and the options of its sink, with the format."""
+
+
+def _topic(spark: Any, topics: Topics, kind: str, topic: str, sink: str) -> _Query:
+    given = {"format": kind, "topic": sink, **topics.cluster} if sink else {}
+    return partial(topics.stream, spark, kind, topic), given
+
+
+def _bare(spark: Any, topics: Topics, kind: str, topic: str, sink: str) -> _Query:
+    """As many rows, from a source in Python that does nothing, and into such a sink."""
+    del topics, topic
+    register_bare_sink(spark)
+    rows = pa.array([b"."] * ROWS)
+    batch = pa.RecordBatch.from_arrays([rows, rows], ["key", "value"])
+    register_bare_source(spark, batch[: ROWS // PARTITIONS], ROWS, PARTITIONS)
+    return spark.readStream.format(kind).load, {"format": BARE_SINK} if sink else {}
 
 
 def _first_batch(rows: Any, given: dict[str, str]) -> float:
