@@ -24,6 +24,7 @@ from benchmarks import (
     kafka_start,
     kafka_triggers,
     listing,
+    phases,
     trigger,
 )
 from benchmarks.bench import BENCHMARKS, Benchmark
@@ -40,6 +41,7 @@ TOPICS = (
     trigger,
     bulk,
     commits,
+    phases,
     listing,
     kafka_rates,
     kafka_triggers,

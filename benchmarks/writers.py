@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,23 +19,22 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Tas
 from krishiv_spark.sinks.kafka import KafkaWriter
 from krishiv_spark.sinks.parquet import ParquetWriter
 
-__all__ = ["BATCH", "KEYED", "Life", "SeparateKafkaLogs", "SeparateLogs"]
-
-BATCH = pa.RecordBatch.from_pydict(
-    {
-        "id": pa.array(range(100), pa.int64()),
-        "name": pa.array([f"name {i}" for i in range(100)], pa.string()),
-    }
-)
+__all__ = ["BATCH", "KEYED", "Life", "SeparateKafkaLogs", "SeparateLogs", "keyed", "numbered"]
 
 
-KEYED = pa.RecordBatch.from_pydict(
-    {
-        "key": pa.array([f"{i:010}" for i in range(100)], pa.string()),
-        "value": pa.array([f"{i:010}{'.' * 90}" for i in range(100)], pa.string()),
-    }
-)
-"""The same for sinks that take keys and values."""
+def numbered(rows: int) -> pa.RecordBatch:
+    """Rows with an id, which counts from 0, and a name."""
+    ids, names = range(rows), [f"name {i}" for i in range(rows)]
+    return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "name": pa.array(names)})
+
+
+def keyed(rows: int) -> pa.RecordBatch:
+    """The same for sinks that take keys and values; each value begins with its number."""
+    keys = [f"{i:010}" for i in range(rows)]
+    return pa.RecordBatch.from_pydict({"key": keys, "value": [f"{key}{'.' * 90}" for key in keys]})
+
+
+BATCH, KEYED = numbered(100), keyed(100)
 
 
 class Separate:
@@ -83,6 +84,7 @@ class Life:
         query: Its id.
         epoch: The next epoch.
         roles: What each long-lived process remembers: its epoch logs.
+        spent: Seconds of each epoch so far, by phase: plan, stage and publish.
     """
 
     kind: type[TwoPhaseWriter[Any]]
@@ -92,16 +94,26 @@ class Life:
     query: str = field(default_factory=lambda: str(uuid.uuid4()))
     epoch: int = 0
     roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
+    spent: dict[str, list[float]] = field(default_factory=dict)
 
     def commit(self) -> None:
         """One epoch, from the planner's check to the committer's publish."""
-        planned = pickle.dumps(self._plan())
-        messages = [
-            self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)
-        ]
-        self._publish([pickle.loads(message) for message in messages])
+        with self._timed("plan"):
+            planned = pickle.dumps(self._plan())
+        with self._timed("stage"):
+            messages = [
+                self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)
+            ]
+        with self._timed("publish"):
+            self._publish([pickle.loads(message) for message in messages])
         self._note_commit()
         self.epoch += 1
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.spent.setdefault(phase, []).append(time.perf_counter() - begin)
 
     def commits(self, count: int) -> None:
         """Several epochs."""
