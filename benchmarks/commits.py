@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
@@ -13,6 +15,8 @@ from benchmarks.topics import OURS
 from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 
 __all__ = ["growth", "iceberg", "kafka", "memory", "parquet"]
+
+_RESTARTS = 10
 
 
 @benchmark("commits.parquet")
@@ -69,20 +73,26 @@ def iceberg(run: Run) -> Iterator[Figure]:
 
 @benchmark("commits.growth")
 def growth(run: Run) -> Iterator[Figure]:
-    """A commit at epoch 100 000 beside one at epoch 10.
+    """A commit at epoch 100 000 beside one at epoch 10, and restarts behind so long a history.
 
     Both tables are written in turn, commit by commit, so that each pair meets the same machine.
     """
     epochs = 10_000 if run.quick else 100_000
+    restarts: dict[int, list[float]] = {}
     with scratch(MEMORY) as folder:
         old = Life(SeparateLogs, _options(folder, 1))
-        _grow(run, old, epochs)
+        for length in (10, 1_000, epochs):
+            _grow(run, old, length)
+            restarts[length] = [1000 * old.restart() for _ in range(_RESTARTS)]
         pairs = _pairs(run, old, folder)
         expect("rows and sum of ids", totals(Path(old.options["path"]), "id"), old.rows)
     yield figure(f"commit at epoch {epochs:,}", "ms", [1000 * late for _, late in pairs])
     yield figure("commit at epoch 10", "ms", [1000 * early for early, _ in pairs])
     early, late = zip(*pairs, strict=True)
     yield figure("late / early", "x", ratios(late, early), Goal(1.2))
+    for length, times in restarts.items():
+        yield figure(f"restart at epoch {length:,}", "ms", times)
+    yield figure("restart, for 10 000 epochs more", "ms", [10_000 * _slope(restarts)])
 
 
 @benchmark("kafka.commits")
@@ -127,7 +137,13 @@ def _rates(run: Run, lives: dict[str, Life]) -> dict[str, list[float]]:
 def _grow(run: Run, life: Life, epochs: int) -> None:
     while life.epoch < epochs:
         run.told(f"epoch {life.epoch:,} of {epochs:,}")
-        life.commits(1000)
+        life.commits(min(1000, epochs - life.epoch))
+
+
+def _slope(times: dict[int, list[float]]) -> float:
+    """How much longer for one epoch more, by least squares."""
+    lengths, taken = zip(*((n, time) for n, each in times.items() for time in each), strict=True)
+    return float(np.polyfit(lengths, taken, 1)[0])
 
 
 def _pairs(run: Run, old: Life, folder: Path) -> list[tuple[float, float]]:

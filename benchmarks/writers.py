@@ -120,6 +120,16 @@ class Life:
         for _ in range(count):
             self.commit()
 
+    def restart(self) -> float:
+        """Seconds until new processes can plan, behind an attempt that died before its intent."""
+        plan = self._plan()
+        for partition in range(self.tasks):
+            self._stage(partition, plan)
+        self.roles.clear()
+        begin = time.perf_counter()
+        self._plan()
+        return time.perf_counter() - begin
+
     @property
     def rows(self) -> tuple[int, int]:
         """Number of rows and sum of ids that must be there by now."""
