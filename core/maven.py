@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -30,13 +30,16 @@ _SETTINGS = """
 </ivysettings>
 """
 _MODULE = """
-<ivy-module version="2.0">
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="krishiv" module="wanted"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>{}</dependencies>
 </ivy-module>
 """
-_NEEDED = '<dependency org="{}" name="{}" rev="{}" conf="default->default" transitive="{}"/>'
+_NEEDED = """
+<dependency org="{}" name="{}" rev="{}" conf="default->default" transitive="{}">{}</dependency>
+"""
+_ARTIFACT = '<artifact name="{}" type="jar" ext="jar" {}/>'
 
 
 class Jar(NamedTuple):
@@ -45,6 +48,7 @@ class Jar(NamedTuple):
     organisation: str
     name: str
     version: str
+    classifier: str = ""
 
 
 def java() -> str:
@@ -108,13 +112,28 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
 def _retrieve(aside: Path, jars: Sequence[Jar], *, transitive: bool) -> None:
     settings, module = aside / "settings.xml", aside / "ivy.xml"
     settings.write_text(_SETTINGS.format(cache=aside / "cache"))
-    needed = [_NEEDED.format(*jar, str(transitive).lower()) for jar in jars]
-    module.write_text(_MODULE.format("".join(needed)))
+    module.write_text(_MODULE.format(_needed(jars, transitive=transitive)))
     ivy = ("-cp", str(_ivy()), "org.apache.ivy.Main", "-settings", str(settings))
     wanted = ("-ivy", str(module), "-confs", "default")
-    to = ("-retrieve", str(aside / "libs" / "[artifact]-[revision].[ext]"))
+    to = ("-retrieve", str(aside / "libs" / "[artifact]-[revision](-[classifier]).[ext]"))
     listed = ", ".join(f"{jar.name} {jar.version}" for jar in jars)
     run_java(*ivy, *wanted, *to, failure=f"{listed} could not be had from Maven Central")
+
+
+def _needed(jars: Iterable[Jar], *, transitive: bool) -> str:
+    """Ivy wants all jars of a module at one place."""
+    classifiers: dict[tuple[str, ...], list[str]] = {}
+    for *module, classifier in jars:
+        classifiers.setdefault(tuple(module), []).append(classifier)
+    return "".join(
+        _NEEDED.format(*module, str(transitive).lower(), _artifacts(module[1], wanted))
+        for module, wanted in classifiers.items()
+    )
+
+
+def _artifacts(name: str, classifiers: Iterable[str]) -> str:
+    given = (f'm:classifier="{each}"' if each else "" for each in classifiers)
+    return "".join(_ARTIFACT.format(name, each) for each in given)
 
 
 def _ivy() -> Path:
