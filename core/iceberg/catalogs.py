@@ -43,9 +43,13 @@ _BAD_SETTINGS = (
     "OAuthError",
     "ArgumentError",  # sqlalchemy: a URI that it cannot read
     "NoSuchModuleError",  # sqlalchemy: a database that it does not know
+    "ModuleNotFoundError",  # the client of a database is not installed
 )
 """Classes of errors that no repetition helps against; by name, to import no client for them."""
 
+
+_SECOND = ("IntegrityError", "OperationalError", "ProgrammingError")
+"""Errors of sqlalchemy: two processes make the tables of a new catalog, and one comes second."""
 
 _Key = tuple[int, str, tuple[tuple[str, str], ...]]
 _CATALOGS: dict[_Key, Catalog] = {}
@@ -137,9 +141,8 @@ def _opened(name: str, properties: dict[str, str]) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except Exception as error:
-        if type(error).__name__ != "OperationalError":
+        if type(error).__name__ not in _SECOND:
             raise
-        # Two processes make the tables of a new SQL catalog, and one of them comes second.
         return load_catalog(name, **properties)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
@@ -27,6 +27,7 @@ _EMBEDDED_FILE = "catalog.db"
 _WAREHOUSE = f"{FORMAT}: 'warehouse'"
 _SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signature|connection-str")
 _PLACE = re.compile(r"(uri|url|endpoint)$")
+_RESERVED = re.compile(r"[@/?#]")
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,22 @@ class CatalogSettings:
         found: set[str] = set()
         for key, value in self.pairs:
             if _PLACE.search(key):
-                password = urlsplit(value).password or ""
-                found |= {password, unquote(password)}
+                found |= _secrets_in(value)
             elif _SECRET.search(key):
                 found |= {value, value.partition(":")[2]}
         return {secret for secret in found if secret}
+
+
+def _secrets_in(uri: str) -> set[str]:
+    """Passwords in a URI, also one that should have been percent-encoded and was not.
+
+    Clients take such a URI apart in ways of their own, and show the pieces.
+    """
+    password = uri.partition("//")[2].rpartition("@")[0].partition(":")[2]
+    given = parse_qsl(uri.partition("?")[2])
+    named = (text for name, text in given if _SECRET.search(name.lower()))
+    pieces = {password, *_RESERVED.split(password), *named}
+    return {form for piece in pieces for form in (piece, unquote(piece), quote(piece, safe=""))}
 
 
 def _settings(given: object) -> object:

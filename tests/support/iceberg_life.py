@@ -1,10 +1,12 @@
 """Epochs of the Iceberg sink without Spark: each role has a writer of its own, as in Spark.
 
-As a script it is one driver of several: ``python iceberg_life.py FOLDER EPOCHS ROWS``.
+As a script it is one driver of several: ``python iceberg_life.py FOLDER EPOCHS ROWS OPTIONS``.
 """
 
 import itertools
+import json
 import pickle
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -78,9 +80,16 @@ def numbered(epoch, rows=10):
     return pa.table({"id": range(first, first + rows), "text": [str(n) for n in range(rows)]})
 
 
-def race(folder, epochs, rows):
+def race_of_three(folder, epochs, rows, **given):
+    """Three drivers at once, each of which believes to be the only one of the query."""
+    orders = (str(folder), str(epochs), str(rows), json.dumps(given))
+    drivers = [subprocess.Popen([sys.executable, __file__, *orders]) for _ in range(3)]
+    assert [driver.wait(timeout=120) for driver in drivers] == [0, 0, 0]
+
+
+def race(folder, epochs, rows, **given):
     """Run a query to its end beside others of its id, as often as it is stopped by them."""
-    life = IcebergLife(folder, commitTimeout="60 s")
+    life = IcebergLife(folder, commitTimeout="60 s", **given)
     while True:
         _, held = life.plan(numbered(0, rows))
         epoch = 0 if held is None else held + 1
@@ -93,4 +102,4 @@ def race(folder, epochs, rows):
 
 
 if __name__ == "__main__":
-    race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), **json.loads(sys.argv[4]))

@@ -3,8 +3,6 @@
 import datetime as dt
 import json
 import sqlite3
-import subprocess
-import sys
 import threading
 import uuid
 from pathlib import Path
@@ -13,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from iceberg_life import TABLE, IcebergLife, catalog_of, ids, numbered, table_of
+from iceberg_life import TABLE, IcebergLife, catalog_of, ids, numbered, race_of_three, table_of
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
@@ -28,6 +26,7 @@ from krishiv_spark.errors import (
     SchemaError,
 )
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
+from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.sinks.base import Epoch, OutputMode
 
 PASSWORD = "hunter2-very-secret"
@@ -86,12 +85,7 @@ def test_a_driver_that_was_taken_over_from_is_fenced_and_cleans_up(tmp_path):
 
 @pytest.mark.once
 def test_three_drivers_race_on_one_query(tmp_path):
-    IcebergLife(tmp_path).plan(numbered(0))
-    script = str(Path(__file__).parents[1] / "support" / "iceberg_life.py")
-    drivers = [
-        subprocess.Popen([sys.executable, script, str(tmp_path), "15", "40"]) for _ in range(3)
-    ]
-    assert [driver.wait(timeout=120) for driver in drivers] == [0, 0, 0]
+    race_of_three(tmp_path, 15, 40)
     assert ids(tmp_path) == list(range(600))
 
 
@@ -225,6 +219,32 @@ def test_a_refused_connection_is_a_clear_error_without_credentials():
         life.plan(numbered(0))
     assert PASSWORD not in str(caught.value)
     assert PASSWORD not in repr(life.writer(numbered(0)).options)
+
+
+BAD_URIS = {
+    "at": ("http://us:{}@{}@127.0.0.1:1", ("first-part", "other-part")),
+    "slash": ("http://us:{}/{}@127.0.0.1:1", ("first-part", "other-part")),
+    "hash": ("http://us:{}#{}@127.0.0.1:1", ("first-part", "other-part")),
+    "database": ("postgresql+psycopg2://us:{}@{}@127.0.0.1:1/db", ("first-part", "other-part")),
+    "no client": ("postgresql+pg8000://us:{}@127.0.0.1:1/db?sslpassword={}", ("first", "other")),
+}
+
+
+@pytest.mark.parametrize(("uri", "parts"), BAD_URIS.values(), ids=BAD_URIS)
+def test_a_password_that_a_uri_cannot_have_is_shown_nowhere(tmp_path, uri, parts):
+    kind = "sql" if uri.startswith("postgresql") else "rest"
+    life = IcebergLife(tmp_path, **{"catalog.type": kind, "catalog.uri": uri.format(*parts)})
+    with pytest.raises(
+        (CatalogFailedError, OptionError), match="cannot open the catalog"
+    ) as caught:
+        life.plan(numbered(0))
+    assert not [part for part in parts if part in str(caught.value)]
+
+
+def test_passwords_of_a_uri_are_known_in_every_form():
+    pairs = {"uri": "postgresql://us:a%20b%2Fc@host/db?password=d%20e", "prefix": "a b"}
+    told = "a%20b%2Fc, a b/c, d e, d%20e"
+    assert CatalogSettings.of(pairs).redacted(told) == "***, ***, ***, ***"
 
 
 # --- tables

@@ -19,7 +19,7 @@ from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.dev.brokers import Broker, Ports, format_storage
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
 
-__all__ = ["Cluster", "open_cluster"]
+__all__ = ["Cluster", "free_ports", "open_cluster"]
 
 _READY_SECONDS = 60
 _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 2000, "request_timeout_ms": 2000}
@@ -99,7 +99,7 @@ def open_cluster(
         cluster = None if needs_ours else _given(stack)
         if cluster is None:
             home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
-            ports = [Ports(*_free_ports(3 if secure else 2)) for _ in range(brokers)]
+            ports = [Ports(*free_ports(3 if secure else 2)) for _ in range(brokers)]
             cluster = stack.enter_context(_from_jars(ports, settings or {}, home))
         cluster.wait()
         yield cluster
@@ -164,7 +164,8 @@ def _cluster_id() -> str:
     return f"A{made[1:]}"  # one that begins with "-" would be an option of the command
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listened at a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
