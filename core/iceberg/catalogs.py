@@ -138,12 +138,25 @@ def _find_embedded(file: Path, *, create: bool) -> None:
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
+    properties = _with_patience(properties)
     try:
         return load_catalog(name, **properties)
     except Exception as error:
         if type(error).__name__ not in _SECOND:
             raise
         return load_catalog(name, **properties)
+
+
+def _with_patience(properties: dict[str, str]) -> dict[str, str]:
+    """REST catalogs by the client that does not wait for ever; ``load_catalog`` knows no other way.
+
+    Without a type, PyIceberg takes http for REST.
+    """
+    others = {key: text for key, text in properties.items() if key != "type"}
+    by_uri = "py-catalog-impl" not in others and others.get("uri", "").startswith("http")
+    if properties.get("type", "rest" if by_uri else "").lower() != "rest":
+        return properties
+    return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.PatientRestCatalog"}
 
 
 def open_table(options: IcebergOptions) -> Table:
