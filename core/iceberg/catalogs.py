@@ -138,7 +138,7 @@ def _find_embedded(file: Path, *, create: bool) -> None:
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
-    properties = _with_patience(properties)
+    properties = _robust(properties)
     try:
         return load_catalog(name, **properties)
     except Exception as error:
@@ -147,16 +147,19 @@ def _opened(name: str, properties: dict[str, str]) -> Catalog:
         return load_catalog(name, **properties)
 
 
-def _with_patience(properties: dict[str, str]) -> dict[str, str]:
-    """REST catalogs by the client that does not wait for ever; ``load_catalog`` knows no other way.
+def _robust(properties: dict[str, str]) -> dict[str, str]:
+    """Settings with which a catalog's client neither waits for ever nor trusts old connections.
 
-    Without a type, PyIceberg takes http for REST.
+    Without a type, PyIceberg takes http for REST, and names of databases for SQL.
     """
     others = {key: text for key, text in properties.items() if key != "type"}
-    by_uri = "py-catalog-impl" not in others and others.get("uri", "").startswith("http")
-    if properties.get("type", "rest" if by_uri else "").lower() != "rest":
+    uri = "" if "py-catalog-impl" in others else others.get("uri", "")
+    kind = properties.get("type", "rest" if uri.startswith("http") else "").lower()
+    if kind == "rest":  # there is no other way in than another class
+        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.PatientRestCatalog"}
+    if uri.startswith("sqlite"):
         return properties
-    return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.PatientRestCatalog"}
+    return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it
 
 
 def open_table(options: IcebergOptions) -> Table:

@@ -1,0 +1,3 @@
+"""Fixtures: catalogs on loopback."""
+
+from iceberg_catalogs import place, postgresql, rest  # noqa: F401  fixtures

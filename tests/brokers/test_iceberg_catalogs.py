@@ -1,0 +1,335 @@
+"""The Iceberg sink on the catalogs that people run: SQLite, PostgreSQL, Iceberg's REST catalog.
+
+Answers are lost, requests are lost and connections are refused by a proxy between the sink and the
+real server.
+"""
+
+import json
+import logging
+import threading
+import traceback
+import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psycopg2
+import pyarrow as pa
+import pytest
+import requests
+import sqlalchemy
+from iceberg_catalogs import ALL, REMOTE
+from iceberg_life import IcebergLife, numbered, race_of_three
+from postgres import PASSWORD
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
+from pyiceberg.exceptions import CommitFailedException
+from tenacity import retry, retry_if_result, stop_after_delay
+
+from krishiv_spark.errors import CommitUnknown, KrishivError, OptionError
+from krishiv_spark.formats import IcebergDataSource
+from krishiv_spark.iceberg.catalogs import CatalogFailedError
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
+from krishiv_spark.testing.suites import traps
+from krishiv_spark.testing.suites.base import Suite
+from krishiv_spark.testing.suites.playing import (
+    BEGIN,
+    COMMIT,
+    GOOD_EPOCH,
+    OVERTAKEN,
+    STAGED,
+    SinkPlayer,
+)
+
+SECRET = "hunter3-very-secret"
+
+everywhere = pytest.mark.parametrize("place", ALL, indirect=True)
+remote = pytest.mark.parametrize("place", REMOTE, indirect=True)
+
+
+@everywhere
+def test_epochs(place):
+    life = IcebergLife(place.warehouse, **place.options, partitionBy="bucket(2, id)")
+    for epoch in (0, 1, 1, 2):
+        life.epoch(epoch, numbered(epoch), tasks=2)
+    assert place.ids() == list(range(30))
+
+
+@everywhere
+def test_upserts(place):
+    given = {**place.options, "mode": "upsert", "keyColumns": "id"}
+    life = IcebergLife(place.warehouse, **given)
+    life.epoch(0, numbered(0))
+    for _ in range(2):
+        life.epoch(1, pa.table({"id": [3, 30], "text": ["new", "new"]}))
+    rows = {row["id"]: row["text"] for row in place.rows().to_pylist()}
+    assert len(rows) == place.rows().num_rows == 11
+    assert rows[3] == rows[30] == "new"
+
+
+@everywhere
+@pytest.mark.once
+def test_three_drivers_race_on_one_query_in_a_catalog_that_is_empty(place):
+    race_of_three(place.warehouse, 6, 40, **place.options)
+    assert place.ids() == list(range(240))
+
+
+@everywhere
+def test_a_foreign_writer_between_stage_and_publish(place):
+    life = IcebergLife(place.warehouse, **place.options)
+    life.epoch(0, numbered(0))
+    staged = life.stage(1, numbered(1))
+    with place.table() as table:
+        table.append(numbered(50))
+    life.publish(1, staged, numbered(1))
+    assert place.ids() == [*range(20), *range(500, 510)]
+
+
+@everywhere
+def test_a_foreign_writer_who_never_pauses(place):
+    life = IcebergLife(place.warehouse, **place.options, commitTimeout="60 s")
+    life.epoch(0, numbered(0, 1))
+    enough, written = threading.Event(), []
+
+    def write() -> None:
+        with place.table() as table:
+            while not enough.is_set():
+                with suppress(CommitFailedException):  # we were faster, again and again
+                    table.refresh().append(numbered(1000 + len(written), 1))
+                    written.append(1000 + len(written))
+
+    foreign = threading.Thread(target=write)
+    foreign.start()
+    try:
+        for epoch in range(1, 8):
+            life.epoch(epoch, numbered(epoch, 1))
+    finally:
+        enough.set()
+        foreign.join()
+    assert place.ids() == [*range(8), *written]
+
+
+FAULTS = (
+    ["lost answer"],
+    ["lost request"],
+    ["cut"],
+    ["lost request", "cut", "lost answer"],
+)
+
+
+@remote
+@pytest.mark.parametrize("faults", FAULTS, ids=" then ".join)
+def test_an_answer_or_a_request_is_lost(place, faults):
+    with place.behind_proxy() as (proxy, given):
+        life = IcebergLife(place.warehouse, **given, commitTimeout="30 s")
+        life.epoch(0, numbered(0))
+        staged = life.stage(1, numbered(1))
+        proxy.cut(place.is_commit, *faults)
+        life.publish(1, staged, numbered(1))
+        assert proxy.cuts[:1] == faults[:1]
+    assert place.ids() == list(range(20))
+    with place.table() as table:
+        assert len(table.snapshots()) == 2
+
+
+@remote
+def test_connections_that_were_cut_between_two_epochs(place):
+    with place.behind_proxy() as (proxy, given):
+        life = IcebergLife(place.warehouse, **given)
+        life.epoch(0, numbered(0))
+        proxy.refuse()
+        proxy.allow()
+        life.epoch(1, numbered(1))
+    assert place.ids() == list(range(20))
+
+
+@remote
+def test_a_catalog_that_is_away_while_an_epoch_is_committed(place):
+    with place.behind_proxy() as (proxy, given):
+        life = IcebergLife(place.warehouse, **given, commitTimeout="30 s")
+        life.epoch(0, numbered(0))
+        staged = life.stage(1, numbered(1))
+        writer = life.writer(numbered(1))
+        assert writer.last_committed("query-1") == 0
+        proxy.refuse()
+        back = threading.Timer(1, proxy.allow)
+        back.start()
+        writer.publish(Epoch("query-1", 1), staged)
+        back.join()
+    assert place.ids() == list(range(20))
+
+
+@remote
+def test_a_catalog_that_stays_away(place):
+    with place.behind_proxy() as (proxy, given):
+        life = IcebergLife(place.warehouse, **given, commitTimeout="1 s")
+        life.epoch(0, numbered(0))
+        staged = life.stage(1, numbered(1))
+        writer = life.writer(numbered(1))
+        assert writer.last_committed("query-1") == 0
+        proxy.refuse()
+        with pytest.raises(CommitUnknown, match="may or may not be in the table"):
+            writer.publish(Epoch("query-1", 1), staged)
+        with pytest.raises(CatalogFailedError, match=r"cannot (open the catalog|load table)"):
+            life.plan(numbered(1))
+        proxy.allow()
+        life.epoch(1, numbered(1))  # the restarted query
+    assert place.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("place", ["rest"], indirect=True)
+def test_a_catalog_that_takes_a_commit_and_says_nothing(place, monkeypatch):
+    monkeypatch.setattr("krishiv_spark.iceberg.rest._READ_S", 0.5)
+    with place.behind_proxy() as (proxy, given):
+        life = IcebergLife(place.warehouse, **given, commitTimeout="30 s")
+        life.epoch(0, numbered(0))
+        proxy.cut(place.is_commit, "silence")
+        life.epoch(1, numbered(1))
+        assert proxy.cuts == ["silence"]
+    assert place.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_process_that_comes_second_with_the_tables_of_a_catalog(place):
+    life = IcebergLife(place.warehouse, **place.options)
+    engine = sqlalchemy.create_engine(place.uri)
+    with ThreadPoolExecutor() as pool, engine.connect() as first:
+        SqlCatalogBaseTable.metadata.create_all(first)
+        second = pool.submit(life.plan, numbered(0))
+        _await_lock(place.uri, second)
+        first.commit()
+        assert second.result()[1] is None
+    engine.dispose()
+    life.epoch(0, numbered(0))
+    assert place.ids() == list(range(10))
+
+
+@retry(retry=retry_if_result(lambda waiting: not waiting), stop=stop_after_delay(30))
+def _await_lock(uri: str, work: Future) -> bool:
+    """Until somebody in the database waits for somebody else, or the work is done."""
+    text = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    with closing(psycopg2.connect(uri.replace("+psycopg2", ""))) as connection:
+        cursor = connection.cursor()
+        cursor.execute(text)
+        return cursor.fetchone() is not None or work.done()
+
+
+# --- secrets
+
+
+def shown(life: IcebergLife, caplog) -> tuple[Exception, str]:
+    """The error that a user gets, and all that is shown of it anywhere."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(KrishivError) as caught:
+        life.plan(numbered(0))
+    trace = "".join(traceback.format_exception(caught.value))
+    return caught.value, trace + caplog.text + repr(life.writer(numbered(0)).options)
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_wrong_password_of_postgresql_is_shown_nowhere(place, caplog):
+    wrong = {**place.options, "catalog.uri": place.uri.replace(PASSWORD, SECRET)}
+    error, text = shown(IcebergLife(place.warehouse, **wrong), caplog)
+    assert "password authentication failed" in str(error)
+    assert SECRET not in text
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Refuses everybody, and says what they sent."""
+
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        said = f"who is that? {self.path} {sent} {dict(self.headers)}"
+        body = json.dumps({"error": {"message": said, "type": "x", "code": 401}}).encode()
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST  # noqa: N815  the name that the class looks for
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def echo():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:.*OAuth.*:DeprecationWarning")
+@pytest.mark.parametrize("setting", ["token", "credential"])
+def test_what_a_rest_catalog_repeats_of_a_secret_is_not_shown(echo, tmp_path, caplog, setting):
+    given = {"catalog.uri": echo, f"catalog.{setting}": f"us:{SECRET}"}
+    error, text = shown(IcebergLife(tmp_path, **given), caplog)
+    assert isinstance(error, OptionError)
+    assert "who is that?" in str(error)
+    assert SECRET not in text
+
+
+# --- the kit's driver, with the calls to the catalog as the outside
+
+
+def _answered(text: str) -> Exception:
+    return psycopg2.OperationalError(text)
+
+
+def _unreachable(text: str) -> Exception:
+    return requests.ConnectionError(text)
+
+
+OUTSIDE = {
+    "postgresql": {
+        "psycopg2:connect": _answered,
+        "sqlalchemy.engine.default:DefaultDialect.do_execute": _answered,
+        "sqlalchemy.engine.default:DefaultDialect.do_commit": _answered,
+    },
+    "rest": {"requests.sessions:Session.send": _unreachable},
+}
+
+
+@remote
+class TestKit(Suite):
+    """Cases of `SinkConformance` that depend on the catalog."""
+
+    @pytest.fixture
+    def play(self, promise, place, tmp_path):
+        self.place = place
+        player = SinkPlayer(self.sink, tmp_path, promise)
+        yield player
+        player.close()
+
+    def sink(self, folder):
+        del folder  # another warehouse would be another catalog, with connections of its own
+        place = replace(self.place, name=f"n{uuid.uuid4().hex}.rows")
+        # A driver that sleeps inside of a transaction holds its locks: others give up soon.
+        uri = place.uri + "?options=-clock_timeout%3D200ms" * (place.kind == "postgresql")
+        given = {"catalog.uri": uri, "commitTimeout": "1 s", "warehouse": str(place.warehouse)}
+        return SinkUnderTest(
+            source=IcebergDataSource,
+            options={**place.options, **given},
+            oracle=place.rows,
+            outside=OUTSIDE[place.kind],
+        )
+
+    def test_a_commit_is_killed(self, play):
+        """The driver may die before or after any call to the catalog."""
+        play.at_every_call(COMMIT, traps.deaths, before=STAGED)
+
+    def test_a_planner_fails(self, play):
+        """The planner may be told an error, or die, while it makes the table."""
+        play.at_every_call(BEGIN, traps.errors_and_deaths)
+
+    def test_an_unknown_outcome_is_looked_up(self, play):
+        """Any call to the catalog may report an error although it happened, or because not."""
+        play.at_every_call(COMMIT, traps.errors, lambda _: GOOD_EPOCH, before=STAGED)
+
+    test_a_replayed_epoch_adds_nothing = SinkConformance.test_a_replayed_epoch_adds_nothing
+
+    def test_a_stale_driver_cannot_publish(self, play):
+        """A driver that was believed dead wakes up at any call to the catalog."""
+        woken = (*OVERTAKEN, Resume(), *GOOD_EPOCH)
+        play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=STAGED)

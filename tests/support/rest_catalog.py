@@ -1,0 +1,75 @@
+"""Iceberg's own REST catalog (its reference implementation, in Java) on a port of loopback.
+
+``RESTCatalogServer`` of the same jars listens on every address of the machine, so its servlet is
+put into a server here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from krishiv_spark.maven import Jar, bring, java
+
+ICEBERG, JETTY = "1.11.0", "12.1.5"
+JARS = (
+    Jar("org.apache.iceberg", "iceberg-core", ICEBERG),
+    Jar("org.apache.iceberg", "iceberg-core", ICEBERG, "tests"),  # the servlet
+    Jar("org.apache.hadoop", "hadoop-client-api", "3.4.2"),
+    Jar("org.apache.hadoop", "hadoop-client-runtime", "3.4.2"),
+    Jar("org.eclipse.jetty.ee10", "jetty-ee10-servlet", JETTY),
+    Jar("org.xerial", "sqlite-jdbc", "3.51.1.0"),
+)
+ORIGIN = f"Iceberg {ICEBERG}"
+
+
+@contextmanager
+def open_rest_catalog(folder: Path) -> Iterator[str]:
+    """Its URI; tables are in the folder.
+
+    Raises:
+        KrishivError: If the jars cannot be had.
+    """
+    process, gateway = _java(bring(f"iceberg-rest-{ICEBERG}", JARS, transitive=True))
+    try:
+        yield f"http://127.0.0.1:{_served(gateway.jvm, folder)}"
+    finally:
+        gateway.close()
+        process.stdin.close()  # Java ends with it
+        process.wait(30)
+
+
+def _java(jars: Path):
+    (carried,) = (Path(pyspark.__path__[0]) / "jars").glob("py4j-*.jar")
+    port, token, process = launch_gateway(
+        jarpath=str(carried),
+        classpath=f"{jars}/*",
+        javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        die_on_exit=True,
+        java_path=java(),
+        enable_auth=True,
+        return_proc=True,
+    )
+    given = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    return process, JavaGateway(gateway_parameters=given)
+
+
+def _served(jvm, folder: Path) -> int:
+    """The port at which a catalog in SQLite is served."""
+    iceberg, jetty = jvm.org.apache.iceberg, jvm.org.eclipse.jetty
+    known = {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{folder}/rest.db",
+        "warehouse": str(folder),
+    }
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    catalog = iceberg.CatalogUtil.buildIcebergCatalog("backend", known, configuration)
+    servlet = iceberg.rest.RESTCatalogServlet(iceberg.rest.RESTCatalogAdapter(catalog))
+    context = jetty.ee10.servlet.ServletContextHandler()
+    context.addServlet(jetty.ee10.servlet.ServletHolder(servlet), "/*")
+    server = jetty.server.Server(jvm.java.net.InetSocketAddress("127.0.0.1", 0))
+    server.setHandler(context)
+    server.start()
+    return server.getURI().getPort()
