@@ -1,16 +1,12 @@
 """A stream from Kafka to Kafka; its driver, its Python workers and the broker are killed."""
 
-import contextlib
-import random
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
-from drivers import Driver
 from java_console import console_values
-from kafka import KafkaProducer
-from kafka_topics import LIMITS, Onlooker, make_topic
+from kafka_topics import Onlooker, fill, make_topic
+from killers import Killer, assert_each_once
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.sources.base import UNLIMITED
@@ -37,14 +33,6 @@ def job(cluster, tmp_path: Path) -> dict[str, object]:
     }
 
 
-def fill(job, rows: int) -> None:
-    producer = KafkaProducer(bootstrap_servers=job["bootstrap"], linger_ms=20, **LIMITS)
-    for number in range(rows):
-        producer.send(job["source"], b"%d" % number, key=b"%d" % (number % 97))
-    producer.flush()
-    producer.close()
-
-
 def read_by_kafka_python(job) -> list[int]:
     onlooker = Onlooker(job["bootstrap"])
     found = [int(record.value) for record in onlooker.records(job["target"])]
@@ -67,63 +55,14 @@ def read_by_ours(job) -> list[int]:
 
 def assert_exact(job, rows: int) -> None:
     for read in (read_by_kafka_python, read_by_java, read_by_ours):
-        assert_each_once(Counter(read(job)), rows, read.__name__)
+        assert_each_once(Counter(read(job)), range(1, rows + 1), read.__name__)
 
 
-def assert_each_once(found: Counter[int], rows: int, what: str) -> None:
-    missing = [number for number in range(1, rows + 1) if number not in found]
-    twice = [number for number, times in found.items() if times > 1]
-    assert not missing, f"{what}: {len(missing)} rows are missing: {missing[:5]}"
-    assert not twice, f"{what}: {len(twice)} rows are there more than once: {twice[:5]}"
-    assert len(found) == rows
-
-
-def is_python_of_spark(process: psutil.Process) -> bool:
-    try:
-        return "pyspark" in " ".join(process.cmdline())
-    except psutil.Error:  # it is ending
-        return False
-
-
-class Killer:
-    """Kills something at a random moment, and lets it come back."""
-
-    def __init__(self, cluster, job, seed: int) -> None:
-        self.kills: Counter[str] = Counter()
-        self._cluster, self._job = cluster, job
-        self._random = random.Random(seed)
-
-    def run(self, kills: int) -> None:
-        """Start drivers until so many things were killed, the last one to the end."""
-        while self.kills.total() < kills:
-            with Driver("kafka_copy.py", self._job) as driver:
-                driver.wait_for("EPOCH", timeout=120)
-                self._torment(driver, kills)
-        with Driver("kafka_copy.py", self._job) as driver:
-            driver.wait_for("DONE", timeout=900)
-
-    def _torment(self, driver: Driver, kills: int) -> None:
-        while driver.outlives(self._random.uniform(0.2, 2.0)) and self.kills.total() < kills:
-            victim = self._random.choice(("driver", "worker", "broker"))
-            self.kills[victim] += 1
-            if victim == "driver":
-                return
-            if victim == "worker":
-                self._kill_worker(driver)
-            else:
-                self._kill_broker()
-
-    def _kill_worker(self, driver: Driver) -> None:
-        family = psutil.Process(driver._process.pid).children(recursive=True)
-        workers = [each for each in family if is_python_of_spark(each)]
-        with contextlib.suppress(psutil.Error):  # it has just ended by itself
-            self._random.choice(workers).kill()
-
-    def _kill_broker(self) -> None:
-        broker = self._cluster.brokers[0]
-        broker.kill()
-        broker.start()
-        self._cluster.wait()
+def restart(cluster) -> None:
+    (broker,) = cluster.brokers
+    broker.kill()
+    broker.start()
+    cluster.wait()
 
 
 @pytest.mark.crash
@@ -138,9 +77,6 @@ def test_sixty_kills_lose_and_repeat_nothing(cluster, job):
 
 
 def torment(cluster, job, rows: int, kills: int) -> None:
-    seed = random.randrange(2**32)
-    fill(job, rows)
-    killer = Killer(cluster, job, seed)
-    killer.run(kills)
-    print(f"seed {seed}, killed: {dict(killer.kills)}")
+    fill(job["bootstrap"], job["source"], rows)
+    Killer("kafka_copy.py", job, more={"broker": lambda: restart(cluster)}).run(kills)
     assert_exact(job, rows)

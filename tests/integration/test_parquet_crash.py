@@ -1,11 +1,10 @@
 """A stream from Parquet to Parquet whose driver is killed at random moments."""
 
-import random
 import threading
 from pathlib import Path
 
 import pytest
-from drivers import Driver
+from killers import Killer
 from tables import epoch_of, logged_epoch, look, make_input, visible_names
 from typing_extensions import Self
 
@@ -75,16 +74,9 @@ def test_three_hundred_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path
 
 
 def kill_again_and_again(job, table: Path, kills: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    moments = random.Random(seed)
+    how = {"sign": "STARTED", "pauses": (0.0, 2.5), "victims": ("driver",)}
     with Looker(table) as looker:
-        for _ in range(kills):
-            with Driver("stream_copy.py", job) as driver:
-                driver.wait_for("STARTED")
-                driver.outlives(moments.uniform(0.0, 2.5))
-        with Driver("stream_copy.py", job) as driver:
-            driver.wait_for("DONE", timeout=600)
+        Killer("stream_copy.py", job, **how).run(kills)
         while looker.looks < LOOKS:
             looker.once()
     assert not looker.problems, looker.problems[:5]

@@ -1,6 +1,8 @@
-"""A driver that a test starts, kills and starts again: a stream from Kafka to Kafka.
+"""A driver that a test starts, kills and starts again: a stream from Kafka to Kafka or elsewhere.
 
     python kafka_copy.py '{"bootstrap": ..., "source": ..., "target": ..., "checkpoint": ..., ...}'
+
+Without a `target`, which is a topic, `format` and `sink` say where it goes.
 
 Prints STARTED when the query runs, EPOCH with each one that ends, and DONE when everything that
 was there has been copied.
@@ -10,22 +12,7 @@ import json
 import os
 import sys
 
-from pyspark.sql.streaming import StreamingQueryListener
-from stream_copy import session
-
-
-class Progress(StreamingQueryListener):
-    def onQueryStarted(self, event):
-        pass
-
-    def onQueryProgress(self, event):
-        print("EPOCH", event.progress.batchId, event.progress.numInputRows, flush=True)
-
-    def onQueryIdle(self, event):
-        pass
-
-    def onQueryTerminated(self, event):
-        pass
+from stream_copy import Progress, session
 
 
 def main() -> None:
@@ -43,9 +30,9 @@ def main() -> None:
     query = (
         rows.selectExpr("key", "cast(cast(value as string) as long) + 1 AS value")
         .selectExpr("key", "cast(value as string) AS value")
-        .writeStream.format("krishiv-kafka")
-        .options(**kafka, topic=job["target"], checkpointLocation=job["checkpoint"])
-        .options(**job.get("sink", {}))
+        .writeStream.format(job.get("format", "krishiv-kafka"))
+        .options(**({**kafka, "topic": job["target"]} if "target" in job else {}))
+        .options(**job.get("sink", {}), checkpointLocation=job["checkpoint"])
         .trigger(processingTime="0 seconds")
         .start()
     )

@@ -118,3 +118,12 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> 
         producer.send(topic, value, **more)
     producer.flush()
     producer.close()
+
+
+def fill(bootstrap: str, topic: str, rows: int) -> None:
+    """Numbers as text, over all partitions."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, **LIMITS)
+    for number in range(rows):
+        producer.send(topic, b"%d" % number, key=b"%d" % (number % 97))
+    producer.flush()
+    producer.close()

@@ -1,8 +1,11 @@
-"""A driver that a test starts, kills and starts again: a stream from Parquet to Parquet.
+"""A driver that a test starts, kills and starts again: a stream from Parquet to any sink.
 
     python stream_copy.py '{"source": ..., "table": ..., "checkpoint": ..., ...}'
 
-Prints STARTED when the query runs and DONE when everything that was there has been copied.
+The sink is `format` with `sink_options`; without them, Parquet.
+
+Prints STARTED when the query runs, EPOCH with each one that ends, and DONE when everything that
+was there has been copied.
 """
 
 import json
@@ -10,6 +13,23 @@ import os
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
+
+
+class Progress(StreamingQueryListener):
+    """Says EPOCH with the number of each epoch that ends, and its rows."""
+
+    def onQueryStarted(self, event):
+        pass
+
+    def onQueryProgress(self, event):
+        print("EPOCH", event.progress.batchId, event.progress.numInputRows, flush=True)
+
+    def onQueryIdle(self, event):
+        pass
+
+    def onQueryTerminated(self, event):
+        pass
 
 
 def session(job: dict[str, object]) -> SparkSession:
@@ -35,6 +55,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(job)
+    spark.streams.addListener(Progress())
     rows = (
         spark.readStream.format("krishiv-parquet")
         .option("maxFilesPerTrigger", job.get("files", 3))
@@ -43,7 +64,7 @@ def main() -> None:
         .repartition(job.get("tasks", 3))
     )
     query = (
-        rows.writeStream.format("krishiv-parquet")
+        rows.writeStream.format(job.get("format", "krishiv-parquet"))
         .option("checkpointLocation", job["checkpoint"])
         .options(**job.get("sink_options", {"partitionBy": "day"}))
         .trigger(processingTime="0 seconds")

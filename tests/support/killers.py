@@ -1,0 +1,103 @@
+"""Kills drivers, and what belongs to them, at random moments."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
+from drivers import Driver
+
+
+class Killer:
+    """Starts a driver again and again, until so much of it was killed.
+
+    Args:
+        script: Of the driver; it says DONE when everything is copied.
+        job: Its job.
+        sign: What the driver says when it may be killed.
+        pauses: The shortest and the longest time between two kills, seconds.
+        victims: Which of "driver" and "worker", a Python process that Spark has started.
+        more: What else is killed, by name, and brought back.
+
+    Attributes:
+        kills: How often each was killed.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        job: Mapping[str, object],
+        *,
+        sign: str = "EPOCH",
+        pauses: tuple[float, float] = (0.2, 2.0),
+        victims: Sequence[str] = ("driver", "worker"),
+        more: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
+        seed = random.randrange(2**32)
+        print(f"seed {seed}")
+        self.kills: Counter[str] = Counter()
+        self._random, self._begun = random.Random(seed), time.monotonic()
+        self._script, self._job = script, dict(job)
+        self._sign, self._pauses = sign, pauses
+        self._victims, self._more = (*victims, *(more or {})), more or {}
+
+    def run(self, kills: int) -> None:
+        """Kill so often; then let a last driver come to its end."""
+        while self.kills.total() < kills and self._live(kills):
+            pass
+        with Driver(self._script, self._job) as driver:
+            driver.wait_for("DONE", timeout=900)
+        self._tell(f"done, killed: {dict(self.kills)}")
+
+    def _live(self, kills: int) -> bool:
+        """One driver until it is killed or fails; False if it comes to its end."""
+        with Driver(self._script, self._job) as driver:
+            driver.wait_for(self._sign, timeout=120)
+            while driver.outlives(self._random.uniform(*self._pauses)):
+                victim = self._random.choice(self._victims)
+                if self._killed(victim, driver):
+                    self.kills[victim] += 1
+                    self._tell(f"killed {victim}")
+                if victim == "driver" or self.kills.total() >= kills:
+                    return True
+            self._tell(f"the driver ended by itself: {driver.lines[-1][:300]}")
+            return not driver.says("DONE", 0)
+
+    def _tell(self, what: str) -> None:
+        print(f"{time.monotonic() - self._begun:7.1f} s: {what}")
+
+    def _killed(self, victim: str, driver: Driver) -> bool:
+        if victim == "driver":
+            driver.kill()
+        elif victim in self._more:
+            self._more[victim]()
+        else:
+            return _killed_worker(driver, self._random)
+        return True
+
+
+def _killed_worker(driver: Driver, chance: random.Random) -> bool:
+    """Whether there was one."""
+    try:
+        family = psutil.Process(driver._process.pid).children(recursive=True)
+        chance.choice([each for each in family if _is_python_of_spark(each)]).kill()
+    except (psutil.Error, IndexError):  # it has just ended by itself, or there is none yet
+        return False
+    return True
+
+
+def assert_each_once(found: Counter[int], numbers: range, what: str) -> None:
+    """What a reader has found is every number, once."""
+    missing = [number for number in numbers if number not in found]
+    twice = [number for number, times in found.items() if times > 1]
+    assert not missing, f"{what}: {len(missing)} rows are missing: {missing[:5]}"
+    assert not twice, f"{what}: {len(twice)} rows are there more than once: {twice[:5]}"
+    assert len(found) == len(numbers)
+
+
+def _is_python_of_spark(process: psutil.Process) -> bool:
+    try:
+        return "pyspark" in " ".join(process.cmdline())
+    except psutil.Error:  # it is ending
+        return False
