@@ -136,15 +136,25 @@ def _find_embedded(file: Path, *, create: bool) -> None:
 
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
-    from pyiceberg.catalog import load_catalog
-
     properties = _robust(properties)
     try:
-        return load_catalog(name, **properties)
+        catalog = _loaded(name, properties)
     except Exception as error:
         if type(error).__name__ not in _SECOND:
             raise
-        return load_catalog(name, **properties)
+        catalog = _loaded(name, properties)
+    if type(catalog).__name__ != "SqlCatalog":
+        return catalog
+    from krishiv_spark.iceberg.sqlcatalog import RememberingCatalog
+
+    with contextlib.closing(catalog):  # PyIceberg has found out its settings
+        return RememberingCatalog(name, **catalog.properties)
+
+
+def _loaded(name: str, properties: dict[str, str]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(name, **properties)
 
 
 def _robust(properties: dict[str, str]) -> dict[str, str]:

@@ -8,21 +8,28 @@ each power of `_FANOUT`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
     DataFile,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestWriter,
 )
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 
+from krishiv_spark.iceberg.writing.avro import manifest_writer
+from krishiv_spark.recent import Recent
+
 if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
+
     from krishiv_spark.iceberg.writing.commits import EpochTransaction
 
 __all__ = ["TieredAppend"]
@@ -46,9 +53,30 @@ class TieredAppend(_MergeAppendFiles):
         super().__init__(Operation.APPEND, transaction, io, snapshot_properties=summary)
         self._merge_enabled = merge
 
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        """PyIceberg's, with what it needs made once for all manifests of a table."""
+        metadata, output = self._transaction.table_metadata, self.new_manifest_output()
+        return manifest_writer(metadata, spec, output, self._snapshot_id, self._compression)
+
     def _manifests(self) -> list[ManifestFile]:
         # Without PyIceberg's threads: to wait for them takes longer than what they do.
-        return self._process_manifests([*self._added(), *self._existing_manifests()])
+        made = self._process_manifests([*self._added(), *self._existing_manifests()])
+        _LISTS.put(self._snapshot_id, [self._numbered(manifest) for manifest in made])
+        return made
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        known = None if self._parent_snapshot_id is None else _LISTS.get(self._parent_snapshot_id)
+        return super()._existing_manifests() if known is None else known
+
+    def _numbered(self, manifest: ManifestFile) -> ManifestFile:
+        """The manifest as it will be read from the snapshot's list."""
+        if manifest.sequence_number != UNASSIGNED_SEQ:
+            return manifest
+        numbered = ManifestFile(*manifest._data)  # noqa: SLF001  copy() would share what is in it
+        numbered.sequence_number = self._transaction.table_metadata.next_sequence_number()
+        if numbered.min_sequence_number == UNASSIGNED_SEQ:
+            numbered.min_sequence_number = numbered.sequence_number
+        return numbered
 
     def _added(self) -> Iterator[ManifestFile]:
         if not self._added_data_files:  # only the epoch's mark
@@ -64,7 +92,7 @@ class TieredAppend(_MergeAppendFiles):
                 )
                 writer.add(added)
         made = writer.to_manifest_file()
-        _remember(made.manifest_path, self._added_data_files)
+        _FILES.put(made.manifest_path, self._added_data_files)
         yield made
 
     def fetch_manifest_entry(
@@ -73,7 +101,7 @@ class TieredAppend(_MergeAppendFiles):
         discard_deleted: bool = True,  # noqa: FBT002
     ) -> list[ManifestEntry]:
         """The entries of a manifest; without reading it again, if this process wrote it lately."""
-        files = _RECENT.get(manifest.manifest_path)
+        files = _FILES.get(manifest.manifest_path)
         if files is None:
             return super().fetch_manifest_entry(manifest, discard_deleted)
         return [
@@ -123,16 +151,11 @@ class TieredAppend(_MergeAppendFiles):
         return _whole_log(files)
 
 
-_RECENT: OrderedDict[str, Sequence[DataFile]] = OrderedDict()
+_FILES: Recent[str, Sequence[DataFile]] = Recent(8 * _FANOUT)
 """By path, the files of manifests of this process that no merge has taken yet."""
 
-_MOST_RECENT = 8 * _FANOUT
-
-
-def _remember(path: str, files: Sequence[DataFile]) -> None:
-    _RECENT[path] = files
-    while len(_RECENT) > _MOST_RECENT:
-        _RECENT.popitem(last=False)
+_LISTS: Recent[int, list[ManifestFile]] = Recent(8)
+"""By snapshot, the manifests that this process has put into its list."""
 
 
 def _whole_log(number: int) -> int:

@@ -1,0 +1,123 @@
+"""PyIceberg's SQL catalog without what it does again and again for the same table.
+
+PyIceberg reads and parses a table's metadata file whenever a table is loaded, twice for a commit,
+and copies all of it for the next one. A metadata file never changes, and its name has a UUID: once
+the catalog has said where the newest is, a process that has seen it need not read it again. What a
+commit is compared with and set by stays PyIceberg's own (`SqlCatalog.commit_table`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.update import (
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+    _update_table_metadata_log,
+)
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+from typing_extensions import override
+
+from krishiv_spark.recent import Recent
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.typedef import Identifier
+
+__all__ = ["RememberingCatalog"]
+
+_MOST = 8
+
+
+class RememberingCatalog(SqlCatalog):
+    """A SQL catalog that remembers the metadata files it has read or written last. Driver.
+
+    Its tables share their metadata, which nobody changes: PyIceberg's models are frozen.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        self._known: Recent[str, TableMetadata] = Recent(_MOST)
+
+    @cached_property
+    def _row(self) -> Any:
+        """The statement that finds a table; to make it takes longer than to execute it."""
+        statement = select(IcebergTables).where(
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace == bindparam("namespace"),
+            IcebergTables.table_name == bindparam("table"),
+        )
+        kind = self._iceberg_type_filter()
+        return statement if kind is None else statement.where(kind)
+
+    @override
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """The table as it is now: the catalog is always asked where its metadata is.
+
+        Raises:
+            NoSuchTableError: If there is none.
+        """
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+        name = Catalog.table_name_from(identifier)
+        with Session(self.engine) as session:
+            row = session.scalar(self._row, {"namespace": namespace, "table": name})
+        if row is None:
+            raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
+        return self._convert_orm_to_iceberg(row)
+
+    @override
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        metadata = self._known.get(location) if location else None
+        if location is None or metadata is None:
+            table = super()._convert_orm_to_iceberg(orm_table)
+            self._known.put(table.metadata_location, table.metadata)
+            return table
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        io = self._load_file_io(metadata.properties, location)
+        return Table(identifier, metadata, location, io, self)
+
+    @override
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        if current_table is None:
+            return super()._update_and_stage_table(None, table_identifier, requirements, updates)
+        for requirement in requirements:
+            requirement.validate(current_table.metadata)
+        metadata = _updated(current_table, updates)
+        version = self._parse_metadata_version(current_table.metadata_location) + 1
+        places = load_location_provider(metadata.location, metadata.properties)
+        location = places.new_table_metadata_file_location(version)
+        self._known.put(location, metadata)
+        io = self._load_file_io(metadata.properties, location)
+        return StagedTable(table_identifier, metadata, location, io, self)
+
+
+def _updated(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
+
+    Every update makes models and lists of its own, so that the table's metadata stays as it is.
+    """
+    context = _TableMetadataUpdateContext()
+    metadata = table.metadata
+    for update in updates:
+        metadata = _apply_table_update(update, metadata, context)
+    if context.has_changes():
+        before = table.metadata.last_updated_ms
+        metadata = _update_table_metadata_log(metadata, table.metadata_location, before)
+    metadata.spec().check_compatible(metadata.schema())
+    metadata.sort_order().check_compatible(metadata.schema())
+    return metadata
