@@ -57,7 +57,8 @@ def iceberg(run: Run) -> Iterator[Figure]:
     epochs = 500 if run.quick else 5_000
     with scratch(MEMORY) as folder:
         options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}
-        life = Life(IcebergWriter, {**options, "keepMetadataFiles": "10"})
+        options["keepMetadataFiles"] = "10"
+        life = Life(IcebergWriter, options, apart="catalog.role")  # a catalog for each, as in Spark
         life.commits(10)
         times = []
         for number in range(epochs // 100):

@@ -85,6 +85,8 @@ class Life:
         epoch: The next epoch.
         roles: What each long-lived process remembers: its epoch logs.
         spent: Seconds of each epoch so far, by phase: plan, stage and publish.
+        apart: Option that gets the name of the role, where writers with other options share no
+            memory; None if they share none anyway.
     """
 
     kind: type[TwoPhaseWriter[Any]]
@@ -95,6 +97,7 @@ class Life:
     epoch: int = 0
     roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
     spent: dict[str, list[float]] = field(default_factory=dict)
+    apart: str | None = None
 
     def commit(self) -> None:
         """One epoch, from the planner's check to the committer's publish."""
@@ -171,7 +174,8 @@ class Life:
 
     def _writer(self, role: str) -> TwoPhaseWriter[Any]:
         build = partial(self.kind, schema=self.batch.schema, mode=OutputMode.APPEND)
-        writer = build(self.kind.options_type.parse(self.options, "krishiv-bench"))
+        given = {**self.options, **({} if self.apart is None else {self.apart: role})}
+        writer = build(self.kind.options_type.parse(given, "krishiv-bench"))
         if isinstance(writer, Separate):
             writer.logs = self.roles.setdefault(role, {})
         return writer
