@@ -17,7 +17,10 @@ from rich.table import Column, Table
 from benchmarks import (
     bulk,
     commits,
+    iceberg_bulk,
     iceberg_rates,
+    iceberg_triggers,
+    iceberg_upserts,
     kafka_latency,
     kafka_offsets,
     kafka_rates,
@@ -48,6 +51,9 @@ TOPICS = (
     kafka_start,
     kafka_latency,
     kafka_offsets,
+    iceberg_triggers,
+    iceberg_bulk,
+    iceberg_upserts,
     iceberg_rates,
 )  # importing them makes their benchmarks known
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
 
-__all__ = ["Memory", "bulk", "partitioned"]
+__all__ = ["Job", "Memory", "bulk", "compared", "partitioned", "rows_of"]
 
+_OURS = "krishiv-parquet"
 _SPEED = Goal(0.8, at_most=False)
 _GIBIBYTE = 2**30
 _MEMORY = Goal(1.0)
@@ -62,55 +64,101 @@ def _resident(process: psutil.Process) -> int:
         return 0  # it has ended meanwhile
 
 
+@dataclass(frozen=True)
+class Job:
+    """A batch job that writes rows where there are none.
+
+    Attributes:
+        write: Given the rows as a data frame.
+        totals: What is there afterwards: number of rows and sum of ids.
+        clear: Takes it away.
+    """
+
+    write: Callable[[Any], object]
+    totals: Callable[[], tuple[int, int]]
+    clear: Callable[[], object]
+
+    def once(self, rows: Any) -> float:
+        """How long it takes, in seconds."""
+        taken = seconds(lambda: self.write(rows))
+        count = rows.count()
+        expect("rows and sum of ids", self.totals(), (count, count * (count - 1) // 2))
+        self.clear()
+        return taken
+
+
 @benchmark("parquet.bulk")
 def bulk(run: Run) -> Iterator[Figure]:
     """A batch of 10 million rows of about 110 bytes, against Spark's own sink.
 
     The noop sink shows what making the rows costs alone.
     """
-    yield from _compared(run, 2_000_000 if run.quick else 10_000_000, {})
+    yield from _into_parquet(run, {})
 
 
 @benchmark("parquet.bulk.partitioned")
 def partitioned(run: Run) -> Iterator[Figure]:
     """The same into 24 partition folders."""
-    yield from _compared(run, 2_000_000 if run.quick else 10_000_000, {"partitionBy": "hour"})
+    yield from _into_parquet(run, {"partitionBy": "part"})
 
 
-def _compared(run: Run, rows: int, options: Mapping[str, str]) -> Iterator[Figure]:
-    spark, memory = run.spark(), Memory()
+def _into_parquet(run: Run, options: Mapping[str, str]) -> Iterator[Figure]:
     with scratch(run.folder) as folder:
+        jobs = {name: _parquet(name, folder / name, options) for name in (_OURS, "parquet")}
+        yield from compared(run, jobs, lambda count: rows_of(run.spark(), count, _FOLDERS), _SPEED)
 
-        def once(name: str, count: int) -> float:
-            return _once(_rows(spark, count), name, folder / name, options)
 
-        def ours() -> float:
+def _parquet(name: str, table: Path, options: Mapping[str, str]) -> Job:
+    def write(rows: Any) -> None:
+        writer = rows.write.format(name).mode("append")
+        if name == "parquet":
+            writer.partitionBy(*options.values()).save(str(table))
+        else:
+            writer.options(**options).save(str(table))
+
+    return Job(write, lambda: totals(table, "id"), lambda: shutil.rmtree(table))
+
+
+def compared(
+    run: Run, jobs: Mapping[str, Job], rows: Callable[[int], Any], goal: Goal
+) -> Iterator[Figure]:
+    """Jobs in turn, with Spark's no-op sink.
+
+    Args:
+        run: The call of the command.
+        jobs: Ours, and the one that it is compared with if there is one.
+        rows: Makes a data frame of so many rows.
+        goal: How many times as fast as the other one ours should be.
+    """
+    count, memory = 2_000_000 if run.quick else 10_000_000, Memory()
+    ours, *others = jobs
+
+    def once(name: str, number: int) -> float:
+        if name == ours:
             with memory.watched():
-                return once("krishiv-parquet", rows)
+                return jobs[name].once(rows(number))
+        return _dropped(rows(number)) if name == "noop" else jobs[name].once(rows(number))
 
-        variants = {
-            "noop": lambda: once("noop", rows),
-            "parquet": lambda: once("parquet", rows),
-            "krishiv-parquet": ours,
-        }
-        for name in variants:
-            run.told(f"warming up {name}")
-            once(name, rows // 5)
-        taken = in_turn(3, variants, run.told)
-    yield from _figures(taken, rows)
+    variants = {name: partial(once, name, count) for name in ("noop", *others, ours)}
+    for name in variants:
+        run.told(f"warming up {name}")
+        once(name, count // 5)
+    taken = in_turn(3, variants, run.told)
+    for name, times in taken.items():
+        yield figure(f"{name}, {count:,} rows", "rows/s", [count / time for time in times])
+    for other in others:
+        speed = ratios(taken[other], taken[ours])
+        yield figure(f"speed, {ours} / {other}", "x", speed, goal)
     yield figure("largest worker", "GiB", [memory.largest / _GIBIBYTE], _MEMORY)
     yield figure("all workers", "GiB", [memory.together / _GIBIBYTE])
 
 
-def _figures(taken: Mapping[str, list[float]], rows: int) -> Iterator[Figure]:
-    for name, times in taken.items():
-        yield figure(f"{name}, {rows:,} rows", "rows/s", [rows / time for time in times])
-    speed = ratios(taken["parquet"], taken["krishiv-parquet"])
-    yield figure("speed, krishiv-parquet / parquet", "x", speed, _SPEED)
+def _dropped(rows: Any) -> float:
+    return seconds(lambda: rows.write.format("noop").mode("overwrite").save())
 
 
-def _rows(spark: Any, count: int) -> Any:
-    """Rows that cost the JVM little to make."""
+def rows_of(spark: Any, count: int, parts: int) -> Any:
+    """Rows that cost the JVM little to make; ``part`` has so many values."""
     return spark.range(0, count, 1, 2).selectExpr(
         "id",
         "id * 7919 % 1000003 AS account",
@@ -119,23 +167,5 @@ def _rows(spark: Any, count: int) -> Any:
         "id / 7 AS price",
         "timestamp_micros(1357000000000000 + id * 1000) AS moment",
         "concat('a customer and where they live, number ', id * 7919 % 1000003) AS customer",
-        f"cast(id % {_FOLDERS} AS int) AS hour",
+        f"cast(id % {parts} AS int) AS part",
     )
-
-
-def _once(rows: Any, name: str, table: Path, options: Mapping[str, str]) -> float:
-    writer = rows.write.format(name).mode("append")
-    if name == "noop":
-        return seconds(lambda: rows.write.format("noop").mode("overwrite").save())
-    if name == "parquet":
-        writer = writer.partitionBy(*options.values())
-    else:
-        writer = writer.options(**options)
-    taken = seconds(lambda: writer.save(str(table)))
-    _verify(name, table, rows.count())
-    shutil.rmtree(table)
-    return taken
-
-
-def _verify(name: str, table: Path, rows: int) -> None:
-    expect(f"{name}, rows and sum of ids", totals(table, "id"), (rows, rows * (rows - 1) // 2))

@@ -31,13 +31,16 @@ def memory_totals(result: str, column: str) -> tuple[int, int]:
     return table.num_rows, sum(table[column].to_pylist())
 
 
-def table_totals(warehouse: Path, column: str) -> tuple[int, int]:
-    """The same of the Iceberg table db.rows in an embedded catalog, by PyIceberg alone."""
+def table_totals(
+    warehouse: Path, column: str, table: str = "db.rows", catalog: str = "krishiv"
+) -> tuple[int, int]:
+    """The same of an Iceberg table in an embedded catalog, by PyIceberg alone."""
+    import pyarrow.compute as pc
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog("krishiv", uri=f"sqlite:///{warehouse}/catalog.db")
-    numbers = catalog.load_table("db.rows").scan(selected_fields=(column,)).to_arrow()[column]
-    return len(numbers), sum(numbers.to_pylist())
+    with SqlCatalog(catalog, uri=f"sqlite:///{warehouse}/catalog.db") as opened:
+        numbers = opened.load_table(table).scan(selected_fields=(column,)).to_arrow()[column]
+    return len(numbers), pc.sum(numbers).as_py() or 0
 
 
 def consumed(topics: Topics, name: str) -> tuple[int, int]:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.bench import Run, benchmark, scratch
+from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
 from benchmarks.measure import Figure, expect, figure, in_turn, ratios, seconds
 from benchmarks.peer import ICEBERG
 
 __all__ = ["read"]
 
-OURS, THEIRS = "krishiv-iceberg", "iceberg"
-_TABLE = "db.moments"
+_TABLE = "moments"
 _APPENDS = 8
 _ROUNDS = 3
 
@@ -28,15 +27,15 @@ _ROUNDS = 3
 def read(run: Run) -> Iterator[Figure]:
     """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest."""
     rows = 400_000 if run.quick else 4_000_000
-    with scratch(run.folder) as folder:
-        _fill(folder, rows)
-        readers = _readers(run, folder)
+    with warehouse(run, "krishiv_read") as place:
+        _fill(place, rows)
+        readers = _readers(run, place)
         for name, reader in readers.items():
             found = reader().agg({"id": "sum"}).first()[0]
             expect(f"{name}, sum of ids", found, rows * (rows - 1) // 2)
         scans = {name: partial(_scanned, reader, rows) for name, reader in readers.items()}
         yield from _compared(run, "full scan", scans)
-        streams = {name: partial(_streamed, run, folder, name, rows) for name in readers}
+        streams = {name: partial(_streamed, run, place, name, rows) for name in readers}
         yield from _compared(run, "stream", streams)
 
 
@@ -54,15 +53,11 @@ def _compared(run: Run, what: str, variants: Mapping[str, Callable[[], float]]) 
 # --- the table
 
 
-def _fill(folder: Path, rows: int) -> None:
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    catalog = SqlCatalog("krishiv", uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder))
-    catalog.create_namespace("db")
+def _fill(place: Warehouse, rows: int) -> None:
+    place.make(_TABLE, _rows(0, 0).schema)
     each = rows // _APPENDS
-    table = catalog.create_table(_TABLE, _rows(0, 0).schema)
     for number in range(_APPENDS):
-        table.append(_rows(number * each, (number + 1) * each))
+        place.add(_TABLE, _rows(number * each, (number + 1) * each))
 
 
 def _rows(first: int, end: int) -> pa.Table:
@@ -88,37 +83,26 @@ def _rows(first: int, end: int) -> pa.Table:
 # --- readers
 
 
-def _readers(run: Run, folder: Path) -> dict[str, Callable[[], Any]]:
+def _readers(run: Run, place: Warehouse) -> dict[str, Callable[[], Any]]:
     spark = run.spark()
-    found: dict[str, Callable[[], Any]] = {
-        OURS: lambda: spark.read.format(OURS).option("warehouse", folder).load(_TABLE)
+    readers: dict[str, Callable[[], Any]] = {
+        OURS: lambda: spark.read.format(OURS).options(**place.options).load(f"db.{_TABLE}"),
+        THEIRS: lambda: spark.read.format(THEIRS).load(f"{place.name}.db.{_TABLE}"),
     }
-    if ICEBERG not in run.absent:
-        _open_peer(spark, folder)
-        found[THEIRS] = lambda: spark.read.format(THEIRS).load(f"krishiv.{_TABLE}")
-    return found
-
-
-def _open_peer(spark: Any, folder: Path) -> None:
-    """The same table in the same catalog, whose tables both sides know by the catalog's name."""
-    name = "spark.sql.catalog.krishiv"
-    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
-    spark.conf.set(f"{name}.catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog")
-    spark.conf.set(f"{name}.uri", f"jdbc:sqlite:{folder}/catalog.db")
-    spark.conf.set(f"{name}.warehouse", str(folder))
+    return {name: readers[name] for name in names(run)}
 
 
 def _scanned(reader: Callable[[], Any], rows: int) -> float:
     return rows / seconds(lambda: reader().write.format("noop").mode("overwrite").save())
 
 
-def _streamed(run: Run, folder: Path, name: str, rows: int) -> float:
+def _streamed(run: Run, place: Warehouse, name: str, rows: int) -> float:
     source = run.spark().readStream.format(name)
     if name == OURS:
-        frame = source.option("warehouse", folder).load(_TABLE)
+        frame = source.options(**place.options).load(f"db.{_TABLE}")
     else:
-        frame = source.load(f"krishiv.{_TABLE}")
-    with scratch(folder) as checkpoint:
+        frame = source.load(f"{place.name}.db.{_TABLE}")
+    with scratch(place.folder) as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query: list[Any] = []
 
