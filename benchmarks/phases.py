@@ -79,7 +79,8 @@ def iceberg(run: Run) -> Iterator[Figure]:
     for size in _sizes(run):
         with scratch(MEMORY) as folder:
             given = {"path": "db.rows", "warehouse": str(folder)}
-            life = Life(IcebergWriter, given, size.tasks, numbered(size.each))
+            batch = numbered(size.each)
+            life = Life(IcebergWriter, given, size.tasks, batch, apart="catalog.role")
             found = partial(table_totals, folder, "id")
             yield from _phases(run, "krishiv-iceberg", size, life, found)
 
