@@ -8,17 +8,14 @@ import json
 import logging
 import threading
 import traceback
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psycopg2
 import pyarrow as pa
 import pytest
-import requests
 import sqlalchemy
 from iceberg_catalogs import ALL, REMOTE
 from iceberg_life import IcebergLife, numbered, race_of_three
@@ -28,20 +25,8 @@ from pyiceberg.exceptions import CommitFailedException
 from tenacity import retry, retry_if_result, stop_after_delay
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError, OptionError
-from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
-from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.base import Suite
-from krishiv_spark.testing.suites.playing import (
-    BEGIN,
-    COMMIT,
-    GOOD_EPOCH,
-    OVERTAKEN,
-    STAGED,
-    SinkPlayer,
-)
 
 SECRET = "hunter3-very-secret"
 
@@ -284,68 +269,3 @@ def test_what_a_rest_catalog_repeats_of_a_secret_is_not_shown(echo, tmp_path, ca
     assert isinstance(error, OptionError)
     assert "who is that?" in str(error)
     assert SECRET not in text
-
-
-# --- the kit's driver, with the calls to the catalog as the outside
-
-
-def _answered(text: str) -> Exception:
-    return psycopg2.OperationalError(text)
-
-
-def _unreachable(text: str) -> Exception:
-    return requests.ConnectionError(text)
-
-
-OUTSIDE = {
-    "postgresql": {
-        "psycopg2:connect": _answered,
-        "sqlalchemy.engine.default:DefaultDialect.do_execute": _answered,
-        "sqlalchemy.engine.default:DefaultDialect.do_commit": _answered,
-    },
-    "rest": {"requests.sessions:Session.send": _unreachable},
-}
-
-
-@remote
-class TestKit(Suite):
-    """Cases of `SinkConformance` that depend on the catalog."""
-
-    @pytest.fixture
-    def play(self, promise, place, tmp_path):
-        self.place = place
-        player = SinkPlayer(self.sink, tmp_path, promise)
-        yield player
-        player.close()
-
-    def sink(self, folder):
-        del folder  # another warehouse would be another catalog, with connections of its own
-        place = replace(self.place, name=f"n{uuid.uuid4().hex}.rows")
-        # A driver that sleeps inside of a transaction holds its locks: others give up soon.
-        uri = place.uri + "?options=-clock_timeout%3D200ms" * (place.kind == "postgresql")
-        given = {"catalog.uri": uri, "commitTimeout": "1 s", "warehouse": str(place.warehouse)}
-        return SinkUnderTest(
-            source=IcebergDataSource,
-            options={**place.options, **given},
-            oracle=place.rows,
-            outside=OUTSIDE[place.kind],
-        )
-
-    def test_a_commit_is_killed(self, play):
-        """The driver may die before or after any call to the catalog."""
-        play.at_every_call(COMMIT, traps.deaths, before=STAGED)
-
-    def test_a_planner_is_killed(self, play):
-        """The planner may die while it makes the table."""
-        play.at_every_call(BEGIN, traps.late_deaths)
-
-    def test_an_unknown_outcome_is_looked_up(self, play):
-        """Any call to the catalog may report an error although it happened, or because not."""
-        play.at_every_call(COMMIT, traps.errors, lambda _: GOOD_EPOCH, before=STAGED)
-
-    test_a_replayed_epoch_adds_nothing = SinkConformance.test_a_replayed_epoch_adds_nothing
-
-    def test_a_stale_driver_cannot_publish(self, play):
-        """A driver that was believed dead wakes up at any call to the catalog."""
-        woken = (*OVERTAKEN, Resume(), *GOOD_EPOCH)
-        play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=STAGED)
