@@ -16,24 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.reading.differences import ChangePart, compare, read_changes
 from krishiv_spark.iceberg.reading.follower import Follower
+from krishiv_spark.iceberg.reading.labels import INSERT, labelled
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.position import IcebergOffset
-from krishiv_spark.iceberg.reading.rows import FilePart, cut, read_part, task_bytes
+from krishiv_spark.iceberg.reading.rows import FilePart, ReadShape, cut, read_part, task_bytes
 from krishiv_spark.iceberg.reading.starts import start_name
 from krishiv_spark.sources.base import Limit, StreamReader
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+
     from krishiv_spark.iceberg.reading.columns import Columns
+    from krishiv_spark.iceberg.reading.files import TableFile
 
 __all__ = ["IcebergOffset", "IcebergReader", "IcebergSourceOptions"]
 
 
-class IcebergReader(StreamReader[IcebergOffset, FilePart]):
+class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
     """Reads tables, in streams and batches."""
 
     options_type = IcebergSourceOptions
@@ -56,9 +60,7 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart]):
         """Columns of the table now, or of the snapshot that is named. See `StreamReader`."""
         from krishiv_spark.iceberg.reading.columns import schema_of
 
-        return pruned(
-            schema_of(self.options, open_table(self.options)), self.options.columns, FORMAT
-        )
+        return schema_of(self.options, open_table(self.options))
 
     # --- positions
 
@@ -92,21 +94,42 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart]):
 
     # --- rows
 
-    def plan(self, start: IcebergOffset, end: IcebergOffset) -> Sequence[FilePart]:
+    def plan(self, start: IcebergOffset, end: IcebergOffset) -> Sequence[FilePart | ChangePart]:
         """See `StreamReader`. From the two offsets and the snapshots that they name."""
         if start == end:
             return []
         row_filter = self._columns.row_filter(self._pushed)
+        if self.options.read_changes:
+            return self._plan_changes(start, end, row_filter)
         table, files = self._follower.between(start, end, row_filter)
+        return self._cut(files, self._columns.shape(worker_io(table), row_filter))
+
+    def _plan_changes(
+        self, start: IcebergOffset, end: IcebergOffset, row_filter: BooleanExpression | None
+    ) -> Sequence[FilePart | ChangePart]:
+        """Files to compare first, so that no row goes behind one that takes its place."""
+        table, net = self._follower.changes_between(start, end)
         shape = self._columns.shape(worker_io(table), row_filter)
+        if not net.removed:
+            return self._cut([*net.moved, *net.appended], shape)
+        compared = compare(
+            net.removed, net.moved, shape, self._columns.arrow, self.options.key_columns
+        )
+        return [*compared, *self._cut(list(net.appended), shape)]
+
+    def _cut(self, files: Sequence[TableFile], shape: ReadShape) -> list[FilePart]:
         most = self.options.max_partition_bytes
         if "max_partition_bytes" not in self.options.model_fields_set:
             most = task_bytes(files, most)
         return cut(files, shape, most)
 
-    def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
-        """See `StreamReader` and `read_part`."""
-        return read_part(partition)
+    def read(self, partition: FilePart | ChangePart) -> Iterator[pa.RecordBatch]:
+        """See `StreamReader`, `read_part` and `read_changes`."""
+        if isinstance(partition, ChangePart):
+            yield from read_changes(partition)
+        else:
+            for batch in read_part(partition):
+                yield labelled(batch, INSERT, 1) if self.options.read_changes else batch
 
     @property
     def _columns(self) -> Columns:

@@ -72,8 +72,10 @@ class FileShape:
     target_bytes: int | None
 
 
-def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gather small batches into tables that make decent row groups.
+def chunks(
+    batches: Iterator[pa.RecordBatch], most_rows: int = _CHUNK_ROWS, most_bytes: int = _CHUNK_BYTES
+) -> Iterator[pa.Table]:
+    """Gather small batches into tables of about so much; by default, of decent row groups.
 
     Spark hands over 10 000 rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch).
     """
@@ -82,7 +84,7 @@ def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if size >= _CHUNK_BYTES or rows >= _CHUNK_ROWS:
+        if size >= most_bytes or rows >= most_rows:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if rows:

@@ -2,14 +2,16 @@
 
 import datetime as dt
 import errno
+from itertools import count
 
 import pyarrow as pa
+from iceberg_life import IcebergLife
 from iceberg_tables import append, make_table
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
 from krishiv_spark.testing.processes.outside import OUTSIDE
-from krishiv_spark.testing.subjects import columns
+from krishiv_spark.testing.subjects import columns, default_row
 
 TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 # Files of the table are read by Arrow, which the kit does not see.
@@ -32,6 +34,41 @@ class TestIcebergSource(SourceConformance):
             source=IcebergDataSource,
             options={"warehouse": str(folder), "table": "db.t"},
             add=appending(folder, ROW_SCHEMA),
+            latest={"startingOffsets": "latest"},
+            outside=SEEN,
+        )
+
+
+LABELLED = pa.schema([*ROW_SCHEMA, ("_op", pa.string()), ("_weight", pa.int32())])
+
+
+def upserting(folder):
+    """Each unit is one snapshot of our sink, which also copies rows of before."""
+    life, epochs = IcebergLife(folder, path="db.t", mode="upsert", keyColumns="id"), count()
+    make_table(folder, ROW_SCHEMA)
+    added = []
+
+    def add(rows):
+        again = [] if not added else [added[len(added) // 2]]
+        plain = [row[:2] for row in rows]
+        life.epoch(next(epochs), pa.table(columns(ROW_SCHEMA, [*plain, *again]), schema=ROW_SCHEMA))
+        added.extend(plain)
+
+    return add
+
+
+class TestIcebergChanges(SourceConformance):
+    """Rows that come by upserts, among many that were only moved, are changes of weight 1."""
+
+    random_sequences = 10
+
+    def source(self, folder):
+        return SourceUnderTest(
+            source=IcebergDataSource,
+            options={"warehouse": str(folder), "table": "db.t", "readChanges": "true"},
+            add=upserting(folder),
+            schema=LABELLED,
+            row=lambda n: (*default_row(n), "insert", 1),
             latest={"startingOffsets": "latest"},
             outside=SEEN,
         )

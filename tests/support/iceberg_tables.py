@@ -111,11 +111,19 @@ def newest(folder: Path, branch: str = "main") -> int:
 
 def compact(folder: Path) -> int:
     """All rows in one file: a snapshot of kind "replace"."""
+    return _replace(folder, paths(folder), table_in(folder).scan().to_arrow(), _Rewrite)
+
+
+def rewrite(folder: Path, gone: Iterable[str], rows: pa.Table) -> int:
+    """Rows in the place of those of some files: a snapshot of kind "overwrite"."""
+    return _replace(folder, gone, rows, _OverwriteFiles)
+
+
+def _replace(folder: Path, gone: Iterable[str], rows: pa.Table, kind: type[_OverwriteFiles]) -> int:
     table = table_in(folder)
-    rows = table.scan().to_arrow()
-    files = [task.file for task in table.scan().plan_files()]
+    files = [task.file for task in table.scan().plan_files() if task.file.file_path in gone]
     transaction = table.transaction()
-    with transaction, _Rewrite(Operation.OVERWRITE, transaction, table.io) as update:
+    with transaction, kind(Operation.OVERWRITE, transaction, table.io) as update:
         for file in files:
             update.delete_data_file(file)
         update.append_data_file(_written(table, rows))

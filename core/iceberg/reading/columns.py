@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import NestedField
 
-from krishiv_spark.arrow import plain_schema
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.arrow import plain_schema, pruned
+from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.filters import columns_of, parsed, pushed
+from krishiv_spark.iceberg.reading.labels import CHANGE_COLUMNS, with_labels
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.rows import ReadShape
 from krishiv_spark.iceberg.reading.starts import travelled
@@ -28,8 +29,15 @@ __all__ = ["Columns", "schema_of"]
 
 
 def schema_of(options: IcebergSourceOptions, table: Table) -> pa.Schema:
-    """The columns that a reader finds without a schema of the user, in types that Spark has."""
-    return plain_schema(schema_to_pyarrow(_schema(options, table), include_field_ids=False))
+    """The columns that a reader finds without a schema of the user, in types that Spark has.
+
+    Raises:
+        OptionError: If the option `columns` names one that is not there.
+        SchemaError: See `with_labels`.
+    """
+    schema = schema_to_pyarrow(_schema(options, table), include_field_ids=False)
+    found = pruned(plain_schema(schema), options.columns, FORMAT)
+    return with_labels(found) if options.read_changes else found
 
 
 def _schema(options: IcebergSourceOptions, table: Table) -> Schema:
@@ -66,12 +74,21 @@ class Columns:
 
         Raises:
             SchemaError: If the table has no column of a name.
-            OptionError: If the filter cannot be read.
+            OptionError: If the filter cannot be read, or a key is not among the columns.
         """
         schema = _schema(options, table)
         names = [f.name for f in schema.fields] if wanted is None else wanted.names
+        if options.read_changes:
+            names = [name for name in names if name not in CHANGE_COLUMNS]
+        _check_keys(options, names)
         fields = tuple(_named(schema, name, table) for name in names)
         return cls(options, schema, fields, table.metadata.name_mapping())
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns to yield, in types that Spark has."""
+        schema = Schema(*self.fields)
+        return plain_schema(schema_to_pyarrow(schema, include_field_ids=False))
 
     @property
     def event_time(self) -> NestedField | None:
@@ -93,6 +110,15 @@ class Columns:
         more = [self.schema.find_field(number) for number in sorted(needed - yielded)]
         wanted = Schema(*self.fields, *more)
         return ReadShape(io, wanted, len(self.fields), self.names, row_filter)
+
+
+def _check_keys(options: IcebergSourceOptions, names: Sequence[str]) -> None:
+    if options.read_changes and not names:
+        raise SchemaError(f"{FORMAT}: 'readChanges' needs at least one column of the table")
+    for name in options.key_columns:
+        if name not in names:
+            hint = did_you_mean(name, names, f"there are {', '.join(names)}")
+            raise OptionError(f"{FORMAT}: option 'keyColumns' has {name!r}; {hint}")
 
 
 def _named(schema: Schema, name: str, table: Table) -> NestedField:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import NestedField
 
-__all__ = ["DeleteFile", "SnapshotFiles", "TableFile", "UnreadableError", "table_file"]
+__all__ = [
+    "DeleteFile",
+    "SnapshotFiles",
+    "TableFile",
+    "UnreadableError",
+    "check_entry",
+    "metadata_errors",
+    "table_file",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -160,22 +169,34 @@ def _planned(
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import ManifestGroupPlanner
 
-    wanted = _any_entry if scan else _added_by(snapshot.snapshot_id)
+    wanted = check_entry if scan else _added_by(snapshot.snapshot_id)
     metadata = table.metadata if row_filter is None else row_filter.metadata(table)
     expression = AlwaysTrue() if row_filter is None else row_filter.expression
     planner = ManifestGroupPlanner(metadata, table.io, expression)
     try:
-        return planner.plan_files(_manifests(table, snapshot, scan=scan), wanted)
-    except FileNotFoundError as error:
-        raise DataLossError(
-            f"{FORMAT}: metadata of snapshot {snapshot.snapshot_id} has been removed: {error}"
-        ) from error
+        with metadata_errors(snapshot):
+            return planner.plan_files(_manifests(table, snapshot, scan=scan), wanted)
     except ValueError as error:
         if row_filter is None:
             raise
         # The table is partitioned by a column that is newer than the reader's.
         _log.info("files are not chosen by the filter: %s", error)
         return _planned(table, snapshot, scan=scan, row_filter=None)
+
+
+@contextmanager
+def metadata_errors(snapshot: Snapshot) -> Iterator[None]:
+    """Turn what is missing of a snapshot's metadata into one of our errors.
+
+    Raises:
+        DataLossError: If a manifest or their list is not there.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataLossError(
+            f"{FORMAT}: metadata of snapshot {snapshot.snapshot_id} has been removed: {error}"
+        ) from error
 
 
 def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
@@ -188,7 +209,12 @@ def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[Manifest
     return [manifest for manifest in own if manifest.content == ManifestContent.DATA]
 
 
-def _any_entry(entry: ManifestEntry) -> bool:
+def check_entry(entry: ManifestEntry) -> bool:
+    """True.
+
+    Raises:
+        UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
+    """
     from pyiceberg.manifest import DataFileContent, FileFormat
 
     file = entry.data_file
@@ -209,7 +235,7 @@ def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
 
     def wanted(entry: ManifestEntry) -> bool:
         added = entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
-        return added and _any_entry(entry)
+        return added and check_entry(entry)
 
     return wanted
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError
@@ -12,6 +13,7 @@ from krishiv_spark.iceberg.reading.files import SnapshotFiles, TableFile
 from krishiv_spark.iceberg.reading.history import ChangedRowsError, History, Skips, number_of
 from krishiv_spark.iceberg.reading.options import IcebergSourceOptions
 from krishiv_spark.iceberg.reading.position import IcebergOffset, Spot
+from krishiv_spark.iceberg.reading.rewrites import NetChanges, changes_of
 from krishiv_spark.iceberg.reading.starts import start_of_stream, travelled
 from krishiv_spark.iceberg.reading.stretches import Stretch, ahead, between, done, first_file
 from krishiv_spark.offsets import Watermark
@@ -42,7 +44,9 @@ class Follower:
         self._options = options
         self._has_watermark = event_time is not None
         self._files = SnapshotFiles(event_time, schema)
-        self._skips = Skips(options.skip_overwrite_snapshots, options.skip_delete_snapshots)
+        self._skips = Skips(
+            options.skip_overwrite_snapshots, options.skip_delete_snapshots, options.read_changes
+        )
         self._frozen: tuple[int | None] | None = None
         self._table: Table | None = None
         self._backlog: dict[str, int] = {}
@@ -102,17 +106,27 @@ class Follower:
         reached, rows, size = begin, 0, 0
         try:
             for stretch in ahead(history, begin, self._skips):
-                for number, file in self._numbered(table, stretch):
-                    rows, size = rows + file.rows, size + file.size
-                    if taken and not limit.admits(rows=rows, files=len(taken) + 1, size=size):
+                for number, unit in self._units(table, stretch):
+                    rows += sum(file.rows for file in unit)
+                    size += sum(file.size for file in unit)
+                    files = len(taken) + len(unit)
+                    if taken and not limit.admits(rows=rows, files=files, size=size):
                         is_inside = number > 0 or stretch.scan
                         return (stretch.stop(number) if is_inside else reached), taken
-                    taken.append(file)
+                    taken += unit
                 reached = done(stretch.snapshot)
         except ChangedRowsError:
             if reached == begin:
                 raise  # what lies before it has been read
         return reached, taken
+
+    def _units(self, table: Table, stretch: Stretch) -> Iterator[tuple[int, tuple[TableFile, ...]]]:
+        """Files that a batch takes together, with the number of the first one."""
+        if stretch.rewrites and stretch.end is None:
+            yield 0, changes_of(self._files, table, stretch.snapshot).files
+        else:
+            for number, file in self._numbered(table, stretch):
+                yield number, (file,)
 
     def _numbered(self, table: Table, stretch: Stretch) -> Iterable[tuple[int, TableFile]]:
         if stretch.end == 0:
@@ -158,13 +172,36 @@ class Follower:
         Raises:
             DataLossError: If the snapshots have expired, or the table was made anew.
         """
+        table, found = self._stretches(start, end)
+        return table, [file for part in found for file in self._chosen(table, part, row_filter)]
+
+    def changes_between(self, start: IcebergOffset, end: IcebergOffset) -> tuple[Table, NetChanges]:
+        """What snapshots between two offsets do together, and their table; see `between`.
+
+        Raises:
+            DataLossError: If the snapshots have expired, or the table was made anew.
+        """
+        table, found = self._stretches(start, end)
+        net = NetChanges()
+        for part in found:
+            changes = partial(changes_of, self._files, table, part.snapshot)
+            if not part.rewrites:
+                net.append(file for _, file in self._numbered(table, part))
+            elif part.end is None:
+                net.rewrite(changes())
+            else:
+                net.copy(changes)
+        return table, net
+
+    def _stretches(
+        self, start: IcebergOffset, end: IcebergOffset
+    ) -> tuple[Table, Sequence[Stretch]]:
         begin, spot = start.spot or end.began, end.spot
         if begin is None or spot is None:
             return self._loaded(end.table), []
         table = self._knowing(end.table, spot)
         history = History.up_to(self._options.table_name, table.metadata, spot.snapshot)
-        found = between(history, begin, spot, self._skips)
-        return table, [file for part in found for file in self._chosen(table, part, row_filter)]
+        return table, between(history, begin, spot, self._skips)
 
     def _chosen(
         self, table: Table, stretch: Stretch, row_filter: BooleanExpression | None

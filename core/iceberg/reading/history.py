@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChangedRowsError",
     "History",
+    "Reading",
     "Skips",
     "behind",
     "no_reference",
@@ -38,10 +39,17 @@ class ChangedRowsError(OffsetError):
 
 @dataclass(frozen=True)
 class Skips:
-    """Which snapshots that are no appends are passed over."""
+    """What becomes of snapshots that are no appends.
+
+    Attributes:
+        overwrites: Whether those that overwrite rows are passed over.
+        deletes: Whether those that only delete rows are.
+        changes: Whether both are read, with the rows that they take out.
+    """
 
     overwrites: bool = False
     deletes: bool = False
+    changes: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,8 +197,13 @@ _ADVICE = (
 )
 
 
-def behind(history: History, spot: Spot, skips: Skips) -> Iterator[tuple[Snapshot, bool]]:
-    """The snapshots behind a spot, each with whether its rows are to be read.
+Reading = Literal["rows", "changes", "copies", "nothing"]
+"""What is read of a snapshot: the rows that it adds, those that it takes out as well, only where
+it has copied what was added just before, or nothing."""
+
+
+def behind(history: History, spot: Spot, skips: Skips) -> Iterator[tuple[Snapshot, Reading]]:
+    """The snapshots behind a spot, each with what is to be read of it.
 
     Raises:
         DataLossError: See `History.after`.
@@ -198,18 +211,20 @@ def behind(history: History, spot: Spot, skips: Skips) -> Iterator[tuple[Snapsho
             comes, so that what lies before it can be read.
     """
     for snapshot in history.after(spot):
-        yield snapshot, _is_read(history.table, snapshot, skips)
+        yield snapshot, _reading(history.table, snapshot, skips)
 
 
-def _is_read(table: str, snapshot: Snapshot, skips: Skips) -> bool:
-    """Whether the files that a snapshot adds are new rows (``SparkMicroBatchStream``)."""
+def _reading(table: str, snapshot: Snapshot, skips: Skips) -> Reading:
+    """By its kind: the files that an append adds are new rows (``SparkMicroBatchStream``)."""
     operation = _operation(snapshot)
-    if operation == "append":
-        return True
-    skipped = {"replace": True, "overwrite": skips.overwrites, "delete": skips.deletes}
-    if skipped.get(operation):
-        return False
-    option = f"'streaming-skip-{operation}-snapshots' = 'true' passes over it; "
+    found = _WITH_CHANGES.get(operation) if skips.changes else _WITHOUT.get(operation)
+    skipped = {"overwrite": skips.overwrites, "delete": skips.deletes}
+    if found is not None or skipped.get(operation):
+        return found or "nothing"
+    option = (
+        f"'streaming-skip-{operation}-snapshots' = 'true' passes over it, and 'readChanges' = "
+        "'true' reads the rows that go as well; "
+    )
     raise ChangedRowsError(
         f"{FORMAT}: table {table}: snapshot {snapshot.snapshot_id} of "
         f"{when(snapshot.timestamp_ms)} is no append but of kind {operation!r}: its rows cannot "
@@ -217,6 +232,14 @@ def _is_read(table: str, snapshot: Snapshot, skips: Skips) -> bool:
         "with 'startingOffsets' = 'current' begins behind it, with all rows of the newest snapshot"
     )
 
+
+_WITHOUT: dict[str, Reading] = {"append": "rows", "replace": "nothing"}
+_WITH_CHANGES: dict[str, Reading] = {
+    "append": "rows",
+    "replace": "copies",
+    "overwrite": "changes",
+    "delete": "changes",
+}
 
 _OF_FIRST = {"append", "overwrite"}
 """Kinds that the first snapshot of a table may have: there is nothing to delete or to compact."""

@@ -115,6 +115,16 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
         description="Rows to read, in PyIceberg's notation: `carrier = 'UA' and delay >= 15`. "
         "Files and row groups that can have none of them are not opened.",
     )
+    read_changes: bool = Field(
+        default=False,
+        description="Read changes instead of rows: `_weight` is 1 for a row that comes and -1 for "
+        "one that goes, `_op` is `insert` or `delete`.",
+    )
+    key_columns: Names = Field(
+        default=(),
+        description="With `readChanges`: columns that identify a row. `_op` of a row that comes is "
+        "`update` where another one of its key goes in the same batch.",
+    )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
@@ -141,6 +151,19 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
             raise ValueError(f"options {given[0]!r} and 'branch' exclude each other")
         if self.end_snapshot_id is not None and self.start_snapshot_id is None:
             raise ValueError("option 'end-snapshot-id' needs 'start-snapshot-id'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_changes(self) -> Self:
+        if self.key_columns and not self.read_changes:
+            raise ValueError("option 'keyColumns' needs 'readChanges'")
+        if self.read_changes and (self.skip_overwrite_snapshots or self.skip_delete_snapshots):
+            raise ValueError("options 'readChanges' and 'streaming-skip-…' exclude each other")
+        if self.read_changes and self.event_time is not None:
+            raise ValueError(
+                "options 'readChanges' and 'eventTime' exclude each other: rows that go are as "
+                "old as they may be, so that no watermark holds for them"
+            )
         return self
 
     def refused(self, *, streaming: bool) -> list[str]:

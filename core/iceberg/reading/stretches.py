@@ -36,12 +36,15 @@ class Stretch:
         scan: Whether they are numbered among all files of the table then, or among the added ones.
         first: Number of the first file.
         end: Number behind the last one; None for all that there are.
+        rewrites: Whether the snapshot puts files in the place of others, to be read as a whole; or,
+            if there is nothing to read, only copies rows.
     """
 
     snapshot: Snapshot
     scan: bool = False
     first: int = 0
     end: int | None = None
+    rewrites: bool = False
 
     def stop(self, number: int) -> Spot:
         """The spot before one of its files."""
@@ -58,8 +61,9 @@ def ahead(history: History, begin: Spot, skips: Skips) -> Iterator[Stretch]:
     """
     if begin.file is not None:
         yield _rest(history, begin, begin.file)
-    for snapshot, is_read in behind(history, begin, skips):
-        yield Stretch(snapshot, end=None if is_read else 0)
+    for snapshot, reading in behind(history, begin, skips):
+        end = None if reading in {"rows", "changes"} else 0
+        yield Stretch(snapshot, end=end, rewrites=reading in {"changes", "copies"})
 
 
 def _rest(history: History, begin: Spot, file: int) -> Stretch:

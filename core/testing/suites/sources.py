@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -259,5 +258,6 @@ def _first_end(load: read_roles.Load) -> str:
 
 
 def _long(row: Row) -> Row:
-    values: list[Any] = [v + _LONG_TEXT if isinstance(v, str) else v for v in row]
-    return tuple(values)
+    """A row whose first text is long."""
+    place = next(place for place, value in enumerate(row) if isinstance(value, str))
+    return (*row[:place], row[place] + _LONG_TEXT, *row[place + 1 :])
