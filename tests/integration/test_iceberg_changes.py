@@ -12,7 +12,7 @@ import krishiv_spark
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-ROUNDS, CHANGES = 3, 25
+ROUNDS, CHANGES = 2, 25
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("carrier", pa.string()), ("delay", pa.int64()), ("op", pa.string())]
 )

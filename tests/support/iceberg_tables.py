@@ -114,9 +114,14 @@ def compact(folder: Path) -> int:
     return _replace(folder, paths(folder), table_in(folder).scan().to_arrow(), _Rewrite)
 
 
-def rewrite(folder: Path, gone: Iterable[str], rows: pa.Table) -> int:
-    """Rows in the place of those of some files: a snapshot of kind "overwrite"."""
-    return _replace(folder, gone, rows, _OverwriteFiles)
+def rewrite(
+    folder: Path, gone: Iterable[str], rows: pa.Table, *, drops_deletes: bool = False
+) -> int:
+    """Rows in the place of those of some files: a snapshot of kind "overwrite".
+
+    PyIceberg leaves delete files behind; Iceberg itself drops those that have become useless.
+    """
+    return _replace(folder, gone, rows, _Dropping if drops_deletes else _OverwriteFiles)
 
 
 def _replace(folder: Path, gone: Iterable[str], rows: pa.Table, kind: type[_OverwriteFiles]) -> int:
@@ -229,6 +234,13 @@ class _Rewrite(_OverwriteFiles):
     def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
         summary = super()._summary(dict(snapshot_properties))
         return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+class _Dropping(_OverwriteFiles):
+    """An overwrite that drops all delete files."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [one for one in manifests if one.content == ManifestContent.DATA]
 
 
 class _DeleteManifest(ManifestWriterV2):

@@ -184,6 +184,15 @@ def test_deletes_by_position_and_by_vector(folder):
     assert stream.drain() == [[(3, "c", "delete", -1), (3, "C", "insert", 1)]]
 
 
+def test_rows_that_were_deleted_before_do_not_go_again(folder):
+    append(folder, rows((1, "a"), (2, "b"), (3, "c")))
+    delete_rows(folder, {path: [1] for path in paths(folder)})
+    stream = Changes(folder, startingOffsets="current")
+    assert len(stream.drain()[0]) == 2
+    rewrite(folder, paths(folder), rows((1, "a")), drops_deletes=True)
+    assert stream.drain() == [[(3, "c", "delete", -1)]]
+
+
 def ids_in(folder, path):
     (task,) = (task for task in table_in(folder).scan().plan_files() if task.file.file_path == path)
     low, high = (next(iter(b.values())) for b in (task.file.lower_bounds, task.file.upper_bounds))
@@ -288,9 +297,7 @@ def test_delete_files_behind_an_expired_snapshot(folder):
     stream.drain()
     delete_rows(folder, {path: [0] for path in paths(folder)})
     expire_as_java(folder, first)
-    with pytest.raises(
-        DataLossError, match="has delete files, and the snapshot before has expired"
-    ):
+    with pytest.raises(DataLossError, match=r"has delete files, .* and the snapshot before has"):
         stream.trigger()
 
 
@@ -392,7 +399,7 @@ def test_changes_applied_by_weight_give_the_table(
     monkeypatch.setattr(differences, "_SHARE_ROWS", share_rows)
     monkeypatch.setattr(differences, "_CHUNK_ROWS", 2)
 
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @given(st.lists(_STEPS, min_size=2, max_size=8))
     def play(steps):
         played = _Played(tmp_path_factory.mktemp("t"), limit, {"keyColumns": keys} if keys else {})
@@ -430,7 +437,7 @@ def test_changes_are_what_another_upsert_takes(
 ):
     monkeypatch.setattr(differences, "_SHARE_ROWS", share_rows)
 
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @given(st.lists(st.one_of(_EPOCH, st.none()), min_size=2, max_size=6))
     def play(epochs):
         first, second = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")

@@ -26,7 +26,7 @@ from krishiv_spark.parquet.files import chunks
 
 __all__ = ["ChangePart", "compare", "read_changes"]
 
-_SHARE_ROWS, _SHARE_BYTES = 2**18, 32 * 2**20
+_SHARE_ROWS, _SHARE_BYTES = 2**19, 32 * 2**20
 _CHUNK_ROWS, _CHUNK_BYTES = 2**14, 2 * 2**20
 
 

@@ -58,10 +58,21 @@ def _numbers(column: pa.ChunkedArray) -> Numbers:
         return _numbers(column.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
     if pa.types.is_list(kind):
         return _of_tuples([_valid(column), _of_lists(column)], len(column))
-    if pa.types.is_floating(kind):
-        bits = {32: pa.int32(), 64: pa.int64()}[kind.bit_width]
-        column = pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
+    if any(is_a(kind) for is_a in _PLAIN):
+        column = _as_bits(column)
+        if not column.null_count:
+            values: Numbers = column.to_numpy().astype(np.int64)
+            return values
     return _places(column)
+
+
+_PLAIN = (pa.types.is_integer, pa.types.is_floating, pa.types.is_temporal)
+_BITS = {32: pa.int32(), 64: pa.int64()}
+
+
+def _as_bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    bits = _BITS[column.type.bit_width]
+    return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
 
 
 def _valid(column: pa.ChunkedArray) -> Numbers:
@@ -81,9 +92,7 @@ def _of_lists(column: pa.ChunkedArray) -> Numbers:
 
 
 def _of_tuples(parts: Sequence[Numbers], rows: int) -> Numbers:
-    """Numbers of rows, by those of their parts."""
-    if len(parts) == 1:
-        return parts[0]
+    """Numbers of rows, by those of their parts; there are no more of them than rows."""
     if not parts:
         return np.zeros(rows, np.int64)
     together = pa.py_buffer(np.ascontiguousarray(np.stack(parts, axis=1)))
@@ -116,7 +125,7 @@ def _flat(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
     if pa.types.is_integer(kind):
         numbers = column.cast(pa.int64())
     elif pa.types.is_temporal(kind):
-        numbers = column.view({32: pa.int32(), 64: pa.int64()}[kind.bit_width])
+        numbers = column.view(_BITS[kind.bit_width])
     elif pa.types.is_string(kind) or pa.types.is_decimal(kind):
         numbers = _checksums(column.cast(pa.string()))
     else:

@@ -7,7 +7,7 @@ where there are any, the files of the snapshot before are looked at as well, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,24 +100,51 @@ def changes_of(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileCh
         DataLossError: If the snapshot's metadata has been removed, or the snapshot before is
             needed and has expired.
     """
+    parent = snapshot.parent_snapshot_id
+    before = None if parent is None else table.metadata.snapshot_by_id(parent)
     with metadata_errors(snapshot):
-        told = _told(table, snapshot)
-    # Old writers do not name all that they take out.
-    if told and len(told.removed) == number_of(snapshot, "deleted-data-files", len(told.removed)):
+        told = _told(table, [snapshot] if before is None else [snapshot, before])
+    if told is not None:
         return told
-    return _compared(files, table, snapshot)
+    if before is None:
+        raise DataLossError(
+            f"{FORMAT}: snapshot {snapshot.snapshot_id} has delete files, or does not name the "
+            "files that it took out, and the snapshot before has expired, so that it cannot be "
+            "told which rows went: start with a new checkpoint, and keep snapshots for longer than "
+            "the query may stand still"
+        )
+    return _compared(files.of(table, before, scan=True), files.of(table, snapshot, scan=True))
 
 
-def _told(table: Table, snapshot: Snapshot) -> FileChanges | None:
-    """By what the snapshot's own manifests say; None if there are delete files."""
-    from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+def _told(table: Table, known: Sequence[Snapshot]) -> FileChanges | None:
+    """What the manifests of a snapshot say; None if that is not all.
+
+    Args:
+        table: Whose snapshots they are.
+        known: The snapshot, and the one before, if it is still there.
+    """
+    snapshot = known[0]
+    if any(_has_deletes(table, one) for one in known):
+        return None
+    changes = _named(table, snapshot)
+    count = number_of(snapshot, "deleted-data-files", len(changes.removed))
+    return changes if len(changes.removed) == count else None  # old writers do not name them all
+
+
+def _has_deletes(table: Table, snapshot: Snapshot) -> bool:
+    from pyiceberg.manifest import ManifestContent
 
     manifests = snapshot.manifests(table.io)
-    if any(manifest.content != ManifestContent.DATA for manifest in manifests):
-        return None
+    return any(manifest.content != ManifestContent.DATA for manifest in manifests)
+
+
+def _named(table: Table, snapshot: Snapshot) -> FileChanges:
+    """The files that the snapshot's own manifests name."""
+    from pyiceberg.manifest import ManifestEntryStatus
+
     entries = [
         entry
-        for manifest in manifests
+        for manifest in snapshot.manifests(table.io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         if entry.snapshot_id == snapshot.snapshot_id and check_entry(entry)
@@ -135,18 +162,8 @@ def _files(table: Table, entries: Iterable[ManifestEntry]) -> tuple[TableFile, .
     return tuple(table_file(FileScanTask(entry.data_file), specs) for entry in entries)
 
 
-def _compared(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileChanges:
-    """By comparison with the snapshot before: files with other deletes are other files."""
-    parent = snapshot.parent_snapshot_id
-    older = None if parent is None else table.metadata.snapshot_by_id(parent)
-    if older is None:
-        raise DataLossError(
-            f"{FORMAT}: snapshot {snapshot.snapshot_id} has delete files, and the snapshot before "
-            "has expired, so that it cannot be told which rows they took out: start with a new "
-            "checkpoint, and keep snapshots for longer than the query may stand still"
-        )
-    before = files.of(table, older, scan=True)
-    after = files.of(table, snapshot, scan=True)
+def _compared(before: Sequence[TableFile], after: Sequence[TableFile]) -> FileChanges:
+    """By the files of both snapshots: those with other deletes are other files."""
     there, here = set(before), set(after)
     return FileChanges(
         removed=tuple(file for file in before if file not in here),
