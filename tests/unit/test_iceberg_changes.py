@@ -1,7 +1,5 @@
 """Changes of a table as rows with a weight: what goes, what comes, and what was only moved."""
 
-import datetime as dt
-import decimal
 from collections import Counter
 
 import pyarrow as pa
@@ -30,7 +28,6 @@ from pyiceberg.types import IntegerType, LongType
 
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.iceberg.reading import differences
-from krishiv_spark.iceberg.reading.equality import numbered, shares_of, unmatched
 from krishiv_spark.iceberg.reading.files import UnreadableError
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.iceberg import IcebergOffset
@@ -456,54 +453,3 @@ def test_changes_are_what_another_upsert_takes(
         assert Counter(tuples(copied)) == wanted
 
     play()
-
-
-# --- which rows are the same
-
-INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
-DIFFERENT = {
-    pa.float64(): [0.0, -0.0, float("nan"), 1.5, None],
-    pa.float32(): [0.0, -0.0, float("nan"), 1.5, None],
-    pa.string(): ["", "a", "b", None],
-    pa.binary(): [b"", b"\0", b"\0\0", None],
-    pa.bool_(): [True, False, None],
-    pa.decimal128(9, 2): [decimal.Decimal("1.10"), decimal.Decimal(1), None],
-    pa.date32(): [dt.date(2013, 1, 1), dt.date(1, 1, 1), None],
-    pa.timestamp("us", "UTC"): [0, 1, None],
-    pa.time64("ns"): [0, 1000, None],
-    INNER: [{"a": 1, "b": None}, {"a": None, "b": "1"}, {"a": None, "b": None}, None],
-    pa.list_(pa.int64()): [[], [None], [1, 2], [1], [2], [2, 1], None],
-    pa.list_(pa.list_(pa.string())): [[], [[]], [[], []], [["a"], ["b"]], [["a", "b"]], [None]],
-    pa.list_(INNER): [[], [None], [{"a": 1, "b": "x"}], None],
-    pa.map_(pa.string(), INNER): [[], [("k", None)], [("k", {"a": 1, "b": "x"})], None],
-}
-
-
-@pytest.mark.parametrize("kind", DIFFERENT, ids=str)
-def test_rows_are_the_same_if_their_values_are(kind):
-    values = pa.array(DIFFERENT[kind], kind)
-    places = pa.array([*range(len(values)), *reversed(range(len(values)))])
-    pieces = values.take(places)
-    whole = pa.table({"v": pa.chunked_array([pieces[1:4], pieces[4:], pieces[:1]])})
-    order = [*range(1, len(pieces)), 0]
-    found = numbered(whole.append_column("w", whole["v"]))
-    same = {(places[order[i]].as_py(), int(number)) for i, number in enumerate(found)}
-    assert len(same) == len(values) == len(set(found.tolist()))
-    shares = [shares_of(part, 3).tolist() for part in whole.to_batches()]
-    by_value = {(n, share) for n, share in zip(found, sum(shares, []), strict=True)}  # noqa: RUF017  few
-    assert len(by_value) == len(values)
-
-
-@given(st.lists(st.integers(0, 4)), st.lists(st.integers(0, 4)))
-def test_each_row_takes_one_other_away(own, others):
-    left = numbered(pa.table({"v": pa.array([*own, *others], pa.int64())}))
-    kept = unmatched(left[: len(own)], left[len(own) :])
-    found = Counter(value for value, stays in zip(own, kept, strict=True) if stays)
-    assert found == Counter(own) - Counter(others)
-
-
-def test_shares_are_about_equal():
-    many = pa.record_batch({"n": range(10_000), "s": [f"name {n % 97}" for n in range(10_000)]})
-    for column in (many, many.select(["n"])):
-        sizes = Counter(shares_of(column, 8).tolist()).values()
-        assert max(sizes) < 2 * min(sizes)
