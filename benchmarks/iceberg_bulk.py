@@ -33,7 +33,9 @@ def partitioned(run: Run) -> Iterator[Figure]:
 
 
 def _compared(run: Run, place: Warehouse, partition: str | None) -> Iterator[Figure]:
-    columns = rows_of(run.spark(), 1, _PARTITIONS).toArrow().schema
+    from krishiv_spark.arrow import arrow_schema
+
+    columns = arrow_schema(rows_of(run.spark(), 1, _PARTITIONS).schema)
     for name in names(run):
         place.make(_TABLES[name], columns, partition)
     jobs = {name: _job(place, name) for name in names(run)}

@@ -47,7 +47,9 @@ def _rows(first: int, end: int) -> pa.Table:
         {
             "id": pa.array(range(first, end), pa.int64()),
             "round": pa.array([0] * (end - first), pa.int64()),
-            "customer": pa.array([f"a customer, number {n}" for n in range(first, end)]),
+            "customer": pa.array(
+                [f"a customer, number {n}" for n in range(first, end)], pa.string()
+            ),
         }
     )
 
