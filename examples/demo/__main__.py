@@ -27,7 +27,7 @@ def main(*, kafka: bool) -> None:
         os.environ["KRISHIV_MEMORY_DIR"] = str(folder / "memory")
         screen.print("[bold]krishiv-spark[/bold]: New York's flights of 2013 through a stream")
         stream = Stream(folder, _topic(stack) if kafka else None)
-        table = flights.flights()
+        table = flights.events()
         at_kill = run_and_kill(stream, table)
         show.preview(stream.printed)
         sys.exit(report(stream, table, at_kill))
@@ -45,17 +45,23 @@ def report(stream: Stream, table: pa.Table, at_kill: int) -> int:
     rows = answer.table_of(stream.folder / "table")
     by_hour = krishiv_spark.memory_table("delays by hour")
     show.chart(by_hour)
-    problems = answer.problems(table, rows, by_hour)
-    readers = "DuckDB finds in the table what went in, row by row"
+    iceberg = answer.iceberg_table(stream.folder / "warehouse")
+    latest = iceberg.scan().to_arrow()
+    show.corrected(latest)
+    problems = answer.problems(table, rows, by_hour, latest)
+    readers = (
+        "DuckDB finds every event in the Parquet files; PyIceberg finds in the Iceberg table, of "
+        f"{len(iceberg.snapshots())} snapshots, each flight as it was known last"
+    )
     if stream.topic is not None:
         problems += answer.problems_in_topic(table, topics.flights_in(stream.topic, table.schema))
-        readers += "; so does kafka-python, reading committed records, in the topic"
+        readers += "; kafka-python, reading committed records, finds every event in the topic"
     late = pc.sum(rows["_late"]).as_py()
     show.verdict(
         problems,
-        f"{rows.num_rows:,} flights went in and came out once; the driver was killed with kill -9 "
-        f"at {at_kill:,} rows and resumed; {late:,} rows were flagged as later than the watermark. "
-        f"{readers}.",
+        f"{latest.num_rows:,} flights and {rows.num_rows - latest.num_rows:,} corrections went in "
+        f"and came out once; the driver was killed with kill -9 at {at_kill:,} events and resumed; "
+        f"{late:,} events were flagged as later than the watermark. {readers}.",
     )
     return int(bool(problems))
 

@@ -7,6 +7,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from examples.demo.pipeline import ICEBERG_TABLE
 
 
 def table_of(folder: Path) -> pa.Table:
@@ -17,20 +21,42 @@ def table_of(folder: Path) -> pa.Table:
         return found.to_arrow_table()
 
 
-def problems(flights: pa.Table, rows: pa.Table, by_hour: pa.Table) -> list[str]:
-    """What is wrong with the table and with the delays by hour; nothing, if all is well."""
+def iceberg_table(warehouse: Path) -> Table:
+    """The Iceberg table, as PyIceberg alone opens it: its catalog is a file in the warehouse."""
+    catalog = SqlCatalog("krishiv", uri=f"sqlite:///{warehouse}/catalog.db")
+    return catalog.load_table(ICEBERG_TABLE)
+
+
+def problems(events: pa.Table, rows: pa.Table, by_hour: pa.Table, latest: pa.Table) -> list[str]:
+    """What is wrong with what came out; nothing, if all is well.
+
+    Args:
+        events: What went in.
+        rows: The rows of the Parquet files.
+        by_hour: The delays by hour.
+        latest: The rows of the Iceberg table.
+    """
     return [
-        *_differences("the table", flights, rows),
-        *_differences("the delays by hour", _by_hour(flights), by_hour),
+        *_differences("the Parquet files", events, rows),
+        *_differences("the delays by hour", _by_hour(events), by_hour),
+        *_differences("the Iceberg table", _latest(events), latest),
     ]
 
 
-def problems_in_topic(flights: pa.Table, records: pa.Table) -> list[str]:
+def problems_in_topic(events: pa.Table, records: pa.Table) -> list[str]:
     """What is wrong with the records of the topic; nothing, if all is well."""
-    return _differences("the topic", flights, records)
+    return _differences("the topic", events, records)
 
 
-def _by_hour(flights: pa.Table) -> pa.Table:
+def _latest(events: pa.Table) -> pa.Table:
+    """The last event of each flight."""
+    places = pa.table({"flight": events["flight_id"], "place": pa.array(range(len(events)))})
+    last = places.group_by("flight").aggregate([("place", "max")])
+    return events.take(last["place_max"])
+
+
+def _by_hour(events: pa.Table) -> pa.Table:
+    flights = events.filter(pc.invert(events["correction"]))
     hours = pa.table(
         {
             "hour": pc.floor_temporal(flights["scheduled"], unit="hour"),
@@ -42,7 +68,7 @@ def _by_hour(flights: pa.Table) -> pa.Table:
 
 
 def _differences(name: str, expected: pa.Table, found: pa.Table) -> list[str]:
-    """Compare tables row by row, in the order of their first column."""
+    """Compare tables row by row, in the order of their first two columns."""
     expected, found = (_ordered(each, expected.schema) for each in (expected, found))
     if found.equals(expected):
         return []
@@ -51,4 +77,5 @@ def _differences(name: str, expected: pa.Table, found: pa.Table) -> list[str]:
 
 
 def _ordered(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return table.select(schema.names).cast(schema).sort_by(schema.names[0])
+    order = [(name, "ascending") for name in schema.names[:2]]
+    return table.select(schema.names).cast(schema).sort_by(order)

@@ -63,13 +63,20 @@ class Stream:
         files = self.folder.glob("table/**/*.parquet")
         return sum(pq.read_metadata(file).num_rows for file in files)
 
+    def epochs_upserted(self) -> int:
+        """Epochs in the Iceberg table now: each has a metadata file, and so has its making."""
+        return len(list(self.folder.glob("warehouse/*/*/metadata/*.metadata.json"))) - 1
+
     def watch(self, process: subprocess.Popen[str], bar: Progress, goal: int | None) -> None:
-        """Follow the rows until there are enough of them, or until the stream has ended."""
+        """Follow the rows until there are enough of them, or until the stream has ended.
+
+        Enough are so many in the Parquet files, and an epoch in the Iceberg table.
+        """
         task = bar.task_ids[0]
         while process.poll() is None:
             through = self.rows_through()
             bar.update(task, completed=through)
-            if goal is not None and through >= goal:
+            if goal is not None and through >= goal and self.epochs_upserted() > 0:
                 return
             time.sleep(0.3)
         bar.update(task, completed=self.rows_through())
@@ -88,7 +95,8 @@ class Stream:
 def run_and_kill(stream: Stream, table: pa.Table) -> int:
     """Feed, kill in the middle, resume. Returns how many rows were visible at the kill."""
     feeder = threading.Thread(target=stream.feed, args=(table,), daemon=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} rows"))
+    count = TextColumn("{task.completed:,} events")
+    columns = (TextColumn("{task.description}"), BarColumn(), count)
     with Progress(*columns, TimeElapsedColumn(), console=screen) as bar:
         task = bar.add_task("streaming", total=table.num_rows)
         with stream.running() as process:
@@ -96,7 +104,7 @@ def run_and_kill(stream: Stream, table: pa.Table) -> int:
             stream.watch(process, bar, goal=table.num_rows // 2)
             os.killpg(process.pid, signal.SIGKILL)
         at_kill = stream.rows_through()
-        bar.update(task, description=f"kill -9 at {at_kill:,} rows; resuming")
+        bar.update(task, description=f"kill -9 at {at_kill:,} events; resuming")
         with stream.running() as process:
             stream.watch(process, bar, goal=None)
     feeder.join()

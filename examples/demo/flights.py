@@ -2,7 +2,8 @@
 
 Event time is the scheduled departure. A flight becomes known when it really departs, which is
 later by its delay, so that events arrive late as they do in life. A cancelled flight becomes
-known at its scheduled departure.
+known at its scheduled departure. Where it lands half an hour or more earlier or later than its
+departure let expect, a correction follows, with the delay of its arrival.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 FILES = 52
+SURPRISE_MINUTES = 30
 
 
 def data_folder() -> Path:
@@ -33,29 +35,50 @@ def airlines() -> pa.Table:
     return csv.read_csv(data_folder() / "airlines.csv")
 
 
-def flights() -> pa.Table:
-    """All flights in the order in which they became known; nothing computed by Spark."""
+def events() -> pa.Table:
+    """All flights and corrections in the order in which they became known; without Spark."""
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive:
         name = archive.namelist()[0]
         raw = csv.read_csv(pa.BufferReader(archive.read(name)), convert_options=_NULLS)
-    table = pa.table(
-        {
-            "flight_id": pa.array(range(raw.num_rows), pa.int64()),
-            "scheduled": _scheduled(raw),
-            "delay": raw["dep_delay"].cast(pa.float64()).cast(pa.int64()),
-            **{key: raw[key].cast(pa.string()) for key in ("carrier", "origin", "dest")},
-            "distance": raw["distance"].cast(pa.int64()),
-        }
-    )
-    known = pc.add(pc.divide(table["scheduled"].cast(pa.int64()), 60_000_000), _minutes(table))
-    return table.take(pc.sort_indices(known))
+    departures = _departures(raw)
+    both = pa.concat_tables([departures, _corrections(departures, raw)])
+    return both.take(pc.sort_indices(both[_KNOWN])).drop_columns([_KNOWN])
 
 
 _NULLS = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+_KNOWN = "known"
 
 
-def _minutes(table: pa.Table) -> pa.ChunkedArray:
-    return pc.fill_null(table["delay"], 0)
+def _departures(raw: pa.Table) -> pa.Table:
+    delay, scheduled = _whole(raw["dep_delay"]), _scheduled(raw)
+    minute = pc.divide(scheduled.cast(pa.int64()), 60_000_000)
+    return pa.table(
+        {
+            "flight_id": pa.array(range(raw.num_rows), pa.int64()),
+            "correction": pa.repeat(pa.scalar(value=False), raw.num_rows),
+            "scheduled": scheduled,
+            "delay": delay,
+            **{key: raw[key].cast(pa.string()) for key in ("carrier", "origin", "dest")},
+            "distance": raw["distance"].cast(pa.int64()),
+            _KNOWN: pc.add(minute, pc.fill_null(delay, 0)),
+        }
+    )
+
+
+def _corrections(departures: pa.Table, raw: pa.Table) -> pa.Table:
+    delay = _whole(raw["arr_delay"])
+    surprise = pc.abs(pc.subtract(delay, departures["delay"]))
+    landed = {
+        "correction": pa.repeat(pa.scalar(value=True), raw.num_rows),
+        "delay": delay,
+        _KNOWN: pc.add(departures[_KNOWN], _whole(raw["air_time"])),
+    }
+    whole = pa.table({name: landed.get(name, departures[name]) for name in departures.column_names})
+    return whole.filter(pc.greater_equal(surprise, SURPRISE_MINUTES))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.float64()).cast(pa.int64())
 
 
 def _scheduled(raw: pa.Table) -> pa.ChunkedArray:
@@ -72,7 +95,7 @@ def _scheduled(raw: pa.Table) -> pa.ChunkedArray:
 
 
 def files(table: pa.Table) -> Iterator[pa.Table]:
-    """The flights in about a week's worth at a time."""
+    """The events in about a week's worth at a time."""
     size = -(-table.num_rows // FILES)
     for start in range(0, table.num_rows, size):
         yield table.slice(start, size)

@@ -1,8 +1,9 @@
 """The stream of the demo, in a process of its own, so that it can be killed.
 
-Flights as files -> krishiv-parquet with a watermark -> names of the carriers -> krishiv-parquet,
-and delays by the hour -> krishiv-memory; a preview now and then -> krishiv-console. With a topic:
-files -> krishiv-parquet with a watermark -> krishiv-kafka, and krishiv-kafka -> the other sinks.
+Events as files -> krishiv-parquet with a watermark -> names of the carriers -> krishiv-parquet,
+delays by the hour -> krishiv-memory, and each flight as it is known last -> krishiv-iceberg; a
+preview now and then -> krishiv-console. With a topic: files -> krishiv-parquet with a watermark ->
+krishiv-kafka, and krishiv-kafka -> the other sinks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from examples.demo.topics import Topic
 
 FIELDS = {
     "flight_id": "BIGINT",
+    "correction": "BOOLEAN",
     "delay": "BIGINT",
     "carrier": "STRING",
     "origin": "STRING",
@@ -30,6 +32,9 @@ FIELDS = {
     "_late": "BOOLEAN",
 }
 """What is in the value of a record, as JSON; the scheduled departure is the record's timestamp."""
+
+
+ICEBERG_TABLE = "db.flights"
 
 
 def session() -> SparkSession:
@@ -98,21 +103,36 @@ def named(spark: SparkSession, events: DataFrame) -> DataFrame:
 
 
 def by_hour(events: DataFrame) -> DataFrame:
-    """Flights and minutes of delay for each hour of the year."""
+    """Flights and minutes of delay at departure for each hour of the year."""
     hour = f.window("scheduled", "1 hour").getField("start").alias("hour")
-    return events.groupBy(hour).agg(
-        f.count("*").alias("flights"), f.sum(f.coalesce("delay", f.lit(0))).alias("delay")
+    return (
+        events.where("NOT correction")
+        .groupBy(hour)
+        .agg(f.count("*").alias("flights"), f.sum(f.coalesce("delay", f.lit(0))).alias("delay"))
     )
 
 
 def to_table(spark: SparkSession, folder: Path, events: DataFrame) -> StreamingQuery:
-    """Flights with names, as Parquet, a folder for each month."""
+    """Every event with names, as Parquet, a folder for each month."""
     return (
         named(spark, events)
         .writeStream.format("krishiv-parquet")
         .option("checkpointLocation", str(folder / "checkpoints/table"))
         .option("partitionBy", "month")
         .start(str(folder / "table"))
+    )
+
+
+def to_iceberg(folder: Path, events: DataFrame) -> StreamingQuery:
+    """One row for each flight: a correction takes the place of what was known before."""
+    return (
+        events.drop("_late")
+        .writeStream.format("krishiv-iceberg")
+        .option("warehouse", str(folder / "warehouse"))
+        .option("mode", "upsert")
+        .option("keyColumns", "flight_id")
+        .option("checkpointLocation", str(folder / "checkpoints/iceberg"))
+        .start(ICEBERG_TABLE)
     )
 
 
@@ -130,7 +150,7 @@ def to_memory(folder: Path, events: DataFrame) -> StreamingQuery:
 def to_console(folder: Path, events: DataFrame) -> StreamingQuery:
     """A preview now and then."""
     return (
-        events.select("scheduled", "origin", "dest", "carrier", "delay", "_late")
+        events.select("scheduled", "origin", "dest", "carrier", "delay", "correction", "_late")
         .writeStream.format("krishiv-console")
         .option("checkpointLocation", str(folder / "checkpoints/console"))
         .option("numRows", 3)
@@ -148,6 +168,7 @@ def starts(
         yield partial(to_topic, events, folder, topic)
         events = from_topic(spark, topic)
     yield partial(to_table, spark, folder, events)
+    yield partial(to_iceberg, folder, events)
     yield partial(to_memory, folder, events)
     yield partial(to_console, folder, events)
 

@@ -24,6 +24,18 @@ def chart(by_hour: pa.Table) -> None:
         )
 
 
+def corrected(latest: pa.Table) -> None:
+    """The flights whose correction says the most, as the table has them now."""
+    found = latest.filter(latest["correction"]).sort_by([("delay", "descending")]).slice(0, 3)
+    screen.print("\n[bold]Latest of all, once they had landed[/bold], from krishiv-iceberg")
+    for row in found.to_pylist():
+        hours = row["delay"] / 60
+        screen.print(
+            f"  {row['scheduled']:%d %b} {row['carrier']} {row['origin']} → {row['dest']} "
+            f"{hours:5.1f} h  [dim]flight {row['flight_id']:,}[/dim]"
+        )
+
+
 def preview(printed: list[str]) -> None:
     """The last epoch that the console sink printed."""
     starts = [i for i, line in enumerate(printed) if line.startswith("Batch: ")]
