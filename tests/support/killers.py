@@ -53,7 +53,7 @@ class Killer:
     def _live(self, kills: int) -> bool:
         """One driver until it is killed or fails; False if it comes to its end."""
         with Driver(self._script, self._job) as driver:
-            driver.wait_for(self._sign, timeout=120)
+            driver.wait_for(self._sign, timeout=300)
             while driver.outlives(self._random.uniform(*self._pauses)):
                 victim = self._random.choice(self._victims)
                 if self._killed(victim, driver):
