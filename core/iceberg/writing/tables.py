@@ -110,7 +110,7 @@ def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
 
 def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     schema = _new_schema(rows)
-    catalog.create_namespace_if_not_exists(options.identifier[:-1])
+    _make_namespace(catalog, options.identifier[:-1])
     return catalog.create_table(
         options.identifier,
         schema,
@@ -119,6 +119,14 @@ def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Tab
         sort_order=sort_order(options.sort_by, schema),
         properties=dict(options.table_properties),
     )
+
+
+def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception:  # PyIceberg's SQL catalog shows the database's error if another was faster
+        if not catalog.namespace_exists(namespace):
+            raise
 
 
 def _new_schema(rows: pa.Schema) -> Schema:
