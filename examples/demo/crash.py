@@ -84,9 +84,12 @@ class Stream:
             tail = "".join(self.printed[-12:])
             raise SystemExit(f"{tail}the stream ended, with exit code {process.returncode}")
 
-    def feed(self, table: pa.Table) -> None:
-        """Let the files arrive one after another."""
-        for number, part in enumerate(flights.files(table)):
+    def feed(self, table: pa.Table, killed: threading.Event) -> None:
+        """Let the files arrive one after another; the last third only behind the kill."""
+        parts = list(flights.files(table))
+        for number, part in enumerate(parts):
+            if number == 2 * len(parts) // 3:
+                killed.wait()
             flights.arrive(part, self.folder / "arriving", number)
             time.sleep(0.35)
         (self.folder / "all-arrived").touch()
@@ -94,7 +97,8 @@ class Stream:
 
 def run_and_kill(stream: Stream, table: pa.Table) -> int:
     """Feed, kill in the middle, resume. Returns how many rows were visible at the kill."""
-    feeder = threading.Thread(target=stream.feed, args=(table,), daemon=True)
+    killed = threading.Event()
+    feeder = threading.Thread(target=stream.feed, args=(table, killed), daemon=True)
     count = TextColumn("{task.completed:,} events")
     columns = (TextColumn("{task.description}"), BarColumn(), count)
     with Progress(*columns, TimeElapsedColumn(), console=screen) as bar:
@@ -103,6 +107,7 @@ def run_and_kill(stream: Stream, table: pa.Table) -> int:
             feeder.start()
             stream.watch(process, bar, goal=table.num_rows // 2)
             os.killpg(process.pid, signal.SIGKILL)
+        killed.set()
         at_kill = stream.rows_through()
         bar.update(task, description=f"kill -9 at {at_kill:,} events; resuming")
         with stream.running() as process:
