@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.errors import DataLossError, KrishivError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.recent import Recent
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -90,7 +90,7 @@ class SnapshotFiles:
     def __init__(self, event_time: NestedField | None, schema: Schema) -> None:
         self._event_time = event_time
         self._schema = schema
-        self._lists: OrderedDict[tuple[int, bool, bool], tuple[TableFile, ...]] = OrderedDict()
+        self._lists: Recent[tuple[int, bool, bool], tuple[TableFile, ...]] = Recent(_REMEMBERED)
 
     def of(
         self,
@@ -114,15 +114,14 @@ class SnapshotFiles:
             DataLossError: If the snapshot's metadata has been removed.
         """
         key = (snapshot.snapshot_id, scan, row_filter is not None)
-        if key not in self._lists:
+        found = self._lists.get(key)
+        if found is None:
             specs = table.metadata.specs()
             bound = None if row_filter is None else _Filter(row_filter, self._schema)
             tasks = _planned(table, snapshot, scan=scan, row_filter=bound)
-            self._lists[key] = tuple(table_file(task, specs, self._event_time) for task in tasks)
-            if len(self._lists) > _REMEMBERED:
-                self._lists.popitem(last=False)
-        self._lists.move_to_end(key)
-        return self._lists[key]
+            found = tuple(table_file(task, specs, self._event_time) for task in tasks)
+            self._lists.put(key, found)
+        return found
 
 
 def table_file(
