@@ -175,17 +175,26 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def _intend(
         self, log: EpochLog, epoch: Epoch, generation: int, staged: Sequence[StagedT]
     ) -> tuple[Sequence[StagedT], State]:
-        """Prepare the epoch, and make it true. What no intent names shall not be left behind."""
+        """Prepare the epoch, and make it true. What no intent names shall not be left behind.
+
+        Raises:
+            Fenced: If another driver has taken over, whatever it was that failed because of it.
+            CommitRejected: As `prepare` and `EpochLog.intend`.
+        """
         try:
             whole = self.prepare(epoch, staged)
             dumped = [item.model_dump(mode="json") for item in whole]
             return whole, log.intend(generation, epoch.number, dumped)
         except (CommitRejected, Fenced):
-            try:
-                self.discard(staged)
-            except Exception:  # noqa: BLE001  why it was refused is what the user must see
-                _log.exception("what epoch %d had staged could not be removed", epoch.number)
+            self._discard_refused(epoch, staged)
+            log.check_owner(generation)
             raise
+
+    def _discard_refused(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        try:
+            self.discard(staged)
+        except Exception:  # noqa: BLE001  why it was refused is what the user must see
+            _log.exception("what epoch %d had staged could not be removed", epoch.number)
 
     def kept_of(self, epoch: Epoch) -> Sequence[StagedT]:
         """What is visible of an epoch already, since its intent was voided. Committer."""

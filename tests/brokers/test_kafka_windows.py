@@ -16,7 +16,17 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.testing import Begin, Broken, Commit, Crash, Fault, SinkUnderTest, Stage
+from krishiv_spark.testing import (
+    Begin,
+    Broken,
+    Commit,
+    Crash,
+    Fault,
+    SinkUnderTest,
+    Stage,
+    Switch,
+    TakeOver,
+)
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
 TIMEOUT_MS = 1_500
@@ -153,6 +163,15 @@ def test_a_batch_that_outlives_its_transactions_is_refused(bench, play):
         driver.do(Commit())
         assert "CommitRejected" in driver.story[-1]
         assert "kafka.transaction.timeout.ms" in driver.story[-1]
+        driver.settle()
+
+
+def test_a_stale_driver_is_told_of_its_successor_and_not_of_a_time_out(play):
+    """The successor aborts what the stale one has open before that one looks."""
+    with play() as driver:
+        driver.run((*STAGED, TakeOver(), Begin(), Stage(0), Switch()))
+        driver.do(Commit())
+        assert "Fenced" in driver.story[-1]
         driver.settle()
 
 
