@@ -51,7 +51,7 @@ class _KafkaSource(SourceConformance):
 
     def options(self):
         topic = f"t-{uuid.uuid4().hex}"
-        make_topic(self.cluster.bootstrap, topic, **{"retention.ms": "-1"})  # rows are of 2013
+        make_topic(self.cluster.bootstrap, topic)
         return {
             "kafka.bootstrap.servers": self.cluster.bootstrap,
             "subscribe": topic,

@@ -60,14 +60,14 @@ def _relation(duck: duckdb.DuckDBPyConnection, warehouse: Path) -> str:
 
 def read_by_java(warehouse: Path, column: str) -> list:
     """By Iceberg's own connector; skips, by name, where it cannot run."""
-    line = ICEBERG.line.rstrip(".")
+    (line,) = ICEBERG.lines
     python = jvm_iceberg.environment(line)
     if python is None:
         pytest.skip(
             f"exact for PyIceberg and DuckDB; {ICEBERG.name} needs the environment of PySpark "
             f"{line}, which './run bench --spark {line}' makes"
         )
-    return jvm_iceberg.read(python, warehouse, TABLE, column, peer_jars(ICEBERG))
+    return jvm_iceberg.read(python, warehouse, TABLE, column, peer_jars(ICEBERG, line))
 
 
 def assert_exact(warehouse: Path, column: str, numbers: range, *readers) -> None:

@@ -38,7 +38,7 @@ class Kafka:
 
     def topic(self, partitions=1, name=None, **configs):
         name = name or f"t-{uuid.uuid4().hex[:12]}"
-        make_topic(self.bootstrap, name, partitions, **{"retention.ms": "-1", **configs})
+        make_topic(self.bootstrap, name, partitions, **configs)
         return name
 
     def send(self, topic, *values, partition=0, **more):

@@ -103,7 +103,8 @@ def _judged(batches: Iterator) -> list:
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
-    """Make a topic, and wait until it can be written."""
+    """Make a topic, and wait until it can be written; records of 2013 do not age out of it."""
+    configs = {"retention.ms": "-1", **configs}
     admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
     admin.create_topics(
         {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}},

@@ -433,7 +433,7 @@ class TestSuite:
         assert "c" not in found
 
     def test_a_missing_peer_is_named_and_no_failure(self, run_suite, monkeypatch):
-        def refuse(_peer):
+        def refuse(_peer, _version):
             raise KrishivError("no network\nand more")
 
         monkeypatch.setattr(peer, "peer_jars", refuse)
@@ -447,8 +447,8 @@ class TestSuite:
         assert found["b"].figures
 
     def test_a_peer_of_another_spark_is_missing(self):
-        jars, absent = peer.gather([peer.ICEBERG], "4.3.0")
-        assert jars == []
+        there, absent = peer.gather([peer.ICEBERG], "4.3.0")
+        assert there == {}
         assert "--spark 4.1" in absent[peer.ICEBERG]
 
     def test_a_missing_module_is_named(self, run_suite):

@@ -164,6 +164,7 @@ def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, 
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
         "inter.broker.listener.name": "CLIENT",
         "log.dirs": str(folder / "data"),
+        "log.retention.ms": "-1",  # records of years ago would be gone in half a minute
         "offsets.topic.replication.factor": copies,
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": copies,
