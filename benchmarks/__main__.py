@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyspark
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -17,6 +18,8 @@ from rich.table import Column, Table
 from benchmarks import (
     bulk,
     commits,
+    ends,
+    epochs,
     iceberg_bulk,
     iceberg_rates,
     iceberg_triggers,
@@ -28,6 +31,7 @@ from benchmarks import (
     kafka_triggers,
     listing,
     phases,
+    shown_triggers,
     trigger,
 )
 from benchmarks.bench import BENCHMARKS, Benchmark
@@ -42,9 +46,11 @@ __all__ = ["main"]
 
 TOPICS = (
     trigger,
+    shown_triggers,
     bulk,
     commits,
     phases,
+    epochs,
     listing,
     kafka_rates,
     kafka_triggers,
@@ -55,6 +61,7 @@ TOPICS = (
     iceberg_bulk,
     iceberg_upserts,
     iceberg_rates,
+    ends,
 )  # importing them makes their benchmarks known
 
 _RECORD = Path(__file__).parent.parent / "docs" / "performance.json"
@@ -164,7 +171,7 @@ def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
         profiled=given["profile"] is not None,
         machine=machine.machine(given["folder"]),
         versions=machine.versions(),
-        peers={peer.name: peer.versions for item in chosen for peer in item.peers},
+        peers={p.name: p.versions(pyspark.__version__) for item in chosen for p in item.peers},
     )
 
 

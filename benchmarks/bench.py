@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.costs import Costs
 from benchmarks.measure import Figure
 from benchmarks.peer import Peer
+from benchmarks.session import PRINTED
 from benchmarks.topics import Topics
 
 __all__ = ["BENCHMARKS", "MEMORY", "Benchmark", "Run", "benchmark", "scratch"]
@@ -33,6 +35,7 @@ class Run:
         spark: Starts the session that all benchmarks share, at the first call.
         kafka: Starts the broker that all benchmarks share, at the first call.
         absent: The peers that cannot be had, and why.
+        costs: What Spark uses meanwhile.
     """
 
     quick: bool
@@ -42,6 +45,12 @@ class Run:
     spark: Callable[[], Any]
     kafka: Callable[[], Topics]
     absent: Mapping[Peer, str]
+    costs: Costs
+
+    @property
+    def printed(self) -> Path:
+        """The file with what Spark and its workers print."""
+        return self.folder / PRINTED
 
 
 @dataclass(frozen=True)

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
 
-__all__ = ["Job", "Memory", "bulk", "compared", "partitioned", "rows_of"]
+__all__ = ["Job", "bulk", "compared", "partitioned", "rows_of"]
 
 _OURS = "krishiv-parquet"
 _SPEED = Goal(0.8, at_most=False)
-_GIBIBYTE = 2**30
 _MEMORY = Goal(1.0)
 _FOLDERS = 24
-
-
-@dataclass
-class Memory:
-    """The most memory that the Python workers below this process have held at one look, in bytes.
-
-    Attributes:
-        largest: Resident size of the largest single process.
-        together: Of all of them; pages that they share count for each.
-    """
-
-    largest: int = 0
-    together: int = 0
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Look twenty times a second while the block runs."""
-        over = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(over,))
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
-
-    def _watch(self, over: threading.Event) -> None:
-        while not over.wait(0.05):
-            sizes = [_resident(child) for child in psutil.Process().children(recursive=True)]
-            self.largest = max(self.largest, *sizes, 0)
-            self.together = max(self.together, sum(sizes))
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return 0 if "java" in process.name() else int(process.memory_info().rss)
-    except psutil.Error:
-        return 0  # it has ended meanwhile
 
 
 @dataclass(frozen=True)
@@ -70,19 +28,26 @@ class Job:
 
     Attributes:
         write: Given the rows as a data frame.
-        totals: What is there afterwards: number of rows and sum of ids.
+        totals: What is there afterwards: number of rows and sum of ids; None if nothing is.
         clear: Takes it away.
     """
 
     write: Callable[[Any], object]
-    totals: Callable[[], tuple[int, int]]
-    clear: Callable[[], object]
+    totals: Callable[[], tuple[int, int]] | None = None
+    clear: Callable[[], object] = lambda: None
 
-    def once(self, rows: Any) -> float:
-        """How long it takes, in seconds."""
-        taken = seconds(lambda: self.write(rows))
-        count = rows.count()
-        expect("rows and sum of ids", self.totals(), (count, count * (count - 1) // 2))
+    def once(self, rows: Any, watched: AbstractContextManager[None]) -> float:
+        """How long it takes, in seconds.
+
+        Args:
+            rows: To be written, with ids from 0 on; what is there afterwards is compared.
+            watched: Entered while it runs.
+        """
+        with watched:
+            taken = seconds(lambda: self.write(rows))
+        if self.totals is not None:
+            count = rows.count()
+            expect("rows and sum of ids", self.totals(), (count, count * (count - 1) // 2))
         self.clear()
         return taken
 
@@ -130,31 +95,28 @@ def compared(
         rows: Makes a data frame of so many rows.
         goal: How many times as fast as the other one ours should be.
     """
-    count, memory = 2_000_000 if run.quick else 10_000_000, Memory()
+    count = 2_000_000 if run.quick else 10_000_000
     ours, *others = jobs
+    every = {"noop": Job(_drop), **{name: jobs[name] for name in (*others, ours)}}
 
-    def once(name: str, number: int) -> float:
-        if name == ours:
-            with memory.watched():
-                return jobs[name].once(rows(number))
-        return _dropped(rows(number)) if name == "noop" else jobs[name].once(rows(number))
+    def once(name: str, rows: Any) -> float:
+        return every[name].once(rows, run.costs.of(name))
 
-    variants = {name: partial(once, name, count) for name in ("noop", *others, ours)}
-    for name in variants:
+    for name in every:
         run.told(f"warming up {name}")
-        once(name, count // 5)
-    taken = in_turn(3, variants, run.told)
+        once(name, rows(count // 5))
+    run.costs.clear()
+    taken = in_turn(3, {name: partial(once, name, rows(count)) for name in every}, run.told)
     for name, times in taken.items():
         yield figure(f"{name}, {count:,} rows", "rows/s", [count / time for time in times])
     for other in others:
         speed = ratios(taken[other], taken[ours])
         yield figure(f"speed, {ours} / {other}", "x", speed, goal)
-    yield figure("largest worker", "GiB", [memory.largest / _GIBIBYTE], _MEMORY)
-    yield figure("all workers", "GiB", [memory.together / _GIBIBYTE])
+    yield from run.costs.figures("", count, _MEMORY)
 
 
-def _dropped(rows: Any) -> float:
-    return seconds(lambda: rows.write.format("noop").mode("overwrite").save())
+def _drop(rows: Any) -> None:
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def rows_of(spark: Any, count: int, parts: int) -> Any:

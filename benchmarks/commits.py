@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
-from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds
+from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds, slope
 from benchmarks.topics import OURS
 from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 
@@ -93,7 +91,7 @@ def growth(run: Run) -> Iterator[Figure]:
     yield figure("late / early", "x", ratios(late, early), Goal(1.2))
     for length, times in restarts.items():
         yield figure(f"restart at epoch {length:,}", "ms", times)
-    yield figure("restart, for 10 000 epochs more", "ms", [10_000 * _slope(restarts)])
+    yield figure("restart, for 10 000 epochs more", "ms", [10_000 * slope(restarts)])
 
 
 @benchmark("kafka.commits")
@@ -139,12 +137,6 @@ def _grow(run: Run, life: Life, epochs: int) -> None:
     while life.epoch < epochs:
         run.told(f"epoch {life.epoch:,} of {epochs:,}")
         life.commits(min(1000, epochs - life.epoch))
-
-
-def _slope(times: dict[int, list[float]]) -> float:
-    """How much longer for one epoch more, by least squares."""
-    lengths, taken = zip(*((n, time) for n, each in times.items() for time in each), strict=True)
-    return float(np.polyfit(lengths, taken, 1)[0])
 
 
 def _pairs(run: Run, old: Life, folder: Path) -> list[tuple[float, float]]:

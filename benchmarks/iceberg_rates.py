@@ -5,12 +5,14 @@ That one exists for PySpark 4.1: ``./run bench --spark 4.1 --only iceberg``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.bare import BARE_SOURCE, register_bare_source
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
 from benchmarks.measure import Figure, expect, figure, in_turn, ratios, seconds
@@ -21,11 +23,15 @@ __all__ = ["read"]
 _TABLE = "moments"
 _APPENDS = 8
 _ROUNDS = 3
+_BATCH = 16_384  # rows, as our source yields them
 
 
 @benchmark("iceberg.read", "pyiceberg", peers=(ICEBERG,), alone=True)
 def read(run: Run) -> Iterator[Figure]:
-    """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest."""
+    """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest.
+
+    A source in Python that has its rows in memory shows what PySpark takes for itself.
+    """
     rows = 400_000 if run.quick else 4_000_000
     with warehouse(run, "krishiv_read") as place:
         _fill(place, rows)
@@ -36,6 +42,7 @@ def read(run: Run) -> Iterator[Figure]:
         scans = {name: partial(_scanned, reader, rows) for name, reader in readers.items()}
         yield from _compared(run, "full scan", scans)
         streams = {name: partial(_streamed, run, place, name, rows) for name in readers}
+        streams[BARE_SOURCE] = _bare(run, place, rows)
         yield from _compared(run, "stream", streams)
 
 
@@ -45,9 +52,10 @@ def _compared(run: Run, what: str, variants: Mapping[str, Callable[[], float]]) 
     rates = in_turn(rounds, variants, lambda text: run.told(f"{what}, {text}"))
     for name, found in rates.items():
         yield figure(f"{name}, {what}", "rows/s", found)
-    if THEIRS in rates:
-        speed = ratios(rates[OURS], rates[THEIRS])
-        yield figure(f"{OURS} / {THEIRS}, {what}", "x", speed)
+    for name in (OURS, BARE_SOURCE):
+        if name in rates and THEIRS in rates:
+            speed = ratios(rates[name], rates[THEIRS])
+            yield figure(f"{name} / {THEIRS}, {what}", "x", speed)
 
 
 # --- the table
@@ -99,18 +107,25 @@ def _scanned(reader: Callable[[], Any], rows: int) -> float:
 def _streamed(run: Run, place: Warehouse, name: str, rows: int) -> float:
     source = run.spark().readStream.format(name)
     if name == OURS:
-        frame = source.options(**place.options).load(f"db.{_TABLE}")
-    else:
-        frame = source.load(f"{place.name}.db.{_TABLE}")
+        return _drained(place, name, source.options(**place.options).load(f"db.{_TABLE}"), rows)
+    return _drained(place, name, source.load(f"{place.name}.db.{_TABLE}"), rows)
+
+
+def _bare(run: Run, place: Warehouse, rows: int) -> Callable[[], float]:
+    batch = _rows(0, rows // _APPENDS).combine_chunks().to_batches()[0]
+    count = register_bare_source(run.spark(), batch[:_BATCH], rows, _APPENDS)
+    source = run.spark().readStream.format(BARE_SOURCE)
+    return lambda: _drained(place, BARE_SOURCE, source.load(), count)
+
+
+def _drained(place: Warehouse, name: str, frame: Any, rows: int) -> float:
+    """Rows per second of a stream, from its start to its end."""
     with scratch(place.folder) as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        query: list[Any] = []
-
-        def work() -> None:
-            query.append(writer.trigger(availableNow=True).start())
-            query[0].awaitTermination()
-
-        taken = seconds(work)
-        read_rows = sum(progress.numInputRows for progress in query[0].recentProgress)
-        expect(f"{name}, rows of the stream", read_rows, rows)
+        begin = time.perf_counter()
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        taken = time.perf_counter() - begin
+    found = sum(progress.numInputRows for progress in query.recentProgress)
+    expect(f"{name}, rows of the stream", found, rows)
     return rows / taken

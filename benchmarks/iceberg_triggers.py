@@ -9,9 +9,9 @@ import pyarrow as pa
 from benchmarks.bare import BARE_SINK, register_bare_sink
 from benchmarks.bench import Run, benchmark
 from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
-from benchmarks.measure import Figure, Goal, expect, figure, ratios
+from benchmarks.measure import Figure, Goal, figure, ratios
 from benchmarks.peer import ICEBERG
-from benchmarks.trigger import ROWS, Sink, batches, figures, measured
+from benchmarks.trigger import Sink, batches, figures, measured
 
 __all__ = ["trigger"]
 
@@ -32,7 +32,7 @@ def trigger(run: Run) -> Iterator[Figure]:
         sinks = {name: _sink(run, place, name) for name in ("noop", BARE_SINK, *names(run))}
         medians = measured(run, sinks)
         for name in names(run):
-            _verify(place, sinks[name])
+            sinks[name].expect_whole(*place.totals(_TABLES[name], "value"))
         yield from figures(sinks)
     costs = {
         name: [mine - none for mine, none in zip(medians[name], medians["noop"], strict=True)]
@@ -53,11 +53,3 @@ def _sink(run: Run, place: Warehouse, name: str) -> Sink:
         THEIRS: {"path": f"{place.name}.db.{_TABLES[THEIRS]}"},
     }
     return Sink(name, place.folder / f"query-{name}", batches(run), given.get(name, {}))
-
-
-def _verify(place: Warehouse, sink: Sink) -> None:
-    """All values from 0 on, each once: their number tells their sum."""
-    rows, total = place.totals(_TABLES[sink.name], "value")
-    expect(f"{sink.name}, enough rows", rows >= len(sink.times) * ROWS, wanted=True)
-    expect(f"{sink.name}, rows in whole batches", rows % ROWS, 0)
-    expect(f"{sink.name}, sum of {rows} rows", total, rows * (rows - 1) // 2)

@@ -29,18 +29,16 @@ def latency(run: Run) -> Iterator[Figure]:
 
     Producer and reader are kafka-python's. Records before the fifth batch of a query do not count.
     """
-    late: dict[str, list[float]] = {name: [] for name in SINKS}
-    triggers: dict[str, list[float]] = {name: [] for name in SINKS}
-    variants = {name: partial(_once, run, name, late[name], triggers[name]) for name in SINKS}
-    middle = in_turn(1 if run.quick else 3, variants, run.told)
+    seen: dict[str, dict[str, list[float]]] = {name: {} for name in SINKS}
+    variants = {name: partial(_once, run, name, seen[name]) for name in SINKS}
+    in_turn(1 if run.quick else 3, variants, run.told)
     for name in SINKS:
-        yield figure(f"p50, {name}", "ms", middle[name])
-        yield figure(f"p99, {name}", "ms", late[name])
-        yield figure(f"trigger, {name}", "ms", triggers[name])
+        for what, values in seen[name].items():
+            yield figure(f"{what}, {name}", "ms", values)
 
 
-def _once(run: Run, name: str, late: list[float], triggers: list[float]) -> float:
-    """One query; the median. The 99th percentile goes into `late`, its triggers' median too."""
+def _once(run: Run, name: str, found: dict[str, list[float]]) -> float:
+    """One query; the median latency, which goes into `found` with what else there is to tell."""
     kafka = run.kafka()
     with kafka.topic() as topic, kafka.topic() as target, scratch(run.folder) as checkpoint:
         rows = kafka.stream(run.spark(), format_of(name), topic).select("key", "value")
@@ -48,13 +46,14 @@ def _once(run: Run, name: str, late: list[float], triggers: list[float]) -> floa
         given["checkpointLocation"] = str(checkpoint)
         query = rows.writeStream.format(format_of(name)).options(**given).start()
         try:
-            seen = _watched(kafka, topic, target, query, 8 if run.quick else 20)
+            late = _watched(kafka, topic, target, query, 8 if run.quick else 20)
             times = [p.durationMs["triggerExecution"] for p in query.recentProgress[_SETTLED:]]
         finally:
             query.stop()
-    triggers.append(statistics.median(times))
-    cuts = statistics.quantiles(seen, n=100)
-    late.append(cuts[98])
+    cuts = statistics.quantiles(late, n=100)
+    told = {"p50": cuts[49], "p99": cuts[98], "max": max(late)}
+    for what, value in {**told, "trigger": statistics.median(times)}.items():
+        found.setdefault(what, []).append(value)
     return cuts[49]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from benchmarks.bare import BARE_SOURCE, register_bare_source
 from benchmarks.bench import Run, benchmark, scratch
-from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios
+from benchmarks.measure import Figure, Goal, expect
 from benchmarks.peer import KAFKA
+from benchmarks.streams import Load, compared, rate
 from benchmarks.topics import (
     NUMBER,
     OURS,
@@ -24,31 +24,11 @@ from benchmarks.topics import (
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
 
-__all__ = ["copy", "read", "write"]
+__all__ = ["copy", "fill", "read", "write"]
 
-_ROUNDS = 3
 _READ = Goal(2.0, at_most=False)
 _WRITE = Goal(1.5, at_most=False)
 _COPY = Goal(2.0, at_most=False)
-
-Variants = Mapping[str, Callable[[], float]]
-Pairs = Mapping[tuple[str, str], Goal | None]
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is moved in each run.
-
-    Attributes:
-        size: Bytes of a value; its key has ten more.
-        rows: How many.
-    """
-
-    size: int
-    rows: int
-
-    def __str__(self) -> str:
-        return f"{self.size + 10} bytes"
 
 
 def _loads(run: Run) -> tuple[Load, Load]:
@@ -68,7 +48,7 @@ def read(run: Run) -> Iterator[Figure]:
     """
     for load in _loads(run):
         with run.kafka().topic() as topic:
-            _fill(run, topic, load)
+            fill(run, topic, load)
             yield from _read(run, load, topic)
 
 
@@ -78,13 +58,13 @@ def _read(run: Run, load: Load, topic: str) -> Iterator[Figure]:
     frames[f"{OURS}, values"] = run.kafka().stream(run.spark(), OURS, topic, columns="value")
     _check_source(run, topic, load)
     variants = {
-        name: partial(_rate, frame.writeStream.format("noop"), load.rows)
+        name: partial(rate, run, name, frame.writeStream.format("noop"), load.rows)
         for name, frame in frames.items()
     }
     variants[BARE_SOURCE] = _bare(run, load, topic)
     values = (f"{OURS}, values", f"{THEIRS}, values")
     pairs = {(OURS, THEIRS): _READ, values: None, (BARE_SOURCE, THEIRS): None}
-    yield from _compared(run, load, variants, pairs)
+    yield from compared(run, load, variants, pairs)
 
 
 def _bare(run: Run, load: Load, topic: str) -> Callable[[], float]:
@@ -94,7 +74,7 @@ def _bare(run: Run, load: Load, topic: str) -> Callable[[], float]:
     share = reader.plan(start, reader.latest(start, UNLIMITED))[0]
     rows = register_bare_source(run.spark(), next(reader.read(share)), load.rows, PARTITIONS)
     writer = run.spark().readStream.format(BARE_SOURCE).load().writeStream.format("noop")
-    return partial(_rate, writer, rows)
+    return partial(rate, run, BARE_SOURCE, writer, rows)
 
 
 def _options(run: Run, topic: str) -> KafkaSourceOptions:
@@ -111,11 +91,11 @@ def write(run: Run) -> Iterator[Figure]:
     for load in _loads(run):
         noop = _made(run, load).writeStream.format("noop")
         variants = {
-            "noop": partial(_rate, noop, load.rows),
+            "noop": partial(rate, run, "noop", noop, load.rows),
             **{name: partial(_written, run, load, name) for name in SINKS},
         }
         pairs = {(OURS, THEIRS): _WRITE, (PLAIN, THEIRS): None, (OURS, PLAIN): None}
-        yield from _compared(run, load, variants, pairs)
+        yield from compared(run, load, variants, pairs)
 
 
 @benchmark("kafka.copy", peers=(KAFKA,))
@@ -123,24 +103,10 @@ def copy(run: Run) -> Iterator[Figure]:
     """From topic to topic: ours exactly once, Spark's own connector at least once."""
     load = _loads(run)[0]
     with run.kafka().topic() as topic:
-        _fill(run, topic, load)
+        fill(run, topic, load)
         variants = {name: partial(_copied, run, load, topic, name) for name in SINKS}
         pairs = {(OURS, THEIRS): _COPY, (PLAIN, THEIRS): None}
-        yield from _compared(run, load, variants, pairs)
-
-
-def _compared(run: Run, load: Load, variants: Variants, pairs: Pairs) -> Iterator[Figure]:
-    """Rates in turn; those of the first round apart, since they are cold."""
-    told = run.told
-    cold = in_turn(1, variants, lambda what: told(f"{load}, cold: {what}"))
-    in_turn(1, variants, lambda what: told(f"{load}, warming up: {what}"))
-    warm = in_turn(2 if run.quick else _ROUNDS, variants, lambda what: told(f"{load}, {what}"))
-    for name, rates in warm.items():
-        yield figure(f"{name}, {load}", "rows/s", rates)
-    for name, rates in cold.items():
-        yield figure(f"{name}, {load}, first run", "rows/s", rates)
-    for (mine, other), goal in pairs.items():
-        yield figure(f"{mine} / {other}, {load}", "x", ratios(warm[mine], warm[other]), goal)
+        yield from compared(run, load, variants, pairs)
 
 
 # --- one run
@@ -160,24 +126,17 @@ def _into_new_topic(run: Run, load: Load, sink: str, rows: Any) -> float:
     with kafka.topic() as topic, scratch(run.folder) as checkpoint:
         given = {**kafka.cluster, **SINKS[sink], "topic": topic}
         writer = rows.writeStream.format(format_of(sink)).options(**given)
-        rate = _rate(writer.option("checkpointLocation", str(checkpoint)), load.rows)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        speed = rate(run, sink, writer, load.rows)
         kafka.verify(run.spark(), topic, load.rows)
-    return rate
-
-
-def _rate(writer: Any, rows: int) -> float:
-    """Rows per second of Spark's ``addBatch``, over the batches that bring all rows."""
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    batches = [p for p in query.recentProgress if p.numInputRows]
-    expect("rows in Spark's progress", sum(p.numInputRows for p in batches), rows)
-    return rows / sum(p.durationMs["addBatch"] for p in batches) * 1000
+    return speed
 
 
 # --- rows
 
 
-def _fill(run: Run, topic: str, load: Load) -> None:
+def fill(run: Run, topic: str, load: Load) -> None:
+    """Fill a topic with numbered records."""
     run.told(f"{load}: filling a topic with {load.rows:,} rows")
     run.kafka().fill(run.spark(), topic, load.rows, load.size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
-from benchmarks.measure import Figure, Wrong, expect, figure, in_turn, ratios, seconds
+from benchmarks.measure import Figure, Wrong, expect, figure, in_turn, ratios, seconds, slope
 from benchmarks.writers import BATCH
 
 __all__ = ["listing"]
@@ -25,8 +25,15 @@ __all__ = ["listing"]
     "krishiv_spark.parquet.position",
 )
 def listing(run: Run) -> Iterator[Figure]:
-    """A folder of 100 000 files: the first look at it, and one that finds nothing new."""
-    count = 10_000 if run.quick else 100_000
+    """A folder of 1000 to a million files: the first look at it, and one that finds nothing new."""
+    first: dict[int, list[float]] = {}
+    for count in (1_000, 10_000) if run.quick else (1_000, 100_000, 1_000_000):
+        first[count] = yield from _at(run, count)
+    yield figure("first look, for 100 000 files more", "s", [100_000 * slope(first)])
+
+
+def _at(run: Run, count: int) -> Generator[Figure, None, list[float]]:
+    """Of a folder of so many files; our first looks."""
     with scratch(MEMORY) as folder:
         run.told(f"making {count:,} files")
         _fill(folder / "table", count)
@@ -39,19 +46,20 @@ def listing(run: Run) -> Iterator[Figure]:
         later.clear()
         taken = in_turn(3, variants, run.told)
     yield figure(f"first look at {count:,} files", "s", taken["ours"])
-    yield figure("Spark's own source, first look", "s", taken["Spark's"])
+    yield figure(f"Spark's own source, first look at {count:,} files", "s", taken["Spark's"])
     looks = ratios(taken["ours"], taken["Spark's"])
-    yield figure("first look, ours / Spark's", "x", looks, smaller=True)
-    yield figure("later look, nothing new", "s", later)
+    yield figure(f"first look at {count:,} files, ours / Spark's", "x", looks, smaller=True)
+    yield figure(f"later look at {count:,} files, nothing new", "s", later)
+    return taken["ours"]
 
 
 def _fill(table: Path, count: int) -> None:
     """One small file under many names: links cost nothing, and a listing does not see them."""
     table.mkdir()
-    first = table / "part-000000.parquet"
+    first = table / "part-0000000.parquet"
     pq.write_table(pa.Table.from_batches([BATCH]), first)
     for number in range(1, count):
-        os.link(first, table / f"part-{number:06}.parquet")
+        os.link(first, table / f"part-{number:07}.parquet")
 
 
 def _looks(table: Path, count: int, later: list[float]) -> float:

@@ -23,6 +23,7 @@ __all__ = [
     "interval",
     "ratios",
     "seconds",
+    "slope",
 ]
 
 _RESAMPLES = 10_000
@@ -184,6 +185,12 @@ def in_turn(
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """The ratio of each pair: what slowed down both falls out."""
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
+
+
+def slope(values: Mapping[int, Sequence[float]]) -> float:
+    """How much a value grows with one more of what its key counts, by least squares."""
+    counts, found = zip(*((n, value) for n, each in values.items() for value in each), strict=True)
+    return float(np.polyfit(counts, found, 1)[0])
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -3,90 +3,129 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import pyspark
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.maven import Jar, bring
 
-__all__ = ["ICEBERG", "KAFKA", "Peer", "gather", "peer_jars"]
+__all__ = ["DELTA", "ICEBERG", "KAFKA", "Peer", "gather", "peer_jars"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Peer:
     """A connector that a user might pick instead.
 
     Attributes:
         name: What a report calls it.
-        jars: What it is made of.
-        line: How PySpark's version begins, where it exists for that one only.
+        lines: What it is made of, by the line of PySpark that it exists for, such as 4.1.
+        conf: What a session is told of it.
     """
 
     name: str
-    jars: tuple[Jar, ...]
-    line: str = ""
+    lines: Mapping[str, tuple[Jar, ...]]
+    conf: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def versions(self) -> str:
-        """Its jars, each with its version."""
-        return ", ".join(f"{jar.name} {jar.version}" for jar in self.jars)
+    def jars(self, version: str) -> tuple[Jar, ...]:
+        """What it is made of for a version of PySpark.
+
+        Raises:
+            KrishivError: If there is none for it.
+        """
+        line = ".".join(version.split(".")[:2])
+        if line not in self.lines:
+            there = " or ".join(self.lines)
+            raise KrishivError(f"it exists for PySpark {there}, this is {version}: --spark {there}")
+        return self.lines[line]
+
+    def versions(self, version: str) -> str:
+        """Its jars for a version of PySpark, each with its own; empty where there are none."""
+        try:
+            return ", ".join(f"{jar.name} {jar.version}" for jar in self.jars(version))
+        except KrishivError:
+            return ""
 
 
-KAFKA = Peer(
-    "Spark's own Kafka connector",
-    (
-        Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+def _kafka(version: str) -> tuple[Jar, ...]:
+    return (
+        Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", version),
         # For delegation tokens only, which nobody asks for here; Maven Central has no later one.
         Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
         Jar("org.apache.kafka", "kafka-clients", "3.9.2"),
         Jar("org.apache.commons", "commons-pool2", "2.12.1"),
-    ),
+    )
+
+
+KAFKA = Peer(
+    "Spark's own Kafka connector",
+    {
+        "4.0": _kafka("4.0.4"),
+        "4.1": _kafka("4.1.3"),
+        "4.2": _kafka("4.2.0"),
+        "4.3": _kafka("4.2.0"),  # Maven Central has no later one
+    },
 )
-"""With PySpark 4.2 and 4.3 alike."""
 
 ICEBERG = Peer(
     "Iceberg's own connector",
-    (
-        Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
-        Jar("org.xerial", "sqlite-jdbc", "3.51.1.0"),  # to read the tables of our embedded catalog
-    ),
-    line="4.1.",
+    {
+        "4.1": (
+            Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
+            Jar("org.xerial", "sqlite-jdbc", "3.51.1.0"),  # for tables of our embedded catalog
+        )
+    },
+)
+
+DELTA = Peer(
+    "Delta Lake",
+    {
+        "4.1": (
+            Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
+            Jar("io.delta", "delta-storage", "4.4.0"),
+        )
+    },
+    {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
 )
 
 
-def peer_jars(peer: Peer = KAFKA) -> list[Path]:
+def peer_jars(peer: Peer, version: str = pyspark.__version__) -> list[Path]:
     """The jars; the first call downloads them from Maven Central into the user's cache.
+
+    Args:
+        peer: Whose.
+        version: Of PySpark, as `Peer.jars`.
 
     Raises:
         KrishivError: If they cannot be had.
     """
-    name = "-".join(("peer", *(jar.version for jar in peer.jars)))
-    return sorted(bring(name, peer.jars, transitive=False).glob("*.jar"))
+    jars = peer.jars(version)
+    name = "-".join(("peer", *(jar.version for jar in jars)))
+    return sorted(bring(name, jars, transitive=False).glob("*.jar"))
 
 
-def gather(peers: Iterable[Peer], pyspark: str) -> tuple[list[Path], dict[Peer, str]]:
+def gather(
+    peers: Iterable[Peer], version: str = pyspark.__version__
+) -> tuple[dict[Peer, list[Path]], dict[Peer, str]]:
     """The jars of those that can be had, and why the others cannot.
 
     Args:
         peers: The connectors that are asked for.
-        pyspark: PySpark's version.
+        version: Of PySpark, as `Peer.jars`.
     """
-    jars: list[Path] = []
+    there: dict[Peer, list[Path]] = {}
     absent: dict[Peer, str] = {}
     for peer in dict.fromkeys(peers):
         try:
-            jars += _jars_for(peer, pyspark)
+            there[peer] = peer_jars(peer, version)
         except (KrishivError, OSError, subprocess.TimeoutExpired) as error:
             absent[peer] = _first_line(error)
-    return jars, absent
-
-
-def _jars_for(peer: Peer, pyspark: str) -> list[Path]:
-    if not pyspark.startswith(peer.line):
-        wanted = peer.line.rstrip(".")
-        raise KrishivError(f"it exists for PySpark {wanted}, this is {pyspark}: --spark {wanted}")
-    return peer_jars(peer)
+    return there, absent
 
 
 def _first_line(error: Exception) -> str:

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["start"]
+__all__ = ["PRINTED", "start"]
+
+PRINTED = "printed.txt"
+"""File in the session's folder for what the JVM and its workers print."""
 
 
-def start(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+def start(
+    folder: Path, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start Spark with two local cores, and register our formats.
 
     Args:
         folder: For what Spark puts on a disk.
         jars: Of Spark's own connectors, where they are measured.
+        conf: What else it is told.
     """
     # Workers that keep no compiled code would start as they do nowhere else.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = _built(folder, jars)
+    with _printing_into(folder / PRINTED):
+        session = _built(folder, jars, conf or {})
     session.sparkContext.setLogLevel("OFF")
     from krishiv_spark import register
 
@@ -33,7 +41,22 @@ def start(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
     return session
 
 
-def _built(folder: Path, jars: Sequence[Path]) -> SparkSession:
+@contextmanager
+def _printing_into(file: Path) -> Iterator[None]:
+    """What is started within the block prints into a file; this process does so no longer after."""
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with file.open("ab") as opened:
+        try:
+            for number in kept:
+                os.dup2(opened.fileno(), number)
+            yield
+        finally:
+            for number, before in kept.items():
+                os.dup2(before, number)
+                os.close(before)
+
+
+def _built(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     return (
@@ -47,5 +70,6 @@ def _built(folder: Path, jars: Sequence[Path]) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.local.dir", f"{folder}/local")
+        .config(map=dict(conf))
         .getOrCreate()
     )

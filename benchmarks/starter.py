@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from benchmarks import session
 from benchmarks.bare import BARE_SINK, BARE_SOURCE, register_bare_sink, register_bare_source
-from benchmarks.peer import peer_jars
+from benchmarks.peer import KAFKA, peer_jars
 from benchmarks.topics import PARTITIONS, Topics
 
 __all__ = ["ROWS", "main"]
@@ -32,7 +32,7 @@ _PATIENCE_S = 120
 def main() -> None:
     """Print what each query took until its first batch was over, in seconds."""
     kind, bootstrap, topic, sink, folder = sys.argv[1:]
-    spark = session.start(Path(folder), peer_jars())
+    spark = session.start(Path(folder), peer_jars(KAFKA))
     _first_batch(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load(), {})
     topics = Topics(bootstrap)
     stream, given = (_bare if kind == BARE_SOURCE else _topic)(spark, topics, kind, topic, sink)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ from rich.console import Console
 
 from benchmarks import session
 from benchmarks.bench import MEMORY, Benchmark, Run, scratch
+from benchmarks.costs import Costs
 from benchmarks.flames import Unseen, watched
 from benchmarks.measure import Figure, Wrong
-from benchmarks.peer import gather
+from benchmarks.peer import Peer, gather
 from benchmarks.progress import Shown
 from benchmarks.report.results import Outcome
 from benchmarks.topics import open_topics
@@ -65,11 +66,11 @@ class Suite:
         """What all of them share; Spark and the broker start when the first one asks for them."""
         place, store = (stack.enter_context(scratch(parent)) for parent in (self.folder, MEMORY))
         os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
-        jars, absent = gather((p for item in self.chosen for p in item.peers), _pyspark())
+        peers, absent = gather(p for item in self.chosen for p in item.peers)
         kafka = functools.cache(lambda: stack.enter_context(open_topics(place)))
-        spark = functools.cache(lambda: _session(stack, place, jars))
+        spark = functools.cache(lambda: _session(stack, place, peers))
         profile = self.profiles is not None
-        return Run(self.quick, profile, shown.told, place, spark, kafka, absent)
+        return Run(self.quick, profile, shown.told, place, spark, kafka, absent, Costs(spark))
 
     def _outcome(self, item: Benchmark, run: Run, shown: Shown) -> Outcome:
         missing = _missing(item, run)
@@ -124,14 +125,10 @@ def _missing(item: Benchmark, run: Run) -> dict[str, str]:
     return {**modules, **peers}
 
 
-def _pyspark() -> str:
-    import pyspark
-
-    return str(pyspark.__version__)
-
-
-def _session(stack: ExitStack, folder: Path, jars: Sequence[Path]) -> Any:
+def _session(stack: ExitStack, folder: Path, peers: Mapping[Peer, Sequence[Path]]) -> Any:
     """Spark, with the connectors beside which ours are measured."""
-    spark = session.start(folder, jars)
+    jars = [jar for of_one in peers.values() for jar in of_one]
+    conf = {key: text for peer in peers for key, text in peer.conf.items()}
+    spark = session.start(folder, jars, conf)
     stack.callback(spark.stop)
     return spark

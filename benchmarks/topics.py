@@ -78,6 +78,19 @@ class Topics:
         self._admin("wait_for_topics", [name], timeout_ms=_PATIENCE_MS)
         return name
 
+    def put_one(self, names: Mapping[str, int]) -> None:
+        """A record into each partition of some topics, which have so many."""
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, max_block_ms=_PATIENCE_MS)
+        try:
+            for name, partitions in names.items():
+                for number in range(partitions):
+                    producer.send(name, b"one", partition=number)
+            producer.flush(_PATIENCE_MS / 1000)
+        finally:
+            producer.close()
+
     def _admin(self, work: str, *args: Any, **more: Any) -> None:
         from kafka import KafkaAdminClient
 

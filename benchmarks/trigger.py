@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Run, benchmark, scratch
-from benchmarks.check import memory_totals, totals
+from benchmarks.check import totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios
+from benchmarks.peer import DELTA
 
 __all__ = ["ROWS", "Sink", "batches", "figures", "measured", "trigger"]
 
@@ -31,7 +32,11 @@ class Sink:
         batches: How many batches to measure in a round.
         options: Of its writer.
         columns: Expressions over the columns ``value`` and ``timestamp``.
+        rows: In a batch.
+        parts: Tasks of a batch.
+        resumes: Whether a query goes on from its checkpoint; otherwise each has a new one.
         times: What Spark reported for each measured batch, in milliseconds.
+        started: Number of queries so far.
     """
 
     name: str
@@ -39,7 +44,11 @@ class Sink:
     batches: int
     options: Mapping[str, str] = field(default_factory=dict)
     columns: Sequence[str] = ("*",)
+    rows: int = ROWS
+    parts: int = 2
+    resumes: bool = True
     times: list[dict[str, int]] = field(default_factory=list)
+    started: int = 0
 
     @property
     def table(self) -> Path:
@@ -67,28 +76,44 @@ class Sink:
         query.awaitTermination()
         _alive(query)
 
-    def of(self, phase: str) -> list[float]:
-        """The measured times of one phase of a trigger."""
-        return [float(times.get(phase, 0)) for times in self.times]
+    def of(self, *phases: str) -> list[float]:
+        """The measured times of some phases of a trigger together."""
+        return [float(sum(times.get(phase, 0) for phase in phases)) for times in self.times]
+
+    def expect_whole(self, rows: int, total: int) -> None:
+        """The values are those from 0 on, each once: their number tells their sum."""
+        expect(f"{self.name}, enough rows", rows >= len(self.times) * self.rows, wanted=True)
+        expect(f"{self.name}, rows in whole batches", rows % self.rows, 0)
+        expect(f"{self.name}, sum of {rows} rows", total, rows * (rows - 1) // 2)
+
+    @property
+    def query(self) -> str:
+        """Name of the last query, where each has one of its own."""
+        return f"{self.name}_{self.started}"
 
     def _start(self, spark: Any, **trigger: Any) -> Any:
-        rows = _rows(spark).selectExpr(*self.columns)
+        self.started += 1
+        rows = _rows(spark, self.rows, self.parts).selectExpr(*self.columns)
         writer = rows.writeStream.format(self.name.partition(",")[0]).trigger(**trigger)
-        writer = writer.option("checkpointLocation", f"{self.folder}/checkpoint")
+        if not self.resumes:
+            writer = writer.queryName(self.query)
+        place = "checkpoint" if self.resumes else f"checkpoint-{self.started}"
+        writer = writer.option("checkpointLocation", f"{self.folder}/{place}")
         return writer.options(**self.options).start()
 
 
-@benchmark("parquet.trigger")
+@benchmark("parquet.trigger", peers=(DELTA,), alone=True)
 def trigger(run: Run) -> Iterator[Figure]:
-    """Tiny batches, one after the other, against Spark's own sinks.
+    """Tiny batches, one after the other, against Spark's own sink and Delta's.
 
     Rows come from Spark's rate-micro-batch source, so that each trigger has the same few.
     """
     with scratch(run.folder) as folder:
-        sinks = _sinks(folder, batches(run))
+        sinks = _sinks(run, folder)
         medians = measured(run, sinks)
-        for sink in sinks.values():
-            _verify(sink, run.spark())
+        for name, sink in sinks.items():
+            if name != "noop":
+                sink.expect_whole(*_totals(sink, run.spark()))
         yield from figures(sinks)
     yield figure(
         "trigger, krishiv-parquet / parquet",
@@ -98,21 +123,12 @@ def trigger(run: Run) -> Iterator[Figure]:
     )
 
 
-def _sinks(folder: Path, count: int) -> dict[str, Sink]:
-    names = ("noop", "parquet", "krishiv-parquet", *_others())
-    return {name: Sink(name, folder / name, count, _options(name, folder / name)) for name in names}
-
-
-def _options(name: str, folder: Path) -> dict[str, str]:
-    if name.endswith("parquet"):
-        return {"path": f"{folder}/table"}
-    return {"name": name} if name.endswith("memory") else {}
-
-
-def _others() -> Sequence[str]:
-    from krishiv_spark.formats import FORMATS
-
-    return [f.format_name for f in FORMATS if f.format_name == "krishiv-memory"]
+def _sinks(run: Run, folder: Path) -> dict[str, Sink]:
+    delta = () if DELTA in run.absent else ("delta",)
+    names = ("noop", "parquet", *delta, "krishiv-parquet")
+    places = {name: folder / name for name in names}
+    given = {name: {"path": f"{place}/table"} for name, place in places.items() if name != "noop"}
+    return {n: Sink(n, place, batches(run), given.get(n, {})) for n, place in places.items()}
 
 
 def batches(run: Run) -> int:
@@ -133,9 +149,9 @@ def measured(run: Run, sinks: Mapping[str, Sink]) -> dict[str, list[float]]:
     return medians
 
 
-def _rows(spark: Any) -> Any:
+def _rows(spark: Any, rows: int, parts: int) -> Any:
     reader = spark.readStream.format("rate-micro-batch")
-    return reader.option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
+    return reader.option("rowsPerBatch", rows).option("numPartitions", parts).load()
 
 
 def _alive(query: Any) -> None:
@@ -143,28 +159,18 @@ def _alive(query: Any) -> None:
         raise query.exception()
 
 
-def _verify(sink: Sink, spark: Any) -> None:
-    """All values from 0 on, each once: their number tells their sum."""
-    if sink.name == "noop":
-        return
-    rows, total = _totals(sink, spark)
-    expect(f"{sink.name}, enough rows", rows >= len(sink.times) * ROWS, wanted=True)
-    expect(f"{sink.name}, rows in whole batches", rows % ROWS, 0)
-    expect(f"{sink.name}, sum of {rows} rows", total, rows * (rows - 1) // 2)
-
-
 def _totals(sink: Sink, spark: Any) -> tuple[int, int]:
     if sink.name == "krishiv-parquet":
         return totals(sink.table, "value")
-    if sink.name == "krishiv-memory":
-        return memory_totals(sink.name, "value")
-    # Spark's own: a stopped batch leaves files in the table, which only Spark knows to ignore.
-    row = spark.read.parquet(str(sink.table)).selectExpr("count(*)", "sum(value)").first()
+    # A stopped batch leaves files in a table of Spark's, which only its own source ignores.
+    rows = spark.read.format(sink.name).load(str(sink.table))
+    row = rows.selectExpr("count(*)", "sum(value)").first()
     return row[0], row[1]
 
 
 def figures(sinks: Mapping[str, Sink]) -> Iterator[Figure]:
-    """The triggers of all rounds, and the part of them that the sink takes."""
+    """The triggers of all rounds, and the parts of them that sink and checkpoint take."""
     for name, sink in sinks.items():
         yield figure(f"trigger, {name}", "ms", sink.of("triggerExecution"))
         yield figure(f"addBatch, {name}", "ms", sink.of("addBatch"))
+        yield figure(f"Spark's own logs, {name}", "ms", sink.of("walCommit", "commitOffsets"))

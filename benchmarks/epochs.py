@@ -1,0 +1,87 @@
+"""What an epoch costs under Spark, for more tasks and for more rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from benchmarks.bench import Run, benchmark, scratch
+from benchmarks.check import consumed, memory_totals, table_totals, totals
+from benchmarks.measure import Figure, figure
+from benchmarks.topics import OURS, columns
+from benchmarks.trigger import Sink
+
+__all__ = ["iceberg", "kafka", "memory", "parquet"]
+
+_TASKS, _ROWS = 2, 1_000
+_PERCENTILES = (95, 99)
+_EPOCHS = 20
+
+_Totals = Callable[[], tuple[int, int]]
+
+
+def _sizes(run: Run) -> Iterator[tuple[int, int]]:
+    """Tasks and rows of an epoch: one of the two is as usual."""
+    for tasks in (1, 8) if run.quick else (1, 2, 8, 64):
+        yield tasks, _ROWS
+    for rows in (1,) if run.quick else (1, 100_000):
+        yield _TASKS, rows
+
+
+@benchmark("epochs.memory", "krishiv_spark.sinks.memory")
+def memory(run: Run) -> Iterator[Figure]:
+    """Milliseconds of an epoch of the memory sink under Spark, by tasks and rows."""
+    for tasks, rows in _sizes(run):
+        name = f"epochs of {tasks} and {rows}"
+        found = partial(memory_totals, name, "value")
+        yield from _epochs(run, "krishiv-memory", (tasks, rows), {"name": name}, found)
+
+
+@benchmark("epochs.parquet")
+def parquet(run: Run) -> Iterator[Figure]:
+    """Milliseconds of an epoch of the Parquet sink under Spark, by tasks and rows."""
+    for size in _sizes(run):
+        with scratch(run.folder) as folder:
+            found = partial(totals, folder, "value")
+            yield from _epochs(run, "krishiv-parquet", size, {"path": str(folder)}, found)
+
+
+@benchmark("epochs.iceberg", "krishiv_spark.sinks.iceberg")
+def iceberg(run: Run) -> Iterator[Figure]:
+    """Milliseconds of an epoch of the Iceberg sink under Spark, by tasks and rows."""
+    for size in _sizes(run):
+        with scratch(run.folder) as folder:
+            given = {"path": "db.rows", "warehouse": str(folder)}
+            found = partial(table_totals, folder, "value")
+            yield from _epochs(run, "krishiv-iceberg", size, given, found)
+
+
+@benchmark("epochs.kafka")
+def kafka(run: Run) -> Iterator[Figure]:
+    """Milliseconds of an epoch of the Kafka sink under Spark, exactly once, by tasks and rows."""
+    for size in _sizes(run):
+        with run.kafka().topic() as topic:
+            given = {**run.kafka().cluster, "topic": topic}
+            yield from _epochs(run, OURS, size, given, partial(consumed, run.kafka(), topic))
+
+
+def _epochs(
+    run: Run, kind: str, size: tuple[int, int], given: Mapping[str, str], found: _Totals
+) -> Iterator[Figure]:
+    tasks, rows = size
+    name = f"{kind}, {tasks} task{'s' * (tasks > 1)}, {rows:,} row{'s' * (rows > 1)}"
+    run.told(name)
+    with scratch(run.folder) as folder:
+        shape = columns("value", 100) if kind == OURS else ("*",)
+        sink = Sink(kind, folder, _EPOCHS, given, shape, rows, tasks)
+        sink.round(run.spark())
+        sink.finish(run.spark())
+        sink.expect_whole(*found())
+    times = sink.of("triggerExecution")
+    yield figure(name, "ms", times)
+    for percent in _PERCENTILES:
+        yield figure(f"{name}, p{percent}", "ms", [float(np.percentile(times, percent))])
+    yield figure(f"{name}, addBatch", "ms", sink.of("addBatch"))
+    yield figure(f"{name}, Spark's own logs", "ms", sink.of("walCommit", "commitOffsets"))
