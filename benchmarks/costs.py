@@ -26,7 +26,8 @@ class Usage:
         cpu: Seconds of cores, of all of them together.
         jvm: Most resident memory of the JVM at one look, in bytes.
         largest: Of the largest Python process.
-        workers: Of all Python processes; pages that they share count for each.
+        workers: Of all Python processes; pages that they share count for each, and workers that
+            earlier runs have left idle count too.
     """
 
     cpu: float = 0.0
