@@ -23,24 +23,45 @@ class Usage:
     """Of Spark's JVM and of the Python processes below it, from begin to end of one run.
 
     Attributes:
-        cpu: Seconds of cores, of all of them together.
         jvm: Most resident memory of the JVM at one look, in bytes.
         largest: Of the largest Python process.
         workers: Of all Python processes; pages that they share count for each, and workers that
             earlier runs have left idle count too.
+        begun: Seconds of cores that each process had used at the first look, by its id.
+        spent: At the last look that has seen it.
     """
 
-    cpu: float = 0.0
     jvm: int = 0
     largest: int = 0
     workers: int = 0
+    begun: dict[int, float] = field(default_factory=dict)
+    spent: dict[int, float] = field(default_factory=dict)
+
+    def begin(self, jvm: psutil.Process) -> None:
+        """The first look."""
+        self.look(jvm)
+        self.begun = dict(self.spent)
 
     def look(self, jvm: psutil.Process) -> None:
-        """Take the memory of this moment into account."""
-        sizes = [_resident(child) for child in jvm.children(recursive=True)]
-        self.jvm = max(self.jvm, _resident(jvm))
+        """Take this moment into account."""
+        self.jvm = max(self.jvm, self._seen(jvm))
+        sizes = [self._seen(child) for child in jvm.children(recursive=True)]
         self.largest = max(self.largest, *sizes, 0)
         self.workers = max(self.workers, sum(sizes))
+
+    def _seen(self, process: psutil.Process) -> int:
+        """Resident bytes of a process."""
+        try:
+            times = process.cpu_times()
+            self.spent[process.pid] = times.user + times.system
+            return int(process.memory_info().rss)
+        except psutil.Error:
+            return 0  # it has ended meanwhile
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of cores, of all processes together."""
+        return sum(spent - self.begun.get(pid, 0.0) for pid, spent in self.spent.items())
 
 
 @dataclass
@@ -60,14 +81,14 @@ class Costs:
         """Look twenty times a second while the block runs."""
         jvm, usage, over = self._jvm(), Usage(), threading.Event()
         watcher = threading.Thread(target=_watch, args=(jvm, usage, over))
-        begin = _seconds(jvm)
+        usage.begin(jvm)
         watcher.start()
         try:
             yield
         finally:
             over.set()
             watcher.join()
-        usage.cpu = _seconds(jvm) - begin
+        usage.look(jvm)
         self.used.setdefault(name, []).append(usage)
 
     def clear(self) -> None:
@@ -104,23 +125,3 @@ def _sizes(used: Sequence[Usage], of: str) -> list[float]:
 def _watch(jvm: psutil.Process, usage: Usage, over: threading.Event) -> None:
     while not over.wait(0.05):
         usage.look(jvm)
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0  # it has ended meanwhile
-
-
-def _seconds(jvm: psutil.Process) -> float:
-    """Of the JVM and all below it; those of a process that has ended are with its parent."""
-    return sum(_spent(process) for process in (jvm, *jvm.children(recursive=True)))
-
-
-def _spent(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)

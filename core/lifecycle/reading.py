@@ -200,6 +200,7 @@ class _StreamRead(DataSourceStreamReader):
         return self._reader.offset_type.from_dict(value)
 
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
+        settle()
         if isinstance(start, Start):
             return _pinned(self._reader, start).to_dict()
         end: Offset = self._reader.latest(start, limit)
