@@ -1,6 +1,7 @@
 """What PySpark takes for itself: a sink in Python that drops rows, and a source that repeats them.
 
-No connector in Python can be faster. Their classes are local, so that they are pickled by value.
+No connector in Python can be faster: they keep their workers from collecting what is imported, as
+ours do. Their classes are local, so that they are pickled by value.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+
+from krishiv_spark.workers import settle
 
 __all__ = ["BARE_SINK", "BARE_SOURCE", "register_bare_sink", "register_bare_source"]
 
@@ -20,7 +23,11 @@ def register_bare_sink(spark: Any) -> None:
     from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
     class Writer(DataSourceStreamArrowWriter):
+        def __init__(self) -> None:
+            settle()
+
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            settle()
             for _ in iterator:
                 pass
             return WriterCommitMessage()
@@ -68,6 +75,7 @@ def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partition
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             del partition
+            settle()
             for _ in range(times):
                 yield batch
 
