@@ -412,6 +412,17 @@ def test_columns_are_added_and_widened_when_asked(tmp_path):
     assert rows["more"].to_pylist() == [None, "z"]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [{"ID": [1], "s": [{"x": 1}]}, {"id": [1], "s": [{"x": 1, "X": 2}]}],
+    ids=["outer", "inner"],
+)
+def test_a_column_is_not_added_beside_one_that_differs_by_case_alone(tmp_path, rows):
+    IcebergLife(tmp_path).epoch(0, pa.table({"id": [1], "s": [{"x": 1}]}))
+    with pytest.raises(SchemaError, match="in the table: rename it in the rows"):
+        planned(tmp_path, pa.table(rows), schemaEvolution="widen")
+
+
 def test_a_required_column_must_be_there_and_have_no_nulls(tmp_path):
     catalog = catalog_of(tmp_path)
     catalog.create_namespace("db")

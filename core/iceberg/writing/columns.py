@@ -103,11 +103,20 @@ _Fields: TypeAlias = list[pa.Field]
 
 
 class _Pair(NamedTuple):
-    """A column of the rows, and that of the table, or None where one of them lacks it."""
+    """A column of the rows, and that of the table, or None where one of them lacks it.
+
+    Attributes:
+        path: Names from the top down.
+        row: Of the rows.
+        table: Of the table.
+        twin: A column of the table, in the place of the one that it lacks, whose name differs by
+            case alone: Spark's SQL could tell neither from the other.
+    """
 
     path: tuple[str, ...]
     row: pa.Field | None
     table: pa.Field | None
+    twin: str | None = None
 
     @property
     def name(self) -> str:
@@ -161,7 +170,7 @@ def _growth(pair: _Pair, evolution: Evolution) -> Growth | None:
     if pair.row is None or evolution == "none":
         return None
     if pair.table is None:
-        return Growth(pair.path, pair.row.type, is_new=True)
+        return None if pair.twin else Growth(pair.path, pair.row.type, is_new=True)
     fits = _holds(pair.table.type, pair.row.type)
     if evolution == "widen" and not fits and _holds(pair.row.type, pair.table.type):
         return Growth(pair.path, pair.row.type, is_new=False)
@@ -171,8 +180,10 @@ def _growth(pair: _Pair, evolution: Evolution) -> Growth | None:
 def _pairs(above: tuple[str, ...], rows: _Fields, table: _Fields) -> Iterator[_Pair]:
     ours = {field.name: field for field in rows}
     theirs = {field.name: field for field in table}
+    twins = {name.casefold(): name for name in theirs}
     for name in dict.fromkeys([*ours, *theirs]):
-        pair = _Pair((*above, name), ours.get(name), theirs.get(name))
+        twin = None if name in theirs else twins.get(name.casefold())
+        pair = _Pair((*above, name), ours.get(name), theirs.get(name), twin)
         inner = _inner(pair)
         if inner is None:
             yield pair
@@ -206,6 +217,8 @@ def _parts(**parts: tuple[pa.Field, pa.Field]) -> tuple[_Fields, _Fields]:
 
 
 def _problem(pair: _Pair, table: pa.Schema) -> str | None:
+    if pair.table is None and pair.twin:
+        return f"column {pair.name!r} is {pair.twin!r} in the table: rename it in the rows"
     if pair.table is None:
         hint = did_you_mean(pair.name, table.names, "leave it out, or 'schemaEvolution' = add")
         return f"the table has no column {pair.name!r}; {hint}"
