@@ -65,6 +65,14 @@ TOPICS = (
 )  # importing them makes their benchmarks known
 
 _RECORD = Path(__file__).parent.parent / "docs" / "performance.json"
+_QUICK = (
+    "commits.memory",
+    "commits.parquet",
+    "commits.iceberg",
+    "kafka.commits",
+    "parquet.trigger",
+    "kafka.trigger",
+)  # minutes, with --quick
 _NEWEST = "4.3"  # PySpark, of ./run without --spark
 _COLOURS = {Verdict.REGRESSION: "red", Verdict.IMPROVEMENT: "green"}
 _COLUMNS = (Column("benchmark", no_wrap=True), Column("figure", overflow="fold"))
@@ -76,7 +84,7 @@ _console = Console()
 
 @click.command()
 @click.option("--only", multiple=True, help="Name of a benchmark, or how it begins; repeatable.")
-@click.option("--quick", is_flag=True, help="Smaller and fewer.")
+@click.option("--quick", is_flag=True, help="Smaller; commits and triggers alone, without --only.")
 @click.option("--folder", default="/tmp", type=_FOLDER, help="What is written to a disk goes here.")
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
 @click.option("--json", type=_FILE, help="Write the result there.")
@@ -99,7 +107,7 @@ def main(**given: Any) -> None:
     with --fail-on-regression. It is 0 otherwise: goals may be missed, regressions are shown only,
     and a peer that cannot be had is named as missing.
     """
-    chosen = _chosen(given["only"])
+    chosen = _chosen(given["only"] or (_QUICK if given["quick"] and not given["listed"] else ()))
     if given["listed"]:
         _show_names(chosen)
         return
