@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyspark
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -179,7 +178,7 @@ def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
         profiled=given["profile"] is not None,
         machine=machine.machine(given["folder"]),
         versions=machine.versions(),
-        peers={p.name: p.versions(pyspark.__version__) for item in chosen for p in item.peers},
+        peers={peer.name: peer.versions() for item in chosen for peer in item.peers},
     )
 
 

@@ -5,38 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-import numpy as np
-
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
-from benchmarks.measure import Figure, figure
+from benchmarks.measure import Figure, figure, tails
+from benchmarks.phases import Size
 from benchmarks.topics import OURS, columns
 from benchmarks.trigger import Sink
 
 __all__ = ["iceberg", "kafka", "memory", "parquet"]
 
 _TASKS, _ROWS = 2, 1_000
-_PERCENTILES = (95, 99)
 _EPOCHS = 20
 
 _Totals = Callable[[], tuple[int, int]]
 
 
-def _sizes(run: Run) -> Iterator[tuple[int, int]]:
+def _sizes(run: Run) -> Iterator[Size]:
     """Tasks and rows of an epoch: one of the two is as usual."""
     for tasks in (1, 8) if run.quick else (1, 2, 8, 64):
-        yield tasks, _ROWS
+        yield Size(tasks, _ROWS)
     for rows in (1,) if run.quick else (1, 100_000):
-        yield _TASKS, rows
+        yield Size(_TASKS, rows)
 
 
 @benchmark("epochs.memory", "krishiv_spark.sinks.memory")
 def memory(run: Run) -> Iterator[Figure]:
     """Milliseconds of an epoch of the memory sink under Spark, by tasks and rows."""
-    for tasks, rows in _sizes(run):
-        name = f"epochs of {tasks} and {rows}"
+    for size in _sizes(run):
+        name = f"epochs of {size}"
         found = partial(memory_totals, name, "value")
-        yield from _epochs(run, "krishiv-memory", (tasks, rows), {"name": name}, found)
+        yield from _epochs(run, "krishiv-memory", size, {"name": name}, found)
 
 
 @benchmark("epochs.parquet")
@@ -68,20 +66,18 @@ def kafka(run: Run) -> Iterator[Figure]:
 
 
 def _epochs(
-    run: Run, kind: str, size: tuple[int, int], given: Mapping[str, str], found: _Totals
+    run: Run, kind: str, size: Size, given: Mapping[str, str], found: _Totals
 ) -> Iterator[Figure]:
-    tasks, rows = size
-    name = f"{kind}, {tasks} task{'s' * (tasks > 1)}, {rows:,} row{'s' * (rows > 1)}"
+    name = f"{kind}, {size}"
     run.told(name)
     with scratch(run.folder) as folder:
         shape = columns("value", 100) if kind == OURS else ("*",)
-        sink = Sink(kind, folder, _EPOCHS, given, shape, rows, tasks)
+        sink = Sink(kind, folder, _EPOCHS, given, shape, size.rows, size.tasks)
         sink.round(run.spark())
         sink.finish(run.spark())
         sink.expect_whole(*found())
     times = sink.of("triggerExecution")
     yield figure(name, "ms", times)
-    for percent in _PERCENTILES:
-        yield figure(f"{name}, p{percent}", "ms", [float(np.percentile(times, percent))])
+    yield from tails(name, "ms", times)
     yield figure(f"{name}, addBatch", "ms", sink.of("addBatch"))
     yield figure(f"{name}, Spark's own logs", "ms", sink.of("walCommit", "commitOffsets"))

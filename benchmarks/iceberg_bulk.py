@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.bench import Run, benchmark
 from benchmarks.bulk import Job, compared, rows_of
-from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
+from benchmarks.iceberg_tables import OURS, TABLES, Warehouse, names, warehouse
 from benchmarks.measure import Figure, Goal
 from benchmarks.peer import ICEBERG
 
@@ -15,7 +15,6 @@ __all__ = ["bulk", "partitioned"]
 
 _GOAL = Goal(1.0, at_most=False)
 _PARTITIONS = 100
-_TABLES = {OURS: "ours", THEIRS: "theirs"}
 
 
 @benchmark("iceberg.bulk", "pyiceberg", peers=(ICEBERG,), alone=True)
@@ -37,13 +36,13 @@ def _compared(run: Run, place: Warehouse, partition: str | None) -> Iterator[Fig
 
     columns = arrow_schema(rows_of(run.spark(), 1, _PARTITIONS).schema)
     for name in names(run):
-        place.make(_TABLES[name], columns, partition)
+        place.make(TABLES[name], columns, partition)
     jobs = {name: _job(place, name) for name in names(run)}
     yield from compared(run, jobs, lambda count: rows_of(run.spark(), count, _PARTITIONS), _GOAL)
 
 
 def _job(place: Warehouse, name: str) -> Job:
-    table = _TABLES[name]
+    table = TABLES[name]
 
     def write(rows: Any) -> None:
         writer = rows.write.format(name).mode("append")

@@ -19,9 +19,11 @@ from benchmarks.peer import ICEBERG
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
-__all__ = ["OURS", "THEIRS", "Warehouse", "names", "warehouse"]
+__all__ = ["OURS", "TABLES", "THEIRS", "Warehouse", "names", "warehouse"]
 
 OURS, THEIRS = "krishiv-iceberg", "iceberg"
+TABLES = {OURS: "ours", THEIRS: "theirs"}
+"""By the connector, the table that it writes to."""
 
 
 def names(run: Run) -> tuple[str, ...]:
@@ -56,6 +58,13 @@ class Warehouse:
         catalog = SqlCatalog(self.name, uri=place, warehouse=str(self.folder))
         catalog.create_namespace("db")
         return catalog
+
+    def given(self, name: str) -> dict[str, str]:
+        """The options by which a connector finds the table that it writes to."""
+        table = f"db.{TABLES[name]}"
+        if name == OURS:
+            return {**self.options, "path": table}
+        return {"path": f"{self.name}.{table}"}
 
     def make(self, table: str, columns: pa.Schema, partition: str | None = None) -> None:
         """A table without rows, by PyIceberg, so that all connectors find the same.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from benchmarks.bare import BARE_SINK, register_bare_sink
 from benchmarks.bench import Run, benchmark
-from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
+from benchmarks.iceberg_tables import OURS, TABLES, THEIRS, Warehouse, names, warehouse
 from benchmarks.measure import Figure, Goal, figure, ratios
 from benchmarks.peer import ICEBERG
 from benchmarks.trigger import Sink, batches, figures, measured
@@ -17,7 +17,6 @@ __all__ = ["trigger"]
 
 _GOAL = Goal(1.0)
 _COLUMNS = pa.schema({"timestamp": pa.timestamp("us", "UTC"), "value": pa.int64()})
-_TABLES = {OURS: "ours", THEIRS: "theirs"}
 
 
 @benchmark("iceberg.trigger", "pyiceberg", peers=(ICEBERG,), alone=True)
@@ -32,7 +31,7 @@ def trigger(run: Run) -> Iterator[Figure]:
         sinks = {name: _sink(run, place, name) for name in ("noop", BARE_SINK, *names(run))}
         medians = measured(run, sinks)
         for name in names(run):
-            sinks[name].expect_whole(*place.totals(_TABLES[name], "value"))
+            sinks[name].expect_whole(*place.totals(TABLES[name], "value"))
         yield from figures(sinks)
     costs = {
         name: [mine - none for mine, none in zip(medians[name], medians["noop"], strict=True)]
@@ -46,10 +45,7 @@ def trigger(run: Run) -> Iterator[Figure]:
 
 
 def _sink(run: Run, place: Warehouse, name: str) -> Sink:
-    if name in _TABLES:
-        place.make(_TABLES[name], _COLUMNS)
-    given = {
-        OURS: {**place.options, "path": f"db.{_TABLES[OURS]}"},
-        THEIRS: {"path": f"{place.name}.db.{_TABLES[THEIRS]}"},
-    }
-    return Sink(name, place.folder / f"query-{name}", batches(run), given.get(name, {}))
+    if name in TABLES:
+        place.make(TABLES[name], _COLUMNS)
+    given = place.given(name) if name in TABLES else {}
+    return Sink(name, place.folder / f"query-{name}", batches(run), given)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Run, benchmark
-from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
+from benchmarks.iceberg_tables import OURS, TABLES, THEIRS, Warehouse, names, warehouse
 from benchmarks.measure import Figure, expect, figure, in_turn, ratios, seconds
 from benchmarks.peer import ICEBERG
 
@@ -16,7 +16,6 @@ __all__ = ["upsert"]
 
 _FILES = 8
 _STEP = 111  # between keys: about nine of ten are in the table, and the rest behind its end
-_TABLES = {OURS: "ours", THEIRS: "theirs"}
 
 
 @benchmark("iceberg.upsert", "pyiceberg", peers=(ICEBERG,), alone=True)
@@ -25,7 +24,7 @@ def upsert(run: Run) -> Iterator[Figure]:
     rows = 200_000 if run.quick else 1_000_000
     with warehouse(run, "krishiv_upsert") as place:
         for name in names(run):
-            _fill(place, _TABLES[name], rows)
+            _fill(place, TABLES[name], rows)
         variants = {name: _Upserts(run, place, name, rows).once for name in names(run)}
         in_turn(1, variants, lambda text: run.told(f"warming up: {text}"))
         taken = in_turn(3 if run.quick else 5, variants, run.told)
@@ -81,9 +80,9 @@ class _Upserts:
         """Each row is there once, and those that were upserted have the number of the round."""
         added = range(0, self._changed * _STEP, _STEP)[-(-self._rows // _STEP) :]
         rows, total = self._rows, self._rows * (self._rows - 1) // 2
-        ids = self._place.totals(_TABLES[self._name], "id")
+        ids = self._place.totals(TABLES[self._name], "id")
         expect(f"{self._name}, rows and sum of ids", ids, (rows + len(added), total + sum(added)))
-        _, rounds = self._place.totals(_TABLES[self._name], "round")
+        _, rounds = self._place.totals(TABLES[self._name], "round")
         expect(f"{self._name}, sum of rounds", rounds, self._rounds * self._changed)
 
     def _write(self, changes: Any) -> None:
@@ -93,12 +92,12 @@ class _Upserts:
     def _ours(self, changes: Any) -> None:
         given = {**self._place.options, "mode": "upsert", "keyColumns": "id"}
         writer = changes.write.format(OURS).mode("append").options(**given)
-        writer.save(f"db.{_TABLES[OURS]}")
+        writer.save(f"db.{TABLES[OURS]}")
 
     def _theirs(self, changes: Any) -> None:
         changes.createOrReplaceTempView("krishiv_changes")
         self._spark.sql(
-            f"MERGE INTO {self._place.name}.db.{_TABLES[THEIRS]} AS old "
+            f"MERGE INTO {self._place.name}.db.{TABLES[THEIRS]} AS old "
             "USING krishiv_changes AS new ON old.id = new.id "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )

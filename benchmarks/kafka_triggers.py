@@ -8,10 +8,10 @@ from pathlib import Path
 
 from benchmarks.bare import BARE_SINK, register_bare_sink
 from benchmarks.bench import Run, benchmark, scratch
-from benchmarks.measure import Figure, Goal, expect, figure, ratios
+from benchmarks.measure import Figure, Goal, figure, ratios
 from benchmarks.peer import KAFKA
 from benchmarks.topics import OURS, SINKS, THEIRS, columns
-from benchmarks.trigger import ROWS, Sink, batches, figures, measured
+from benchmarks.trigger import Sink, batches, figures, measured
 
 __all__ = ["trigger"]
 
@@ -52,6 +52,5 @@ def _sinks(run: Run, folder: Path, topics: Mapping[str, str]) -> dict[str, Sink]
 def _verify(run: Run, sink: Sink, topic: str) -> None:
     """All values from 0 on; each once, where that is promised: a query was stopped in between."""
     rows = run.kafka().count(run.spark(), topic)
-    expect(f"{sink.name}, enough rows", rows >= len(sink.times) * ROWS, wanted=True)
-    expect(f"{sink.name}, rows in whole batches", rows % ROWS, 0)
+    sink.expect_batches(rows)
     run.kafka().verify(run.spark(), topic, rows, exactly=sink.name == OURS)

@@ -21,14 +21,17 @@ __all__ = [
     "followed",
     "in_turn",
     "interval",
+    "numbered",
     "ratios",
     "seconds",
     "slope",
+    "tails",
 ]
 
 _RESAMPLES = 10_000
 _SEED = 20_261_121  # the same values have the same interval, whenever it is computed
 _FEWEST = 3  # of two values nobody can tell how far the third would be
+_TAILS = (95, 99)
 _COSTS = ("ms", "s", "GiB")
 
 _Follower = Callable[[int, int], None]
@@ -191,6 +194,17 @@ def slope(values: Mapping[int, Sequence[float]]) -> float:
     """How much a value grows with one more of what its key counts, by least squares."""
     counts, found = zip(*((n, value) for n, each in values.items() for value in each), strict=True)
     return float(np.polyfit(counts, found, 1)[0])
+
+
+def tails(name: str, unit: str, values: Sequence[float]) -> Iterator[Figure]:
+    """The percentiles that its slowest values are told by."""
+    for percent in _TAILS:
+        yield figure(f"{name}, p{percent}", unit, [float(np.percentile(values, percent))])
+
+
+def numbered(rows: int) -> tuple[int, int]:
+    """How many rows there are and what their numbers sum up to, each from 0 on being there once."""
+    return rows, rows * (rows - 1) // 2
 
 
 def seconds(work: Callable[[], object]) -> float:

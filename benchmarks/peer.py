@@ -41,7 +41,7 @@ class Peer:
             raise KrishivError(f"it exists for PySpark {there}, this is {version}: --spark {there}")
         return self.lines[line]
 
-    def versions(self, version: str) -> str:
+    def versions(self, version: str = pyspark.__version__) -> str:
         """Its jars for a version of PySpark, each with its own; empty where there are none."""
         try:
             return ", ".join(f"{jar.name} {jar.version}" for jar in self.jars(version))

@@ -11,16 +11,15 @@ import numpy as np
 
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
-from benchmarks.measure import Figure, expect, figure
+from benchmarks.measure import Figure, expect, figure, tails
 from benchmarks.topics import OURS
 from benchmarks.writers import Life, SeparateKafkaLogs, SeparateLogs, keyed, numbered
 
-__all__ = ["iceberg", "kafka", "memory", "parquet"]
+__all__ = ["Size", "iceberg", "kafka", "memory", "parquet"]
 
 _WARM_UP = 3
 _MOST_EPOCHS, _FEWEST_EPOCHS = 100, 5
 _MOST_ROWS = 4_000_000
-_PERCENTILES = (95, 99)
 
 _Totals = tuple[int, int]
 
@@ -30,7 +29,14 @@ def _plural(count: int, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Size:
+class Size:
+    """An epoch.
+
+    Attributes:
+        tasks: How many.
+        rows: Of all of them together.
+    """
+
     tasks: int
     rows: int
 
@@ -43,11 +49,11 @@ class _Size:
         return -(-self.rows // self.tasks)
 
 
-def _sizes(run: Run) -> Iterator[_Size]:
+def _sizes(run: Run) -> Iterator[Size]:
     """Tasks and rows of an epoch; each task has at least one row."""
     for tasks in (1, 8) if run.quick else (1, 2, 8, 64):
         for rows in (1, 1_000) if run.quick else (1, 1_000, 100_000):
-            yield _Size(tasks, max(rows, tasks))
+            yield Size(tasks, max(rows, tasks))
 
 
 @benchmark("phases.memory", "krishiv_spark.sinks.memory")
@@ -95,13 +101,13 @@ def kafka(run: Run) -> Iterator[Figure]:
             yield from _phases(run, OURS, size, life, found)
 
 
-def _kafka_life(run: Run, folder: Path, topic: str, size: _Size) -> Life:
+def _kafka_life(run: Run, folder: Path, topic: str, size: Size) -> Life:
     given = {**run.kafka().cluster, "topic": topic, "checkpointLocation": str(folder)}
     return Life(SeparateKafkaLogs, given, size.tasks, keyed(size.each))
 
 
 def _phases(
-    run: Run, sink: str, size: _Size, life: Life, found: Callable[[], _Totals]
+    run: Run, sink: str, size: Size, life: Life, found: Callable[[], _Totals]
 ) -> Iterator[Figure]:
     """Epochs of one size, whose rows are checked; then what they cost."""
     run.told(f"{sink}, {size}")
@@ -113,7 +119,7 @@ def _phases(
     yield from _figures(f"{sink}, {size}", spent)
 
 
-def _epochs(run: Run, size: _Size) -> int:
+def _epochs(run: Run, size: Size) -> int:
     most = _MOST_EPOCHS // 5 if run.quick else _MOST_EPOCHS
     return min(most, max(_FEWEST_EPOCHS, _MOST_ROWS // (size.tasks * size.each)))
 
@@ -121,7 +127,6 @@ def _epochs(run: Run, size: _Size) -> int:
 def _figures(name: str, spent: dict[str, np.ndarray]) -> Iterator[Figure]:
     whole = np.sum(list(spent.values()), axis=0)
     yield figure(name, "ms", whole.tolist())
-    for percent in _PERCENTILES:
-        yield figure(f"{name}, p{percent}", "ms", [float(np.percentile(whole, percent))])
+    yield from tails(name, "ms", whole.tolist())
     for phase, times in spent.items():
         yield figure(f"{name}, {phase}", "ms", times.tolist())
