@@ -5,25 +5,58 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+from pathlib import PurePath
+from zipimport import zipimporter
 
 __all__ = ["settle"]
 
+_ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
+"""How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
+
 
 def settle() -> None:
-    """Keep what is imported out of the collection that PySpark makes after every task.
+    """Spare this worker what PySpark does around every task, over what tasks never change.
 
-    ``pyspark.daemon`` calls ``gc.collect()`` behind each task, while the JVM already goes on. Over
-    the modules of pyarrow, pydantic and pyspark that is 20 ms of a core each time, more than a
-    small epoch costs. Frozen objects are passed over (``gc.freeze``); reference counting frees
-    them as before. Done again only when there are modules that were not there the last time, as
-    those that the first task has imported, and only in Spark's workers.
+    To be called in each task. It does nothing but in Spark's workers.
     """
-    _settle(len(sys.modules))
+    if _spark_started_this(sys.modules.get("__main__")):
+        _freeze(len(sys.modules))
+        _leave_archives()
+
+
+def _spark_started_this(main: object) -> bool:
+    spec = getattr(main, "__spec__", None)
+    return spec is not None and spec.name == "pyspark.daemon"
 
 
 @functools.lru_cache(maxsize=1)
-def _settle(_modules: int) -> None:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name == "pyspark.daemon":
-        gc.collect()
-        gc.freeze()
+def _freeze(_modules: int) -> None:
+    """Keep what is imported out of the collection behind each task.
+
+    ``pyspark.daemon`` calls ``gc.collect()`` there, while the JVM already goes on. Over the modules
+    of pyarrow, pydantic and pyspark that is 20 ms of a core each time, more than a small epoch
+    costs. Frozen objects are passed over (``gc.freeze``); reference counting frees them as before.
+    Done again only when there are modules that were not there the last time, as those that the
+    first task has imported.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _leave_archives() -> None:
+    """Keep Spark's own archives out of ``importlib.invalidate_caches()``.
+
+    ``setup_spark_files`` of PySpark 4.0 and 4.1 calls it at the begin of each task, and up to
+    Python 3.12 each finder in an archive then reads its directory again: 150 ms of a core for
+    Spark's, one finder for each package in it, though they never change. Without a place in the
+    cache of finders they are passed over; the next import that searches makes new ones from the
+    directories that `zipimport` has kept.
+    """
+    cache = sys.path_importer_cache
+    for path in [path for path, finder in cache.items() if _of_spark(finder)]:
+        del cache[path]
+
+
+def _of_spark(finder: object) -> bool:
+    name = PurePath(finder.archive).name if isinstance(finder, zipimporter) else ""
+    return name.startswith(_ARCHIVES)

@@ -1,9 +1,12 @@
-"""What Spark's workers leave out of their collections."""
+"""What Spark's workers are spared between tasks."""
 
 import gc
+import importlib
 import sys
 import types
+import zipimport
 from importlib.machinery import ModuleSpec
+from zipfile import ZipFile
 
 import pytest
 
@@ -16,10 +19,10 @@ def worker(monkeypatch):
     main = types.ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    workers._settle.cache_clear()
+    workers._freeze.cache_clear()
     yield
     gc.unfreeze()
-    workers._settle.cache_clear()
+    workers._freeze.cache_clear()
 
 
 def frozen_by(monkeypatch, *modules):
@@ -39,5 +42,52 @@ def test_what_is_imported_is_passed_over_and_what_comes_later_too(monkeypatch):
 
 
 def test_elsewhere_nothing_is_frozen(monkeypatch):
-    workers._settle.cache_clear()
+    workers._freeze.cache_clear()
     assert frozen_by(monkeypatch) == 0
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """Makes an archive on the path, with a package from which something was imported."""
+
+    def made(name, module):
+        path = tmp_path / name
+        with ZipFile(path, "w") as opened:
+            opened.writestr(f"{module}/__init__.py", "")
+            opened.writestr(f"{module}/inner.py", "value = 1\n")
+        monkeypatch.syspath_prepend(str(path))
+        assert importlib.import_module(f"{module}.inner").value == 1
+        return str(path)
+
+    yield made
+    importlib.invalidate_caches()
+
+
+def read_again(monkeypatch):
+    """The archives whose directory is read when finders are told to forget."""
+    seen = []
+    read = zipimport._read_directory
+    monkeypatch.setattr(zipimport, "_read_directory", lambda path: seen.append(path) or read(path))
+    importlib.invalidate_caches()
+    for name in ("no_module_of_this_name", "nor_of_this"):
+        assert importlib.util.find_spec(name) is None
+    return seen
+
+
+@pytest.mark.usefixtures("worker")
+def test_archives_of_spark_are_not_read_again_and_those_of_users_are(archive, monkeypatch):
+    names = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.4.jar")
+    of_spark = [archive(name, f"part_{number}") for number, name in enumerate(names)]
+    of_user = archive("jobs.zip", "jobs")
+    workers.settle()
+    again = read_again(monkeypatch)
+    assert of_user in again
+    assert not set(of_spark) & set(again)
+    for number in range(len(names)):
+        assert importlib.util.find_spec(f"part_{number}.inner") is not None
+
+
+def test_elsewhere_archives_are_read_again(archive, monkeypatch):
+    of_spark = archive("pyspark.zip", "part")
+    workers.settle()
+    assert of_spark in read_again(monkeypatch)
