@@ -15,7 +15,7 @@ from benchmarks.trigger import Sink
 __all__ = ["iceberg", "kafka", "memory", "parquet"]
 
 _TASKS, _ROWS = 2, 1_000
-_EPOCHS = 20
+_EPOCHS = 12
 
 _Totals = Callable[[], tuple[int, int]]
 

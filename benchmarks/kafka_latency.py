@@ -46,7 +46,7 @@ def _once(run: Run, name: str, found: dict[str, list[float]]) -> float:
         given["checkpointLocation"] = str(checkpoint)
         query = rows.writeStream.format(format_of(name)).options(**given).start()
         try:
-            late = _watched(kafka, topic, target, query, 8 if run.quick else 20)
+            late = _watched(kafka, topic, target, query, 8 if run.quick else 15)
             times = [p.durationMs["triggerExecution"] for p in query.recentProgress[_SETTLED:]]
         finally:
             query.stop()

@@ -41,7 +41,7 @@ def _compared(run: Run, topic: str, what: str, *, copies: bool) -> Iterator[Figu
         name: partial(_once, run, topic, name, later, copies=copies)
         for name, later in second.items()
     }
-    first = in_turn(2 if run.quick else 5, variants, lambda name: run.told(f"{what}, {name}"))
+    first = in_turn(2 if run.quick else 3, variants, lambda name: run.told(f"{what}, {name}"))
     for name, later in second.items():
         yield figure(f"{what}, {name}, first query", "s", first[name])
         yield figure(f"{what}, {name}, next query", "s", later)

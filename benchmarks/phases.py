@@ -19,6 +19,7 @@ __all__ = ["Size", "iceberg", "kafka", "memory", "parquet"]
 
 _WARM_UP = 3
 _MOST_EPOCHS, _FEWEST_EPOCHS = 100, 5
+_MOST_TASKS = 1_600
 _MOST_ROWS = 4_000_000
 
 _Totals = tuple[int, int]
@@ -121,7 +122,8 @@ def _phases(
 
 def _epochs(run: Run, size: Size) -> int:
     most = _MOST_EPOCHS // 5 if run.quick else _MOST_EPOCHS
-    return min(most, max(_FEWEST_EPOCHS, _MOST_ROWS // (size.tasks * size.each)))
+    few = min(_MOST_ROWS // (size.tasks * size.each), _MOST_TASKS // size.tasks)
+    return min(most, max(_FEWEST_EPOCHS, few))
 
 
 def _figures(name: str, spent: dict[str, np.ndarray]) -> Iterator[Figure]:

@@ -137,7 +137,7 @@ def _sinks(run: Run, folder: Path) -> dict[str, Sink]:
 
 def batches(run: Run) -> int:
     """How many batches of a round are measured."""
-    return 15 if run.quick else 30
+    return 10 if run.quick else 15
 
 
 def measured(run: Run, sinks: Mapping[str, Sink]) -> dict[str, list[float]]:
@@ -147,7 +147,7 @@ def measured(run: Run, sinks: Mapping[str, Sink]) -> dict[str, list[float]]:
     in_turn(1, variants, lambda what: run.told(f"warming up: {what}"))
     for sink in sinks.values():
         sink.times.clear()
-    medians = in_turn(3 if run.quick else 6, variants, run.told)
+    medians = in_turn(3 if run.quick else 5, variants, run.told)
     for sink in sinks.values():
         sink.finish(spark)
     return medians
