@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
+from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import FORMATS
@@ -109,16 +110,29 @@ def file_block(name: str) -> str:
     return f"```python\n{text}```\n"
 
 
-def benchmarks_table() -> str:
-    """The figures that ``./run bench --record`` keeps, and where they were measured."""
-    return f"\n{markdown.document(results.load(ROOT / 'docs' / 'performance.json'))}\n"
+def benchmarks_tables() -> dict[str, str]:
+    """The figures that ``./run bench --record`` keeps: those with goals, ratios too, and all."""
+    recorded = results.load(ROOT / "docs" / "performance.json")
+    return {
+        "benchmarks.goals": markdown.selection(recorded, _has_goal),
+        "benchmarks.ratios": markdown.selection(recorded, _compares),
+        "benchmarks": f"\n{markdown.document(recorded)}\n",
+    }
+
+
+def _has_goal(line: Figure) -> bool:
+    return line.goal is not None and line.unit != "GiB"
+
+
+def _compares(line: Figure) -> bool:
+    return line.unit == "x" or _has_goal(line)
 
 
 def blocks() -> dict[str, str]:
     """Every generated table by its name."""
     tables = {
         "formats": formats_table(),
-        "benchmarks": benchmarks_table(),
+        **benchmarks_tables(),
         **{f"file:{name}": file_block(name) for name in FILES},
     }
     for name, suite in SUITES.items():

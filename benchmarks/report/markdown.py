@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from benchmarks.measure import Figure
 from benchmarks.report import words
 from benchmarks.report.compare import Change
 from benchmarks.report.results import Outcome, Results
 
-__all__ = ["document", "table"]
+__all__ = ["document", "selection", "table"]
 
 _HEAD = ("benchmark", "figure", "median", "95 % interval", "n", "goal")
 _CHANGED = ("benchmark", "figure", "before", "now", "change")
@@ -31,24 +32,24 @@ def table(results: Results) -> str:
     return _table(_HEAD, rows)
 
 
+def selection(results: Results, wanted: Callable[[Figure], bool]) -> str:
+    """One row for each figure that is wanted."""
+    return _table(_HEAD, [_row(name, line) for name, line in results.figures() if wanted(line)])
+
+
 def _rows(name: str, outcome: Outcome) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = [
-        (
-            f"`{name}`",
-            line.name,
-            words.middle(line),
-            words.spread(line),
-            str(line.count),
-            words.goal(line),
-        )
-        for line in outcome.figures
-    ]
+    rows = [_row(name, line) for line in outcome.figures]
     if outcome.failed:
         rows.append((f"`{name}`", f"failed: {outcome.failed.splitlines()[0]}", *"----"))
     rows += [
         (f"`{name}`", f"{what} is missing: {why}", *"----") for what, why in outcome.missing.items()
     ]
     return rows
+
+
+def _row(name: str, line: Figure) -> Sequence[str]:
+    told = (words.middle(line), words.spread(line), str(line.count), words.goal(line))
+    return (f"`{name}`", line.name, *told)
 
 
 def _commands(results: Results) -> str:
