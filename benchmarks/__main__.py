@@ -84,6 +84,7 @@ _console = Console()
 @click.command()
 @click.option("--only", multiple=True, help="Name of a benchmark, or how it begins; repeatable.")
 @click.option("--quick", is_flag=True, help="Smaller; commits and triggers alone, without --only.")
+@click.option("--all", "every", is_flag=True, help="Those that take many minutes as well.")
 @click.option("--folder", default="/tmp", type=_FOLDER, help="What is written to a disk goes here.")
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
 @click.option("--json", type=_FILE, help="Write the result there.")
@@ -106,7 +107,7 @@ def main(**given: Any) -> None:
     with --fail-on-regression. It is 0 otherwise: goals may be missed, regressions are shown only,
     and a peer that cannot be had is named as missing.
     """
-    chosen = _chosen(given["only"] or (_QUICK if given["quick"] and not given["listed"] else ()))
+    chosen = _chosen(given)
     if given["listed"]:
         _show_names(chosen)
         return
@@ -115,14 +116,23 @@ def main(**given: Any) -> None:
     results = _measured(chosen, given, earlier)
     found = changes(earlier, results) if earlier else []
     _show(results)
+    _show_left_out(chosen, given)
     _show_changes(found)
     _write(results, found, given)
     worse = regressions(found) if given["fail_on_regression"] else []
     sys.exit(1 if results.failures() or worse else 0)
 
 
-def _chosen(only: Sequence[str]) -> list[Benchmark]:
-    chosen = [item for name, item in BENCHMARKS.items() if not only or name.startswith(tuple(only))]
+def _chosen(given: dict[str, Any]) -> list[Benchmark]:
+    every = given["every"] or given["listed"]
+    only = given["only"] or (_QUICK if given["quick"] and not every else ())
+    if only:
+        return _named(only)
+    return [item for item in BENCHMARKS.values() if every or not item.long]
+
+
+def _named(only: Sequence[str]) -> list[Benchmark]:
+    chosen = [item for name, item in BENCHMARKS.items() if name.startswith(tuple(only))]
     if not chosen:
         raise click.UsageError(f"no benchmark {', '.join(only)}; there are {', '.join(BENCHMARKS)}")
     return chosen
@@ -206,7 +216,13 @@ def _durations(earlier: Results | None, *, quick: bool) -> dict[str, float]:
 
 def _show_names(chosen: Sequence[Benchmark]) -> None:
     for item in chosen:
-        _console.print(f"{item.name:24} {item.about}")
+        _console.print(f"{item.name:24} {item.about}{' (with --all)' * item.long}")
+
+
+def _show_left_out(chosen: Sequence[Benchmark], given: dict[str, Any]) -> None:
+    left = [name for name, item in BENCHMARKS.items() if item not in chosen]
+    if left and not given["only"]:
+        _console.print(f"Left out: {', '.join(left)}. --all runs everything, --only NAME one.")
 
 
 def _show(results: Results) -> None:

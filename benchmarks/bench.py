@@ -63,6 +63,7 @@ class Benchmark:
         needs: Modules without which there is nothing to measure.
         peers: Connectors beside which ours are measured, except for those that Spark brings itself.
         alone: Whether there is something to measure without the peers.
+        long: Whether it takes so many minutes that it runs only if it is asked for.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Benchmark:
     needs: tuple[str, ...] = field(default=())
     peers: tuple[Peer, ...] = field(default=())
     alone: bool = False
+    long: bool = False
 
     @property
     def about(self) -> str:
@@ -88,12 +90,16 @@ Measure = Callable[[Run], Iterator[Figure]]
 
 
 def benchmark(
-    name: str, *needs: str, peers: tuple[Peer, ...] = (), alone: bool = False
+    name: str,
+    *needs: str,
+    peers: tuple[Peer, ...] = (),
+    alone: bool = False,
+    long: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Make a function known under a name; the rest as in `Benchmark`."""
 
     def known(run: Measure) -> Measure:
-        BENCHMARKS[name] = Benchmark(name, run, needs, peers, alone)
+        BENCHMARKS[name] = Benchmark(name, run, needs, peers, alone, long)
         return run
 
     return known

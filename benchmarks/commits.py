@@ -70,7 +70,7 @@ def iceberg(run: Run) -> Iterator[Figure]:
     yield figure("last hundred / first", "x", [times[-1] / times[0]], Goal(1.2))
 
 
-@benchmark("commits.growth")
+@benchmark("commits.growth", long=True)
 def growth(run: Run) -> Iterator[Figure]:
     """A commit at epoch 100 000 beside one at epoch 10, and restarts behind so long a history.
 

@@ -23,7 +23,7 @@ _SETTLED = 5  # batches
 _PATIENCE_S = 120
 
 
-@benchmark("kafka.latency", peers=(KAFKA,))
+@benchmark("kafka.latency", peers=(KAFKA,), long=True)
 def latency(run: Run) -> Iterator[Figure]:
     """From a record's own time to a reader of committed records, 1000 rows/s, topic to topic.
 

@@ -34,7 +34,7 @@ _COPY = Goal(2.0, at_most=False)
 def _loads(run: Run) -> tuple[Load, Load]:
     if run.quick:
         return Load(100, 500_000), Load(1000, 100_000)
-    return Load(100, 6_000_000), Load(1000, 750_000)
+    return Load(100, 3_000_000), Load(1000, 400_000)
 
 
 # --- what is measured

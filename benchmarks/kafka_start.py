@@ -21,7 +21,7 @@ __all__ = ["start"]
 _GOAL = Goal(1.0)
 
 
-@benchmark("kafka.start", peers=(KAFKA,))
+@benchmark("kafka.start", peers=(KAFKA,), long=True)
 def start(run: Run) -> Iterator[Figure]:
     """Until the first batch of 1000 rows is over, each time in a new driver.
 

@@ -25,6 +25,7 @@ _FEWEST = 1_000  # files
     "krishiv_spark.sources.parquet",
     "krishiv_spark.parquet.follower",
     "krishiv_spark.parquet.position",
+    long=True,
 )
 def listing(run: Run) -> Iterator[Figure]:
     """A folder of 1000 to a million files: the first look at it, and one that finds nothing new."""

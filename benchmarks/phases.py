@@ -92,7 +92,7 @@ def iceberg(run: Run) -> Iterator[Figure]:
             yield from _phases(run, "krishiv-iceberg", size, life, found)
 
 
-@benchmark("phases.kafka")
+@benchmark("phases.kafka", long=True)
 def kafka(run: Run) -> Iterator[Figure]:
     """Milliseconds of an epoch of the Kafka sink, exactly once, by phase, tasks and rows."""
     for size in _sizes(run):
