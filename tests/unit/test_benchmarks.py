@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks import __main__ as command
 from benchmarks import peer
-from benchmarks.bench import Benchmark
+from benchmarks.bench import BENCHMARKS, Benchmark
 from benchmarks.flames import Unseen, watched
 from benchmarks.measure import Goal, Wrong, figure, followed, in_turn, interval
 from benchmarks.progress import Clock, Shown
@@ -509,6 +509,22 @@ def _burn(seconds):
 
 
 # --- the command
+
+
+def chosen(**given):
+    asked = {"only": (), "quick": False, "every": False, "listed": False, **given}
+    return {item.name for item in command._chosen(asked)}
+
+
+def test_what_takes_long_runs_if_it_is_asked_for():
+    long = {name for name, item in BENCHMARKS.items() if item.long}
+    assert chosen(every=True) - chosen() == long
+    assert chosen(quick=True) < chosen()
+    assert chosen(only=("kafka.start",)) == {"kafka.start"}
+
+
+def test_what_is_left_out_is_named(bench):
+    assert "kafka.start" in " ".join(bench(results(ratio(1.0, 2.0, 3.0))).output.split())
 
 
 @pytest.fixture
