@@ -1,7 +1,7 @@
 """What PySpark takes for itself: a sink in Python that drops rows, and a source that repeats them.
 
-No connector in Python can be faster: they keep their workers from collecting what is imported, as
-ours do. Their classes are local, so that they are pickled by value.
+No connector in Python can be faster: they spare their workers what ours are spared (`settle`).
+Their classes are local, so that they are pickled by value.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import totals
-from benchmarks.measure import Figure, Goal, expect, figure, in_turn, numbered, ratios, seconds
+from benchmarks.measure import Figure, Goal, each_once, expect, figure, in_turn, ratios, seconds
 
 __all__ = ["Job", "bulk", "compared", "partitioned", "rows_of"]
 
@@ -46,7 +46,7 @@ class Job:
         with watched:
             taken = seconds(lambda: self.write(rows))
         if self.totals is not None:
-            expect("rows and sum of ids", self.totals(), numbered(rows.count()))
+            expect("rows and sum of ids", self.totals(), each_once(rows.count()))
         self.clear()
         return taken
 

@@ -16,7 +16,7 @@ from benchmarks.iceberg_tables import OURS as OUR_TABLES
 from benchmarks.iceberg_tables import TABLES, Warehouse, names, warehouse
 from benchmarks.iceberg_tables import THEIRS as THEIR_TABLES
 from benchmarks.kafka_rates import fill
-from benchmarks.measure import Figure, expect, numbered
+from benchmarks.measure import Figure, each_once, expect
 from benchmarks.peer import ICEBERG, KAFKA
 from benchmarks.streams import Load, compared, rate
 from benchmarks.topics import NUMBER, OURS, THEIRS
@@ -52,7 +52,7 @@ def _copied(run: Run, load: Load, kind: str, source: Path, schema: Any) -> float
         places = {"path": f"{target}/table", "checkpointLocation": f"{target}/checkpoint"}
         speed = rate(run, kind, rows.writeStream.format(kind).options(**places), load.rows)
         found = totals(target / "table", "id")
-        expect(f"{kind}, rows and sum of ids", found, numbered(load.rows))
+        expect(f"{kind}, rows and sum of ids", found, each_once(load.rows))
     return speed
 
 
@@ -77,6 +77,6 @@ def _stored(run: Run, load: Load, place: Warehouse, topic: str, name: str) -> fl
         writer = writer.option("checkpointLocation", str(checkpoint))
         speed = rate(run, name, writer, load.rows)
     found = place.totals(TABLES[name], "id")
-    expect(f"{name}, rows and sum of ids", found, numbered(load.rows))
+    expect(f"{name}, rows and sum of ids", found, each_once(load.rows))
     place.clear(TABLES[name])
     return speed

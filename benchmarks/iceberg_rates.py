@@ -15,7 +15,7 @@ import pyarrow as pa
 from benchmarks.bare import BARE_SOURCE, register_bare_source
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.iceberg_tables import OURS, THEIRS, Warehouse, names, warehouse
-from benchmarks.measure import Figure, expect, figure, in_turn, numbered, ratios, seconds
+from benchmarks.measure import Figure, each_once, expect, figure, in_turn, ratios, seconds
 from benchmarks.peer import ICEBERG
 
 __all__ = ["read"]
@@ -38,7 +38,7 @@ def read(run: Run) -> Iterator[Figure]:
         readers = _readers(run, place)
         for name, reader in readers.items():
             found = reader().selectExpr("count(*)", "sum(id)").first()
-            expect(f"{name}, rows and sum of ids", tuple(found), numbered(rows))
+            expect(f"{name}, rows and sum of ids", tuple(found), each_once(rows))
         scans = {name: partial(_scanned, reader, rows) for name, reader in readers.items()}
         yield from _compared(run, "full scan", scans)
         streams = {name: partial(_streamed, run, place, name, rows) for name in readers}

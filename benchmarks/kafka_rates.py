@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.bare import BARE_SOURCE, register_bare_source
 from benchmarks.bench import Run, benchmark, scratch
-from benchmarks.measure import Figure, Goal, expect, numbered
+from benchmarks.measure import Figure, Goal, each_once, expect
 from benchmarks.peer import KAFKA
 from benchmarks.streams import Load, compared, rate
 from benchmarks.topics import (
@@ -152,4 +152,4 @@ def _check_source(run: Run, topic: str, load: Load) -> None:
     given = {"subscribe": topic, **run.kafka().cluster}
     rows = run.spark().read.format(OURS).options(**given).load()
     row = rows.selectExpr("count(*)", f"sum({NUMBER})").first()
-    expect("rows and sum of our source", tuple(row), numbered(load.rows))
+    expect("rows and sum of our source", tuple(row), each_once(load.rows))

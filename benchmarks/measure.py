@@ -16,12 +16,12 @@ __all__ = [
     "Figure",
     "Goal",
     "Wrong",
+    "each_once",
     "expect",
     "figure",
     "followed",
     "in_turn",
     "interval",
-    "numbered",
     "ratios",
     "seconds",
     "slope",
@@ -202,7 +202,7 @@ def tails(name: str, unit: str, values: Sequence[float]) -> Iterator[Figure]:
         yield figure(f"{name}, p{percent}", unit, [float(np.percentile(values, percent))])
 
 
-def numbered(rows: int) -> tuple[int, int]:
+def each_once(rows: int) -> tuple[int, int]:
     """How many rows there are and what their numbers sum up to, each from 0 on being there once."""
     return rows, rows * (rows - 1) // 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import memory_totals
-from benchmarks.measure import Figure, expect, figure, numbered, ratios
+from benchmarks.measure import Figure, each_once, expect, figure, ratios
 from benchmarks.trigger import ROWS, Sink, batches, figures, measured
 
 __all__ = ["console", "memory"]
@@ -28,7 +28,7 @@ def memory(run: Run) -> Iterator[Figure]:
         yield from _compared(run, sinks, "memory")
         ours.expect_whole(*memory_totals("benchmark", "value"))
         row = run.spark().table(theirs.query).selectExpr("count(*)", "sum(value)").first()
-        expect("rows and sum of the last query", tuple(row), numbered(ROWS))
+        expect("rows and sum of the last query", tuple(row), each_once(ROWS))
 
 
 @benchmark("console.trigger")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import expect, numbered
+from benchmarks.measure import each_once, expect
 
 __all__ = [
     "NUMBER",
@@ -118,7 +118,7 @@ class Topics:
         found = self._read(spark, name).selectExpr(f"{NUMBER} AS n")
         found = found if exactly else found.distinct()
         row = found.selectExpr("count(*)", "coalesce(sum(n), 0)").first()
-        expect(f"{name}, rows and sum", tuple(row), numbered(rows))
+        expect(f"{name}, rows and sum", tuple(row), each_once(rows))
 
     def stream(self, spark: Any, kind: str, name: str, **more: str) -> Any:
         """Rows of committed transactions in a topic, from the first one on."""

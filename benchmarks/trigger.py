@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import totals
-from benchmarks.measure import Figure, Goal, expect, figure, in_turn, numbered, ratios
+from benchmarks.measure import Figure, Goal, each_once, expect, figure, in_turn, ratios
 from benchmarks.peer import DELTA
 
 __all__ = ["ROWS", "Sink", "batches", "figures", "measured", "trigger"]
@@ -83,7 +83,7 @@ class Sink:
     def expect_whole(self, rows: int, total: int) -> None:
         """The values are those from 0 on, each once: their number tells their sum."""
         self.expect_batches(rows)
-        expect(f"{self.name}, rows and their sum", (rows, total), numbered(rows))
+        expect(f"{self.name}, rows and their sum", (rows, total), each_once(rows))
 
     def expect_batches(self, rows: int) -> None:
         """The rows are those of whole batches, and of all that were measured at least."""

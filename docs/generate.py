@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,19 +145,20 @@ def blocks() -> dict[str, str]:
     return tables
 
 
-def regenerated(page: str) -> str:
+def regenerated(page: str, tables: Mapping[str, str]) -> str:
     """A page with today's tables."""
-    tables = blocks()
     return BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", page)
 
 
 def main(arguments: list[str]) -> int:
     """Rewrite the pages, or check them."""
-    stale = [page for page in PAGES if regenerated(page.read_text()) != page.read_text()]
+    tables = blocks()
+    today = {page: regenerated(page.read_text(), tables) for page in PAGES}
+    stale = [page for page, text in today.items() if text != page.read_text()]
     for page in stale:
         print(f"{page.relative_to(ROOT)} is not what the code says")  # noqa: T201
         if "--check" not in arguments:
-            page.write_text(regenerated(page.read_text()))
+            page.write_text(today[page])
     return int(bool(stale) and "--check" in arguments)
 
 

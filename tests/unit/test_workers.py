@@ -1,7 +1,7 @@
 """What Spark's workers are spared between tasks."""
 
 import gc
-import importlib
+import importlib.util
 import sys
 import types
 import zipimport
