@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quick_jvm
 from hypothesis import settings
 from wheels import installed, wheel  # noqa: F401  fixtures
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_SUBMIT_ARGS", quick_jvm.submit(quick_jvm.options()))
 
 # A broker that starts, or was killed, refuses connections in hundreds of lines.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)

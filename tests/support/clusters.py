@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import pyspark
+import quick_jvm
 from typing_extensions import Self
 
 HOME = Path(pyspark.__file__).parent
@@ -53,6 +54,7 @@ class Cluster:
                 "SPARK_HOME": str(HOME),
                 "SPARK_LOCAL_IP": host,
                 "SPARK_DAEMON_MEMORY": "256m",
+                "SPARK_DAEMON_JAVA_OPTS": quick_jvm.options(),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOG_LEVEL": "INFO",
             },

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import quick_jvm
 from clusters import Cluster
 from drivers import Driver
 from tables import make_input
@@ -13,6 +14,7 @@ TOTAL = FILES * ROWS
 
 SPECULATION = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": quick_jvm.options(),
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.3",
