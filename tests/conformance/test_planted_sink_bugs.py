@@ -22,10 +22,12 @@ class Suite(SinkConformance):
         return SinkUnderTest(source=self.planted, options={"path": str(folder)}, **given)
 
 
+@pytest.mark.long
 class TestDatabase(Suite):
     pass
 
 
+@pytest.mark.long
 class TestTable(Suite):
     planted = twins.Table
 
@@ -34,6 +36,7 @@ class TestFolder(Suite):
     planted = twins.Folder
 
 
+@pytest.mark.long
 class TestLines(Suite):
     planted = twins.Lines
 

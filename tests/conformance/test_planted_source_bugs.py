@@ -45,14 +45,17 @@ class TestFolder(Suite):
     pass
 
 
+@pytest.mark.long
 class TestQueue(Suite):
     planted = twins.Queue
 
 
+@pytest.mark.long
 class TestPlain(Suite):
     planted = twins.Plain
 
 
+@pytest.mark.long
 class TestSimple(Suite):
     planted = twins.Simple
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from drivers import SUPPORT
-from fault_cases import TOTAL, FaultCases, run
+from fault_cases import TOTAL, Cases, DriverFaults, TaskFaults, run
 from kafka_topics import Onlooker, make_topic
 
 from krishiv_spark.kafka import transactions
@@ -25,8 +25,7 @@ def cluster():
         yield found
 
 
-@pytest.mark.once
-class TestKafkaFaults(FaultCases):
+class Topic(Cases):
     @pytest.fixture
     def sink(self, cluster, tmp_path):
         topic = tmp_path.name
@@ -53,6 +52,15 @@ class TestKafkaFaults(FaultCases):
         found = self.onlooker.records(job["options"]["topic"])
         assert len(found) == len(self.ids(job))
 
+
+@pytest.mark.long  # in every run with a table
+@pytest.mark.once
+class TestTasks(Topic, TaskFaults):
+    pass
+
+
+@pytest.mark.once
+class TestDrivers(Topic, DriverFaults):
     def assert_fenced(self, said):
         """The stale driver's task or its commit meets the successor, whichever comes first."""
         assert "Fenced" in said or "taken its transaction over" in said, said

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from fault_cases import FaultCases, run
+from fault_cases import Cases, DriverFaults, TaskFaults, run
 
 
-class TestParquetFaults(FaultCases):
+class Table(Cases):
     @pytest.fixture
     def sink(self, tmp_path):
         return {
@@ -21,6 +21,13 @@ class TestParquetFaults(FaultCases):
             return []
         return [row for (row,) in duckdb.sql(f"SELECT id FROM read_parquet('{files}')").fetchall()]
 
+
+@pytest.mark.long  # in every run with a topic
+class TestDrivers(Table, DriverFaults):
+    pass
+
+
+class TestTasks(Table, TaskFaults):
     def test_a_commit_that_fails_behind_the_intent_is_finished_by_the_restart(self, job):
         table = Path(job["options"]["path"])
         table.mkdir()

@@ -37,7 +37,7 @@ def await_path(path: Path, driver: Driver) -> None:
     raise AssertionError(f"{path} did not appear: " + "\n".join(driver.lines[-40:]))
 
 
-class FaultCases:
+class Cases:
     """A class for a sink has a fixture `sink`, which names it, and a method that reads its rows."""
 
     def ids(self, job) -> list[int]:
@@ -59,6 +59,10 @@ class FaultCases:
     def assert_exact(self, job) -> None:
         assert sorted(self.ids(job)) == list(range(TOTAL))
 
+
+class TaskFaults(Cases):
+    """Tasks fail, and Spark starts them again, or another beside them."""
+
     def test_retried_tasks_leave_it_exact(self, job):
         run(job, fault="fail", conf={"spark.master": "local[2,3]"})
         self.assert_exact(job)
@@ -75,6 +79,10 @@ class FaultCases:
             run(job, fault="stall", conf={"spark.master": cluster.url, **SPECULATION})
         assert (tmp_path / "release.twin").exists()
         self.assert_exact(job)
+
+
+class DriverFaults(Cases):
+    """Drivers stop and fall asleep."""
 
     def test_a_stop_in_mid_write_is_survived(self, job, tmp_path):
         with Driver("faulty_stream.py", {**job, "fault": "stall", "stop": True}) as driver:

@@ -12,14 +12,28 @@ from krishiv_spark.testing import Broken, Sequence
 
 
 def parameters(found, missed):
-    """Both tables: bugs that the case finds, and others, with the reason why it does not yet."""
-    mark = pytest.mark.xfail
-    yes = [pytest.param(*bug, id=f"{bug[0]}-{bug[1]}") for bug in found]
+    """Both tables: bugs that the case finds, and others, with the reason why it does not yet.
+
+    The first bug of each case is tried in every run.
+    """
+    firsts = {case: bug for bug, case, _ in reversed(found)}
+    yes = [
+        pytest.param(bug, case, rule, id=f"{bug}-{case}", marks=_long(firsts[case] != bug))
+        for bug, case, rule in found
+    ]
     no = [
-        pytest.param(*bug, id=bug[0], marks=mark(raises=pytest.fail.Exception, reason=why))
+        pytest.param(*bug, id=bug[0], marks=[pytest.mark.long, _missed(why)])
         for *bug, why in missed
     ]
     return pytest.mark.parametrize(("bug", "case", "rule"), [*yes, *no])
+
+
+def _long(is_long):
+    return [pytest.mark.long] if is_long else []
+
+
+def _missed(why):
+    return pytest.mark.xfail(raises=pytest.fail.Exception, reason=why)
 
 
 def formats_of(*modules) -> dict[str, type[DataSource]]:

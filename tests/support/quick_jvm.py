@@ -52,7 +52,7 @@ def load_classes(folder: Path, arguments: str) -> None:
     job = json.dumps({name: str(folder / place) for name, place in places.items()})
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": arguments}
     # The JVM outlives its driver by the seconds that it writes for: it holds the pipe.
-    subprocess.run(  # noqa: S603  our own interpreter
+    subprocess.run(
         [sys.executable, str(DRIVER), job], env=environment, stdout=subprocess.PIPE, check=True
     )
 

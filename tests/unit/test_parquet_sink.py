@@ -195,6 +195,7 @@ def followed(table: Path) -> list[int]:
     )
 
 
+@pytest.mark.long  # the kit tries this too
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("mode", list(OutputMode), ids=lambda mode: mode.value)
 def test_a_batch_job_that_dies_anywhere_shows_all_or_nothing_to_the_next_writer(

@@ -50,9 +50,13 @@ class ConnectorSuite(Suite, Generic[Subject]):
         raise NotImplementedError
 
     @pytest.fixture
-    def play(self, promise: str, tmp_path: Path) -> Iterator[Player[Subject]]:
+    def play(
+        self, request: pytest.FixtureRequest, promise: str, tmp_path: Path
+    ) -> Iterator[Player[Subject]]:
         """The player of a case."""
         player = self.player(tmp_path, promise)
+        one_in: int | None = request.config.getoption("--one-in", default=None)
+        player.one_in = one_in or 1
         yield player
         player.close()
 

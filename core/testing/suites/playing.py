@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -23,6 +24,7 @@ from krishiv_spark.testing.steps import (
     Step,
     Switch,
     TakeOver,
+    Trap,
     Trigger,
 )
 from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
@@ -67,13 +69,24 @@ class Player(Generic[Subject]):
         make: The author's factory; it gets an empty folder.
         folder: Where those folders are made.
         promise: What the case is after.
+
+    Attributes:
+        one_in: How many of its traps and random sequences a case tries: all of them with 1, one
+            in three with 3. They are drawn, each time the same.
     """
+
+    one_in = 1
 
     def __init__(self, make: Callable[[Path], Subject], folder: Path, promise: str) -> None:
         self.promise = promise
+        self._draw = random.Random(0)  # noqa: S311  no secret
         self._make, self._folder = make, folder
         self._numbers = count(1)
         self._pool: Pool | None = None
+
+    def drawn(self, traps: Iterable[Trap]) -> Iterator[Trap]:
+        """Those of some traps that are tried."""
+        return (trap for trap in traps if self._draw.randrange(self.one_in) == 0)
 
     def close(self) -> None:
         """End the processes that were kept for the next sequence."""
@@ -153,7 +166,7 @@ class SinkPlayer(Player[SinkUnderTest]):
             if isinstance(step, _TRAPPED):
                 begun = (*before, *steps[:place])
                 for number, call in enumerate(self.calls((*begun, step), writing)):
-                    for trap in traps(number, call):
+                    for trap in self.drawn(traps(number, call)):
                         trapped = replace(step, trap=trap)
                         after = (*steps[place + 1 :], *then(number))
                         self(*begun, trapped, *after, writing=writing)
@@ -195,7 +208,8 @@ class SourcePlayer(Player[SourceUnderTest]):
     ) -> None:
         """A batch over and over, each time with a trap at another call to the outside."""
         for at, made in self.calls(options).items():
-            for trap in (trap for number, call in enumerate(made) for trap in traps(number, call)):
+            every = (trap for number, call in enumerate(made) for trap in traps(number, call))
+            for trap in self.drawn(every):
                 trapped = Trigger(at=at, trap=trap)  # type: ignore[arg-type]  # literal, and no sleeps
                 self(Add(), trapped, Trigger(), Add(), trapped, options=options, skipped=skipped)
 

@@ -29,7 +29,7 @@ from krishiv_spark.testing.steps import (
     Trigger,
 )
 from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer, SourcePlayer
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, Player, SinkPlayer, SourcePlayer
 
 __all__ = ["play_at_random", "read_at_random"]
 
@@ -39,6 +39,10 @@ _SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 
 Calls: TypeAlias = Mapping[Any, int]
 """How many calls to the outside a step makes, by what it is."""
+
+
+def _share(examples: int, play: Player[Any]) -> int:
+    return max(examples // play.one_in, 1)
 
 
 def _settings(examples: int) -> settings:
@@ -153,7 +157,7 @@ def play_at_random(play: SinkPlayer, sink: SinkUnderTest, examples: int) -> None
     ways = _ways_of_writing(sink)
     calls = {way: _calls_of_sink(play, way) for way in dict.fromkeys(ways)}
 
-    @_settings(examples)
+    @_settings(_share(examples, play))
     @given(st.sampled_from(ways), st.lists(_moves, min_size=_FEWEST, max_size=_MOST))
     def any_sequence(way: Writing, moves: list[_Move]) -> None:
         with play.driver(writing=way) as driver:
@@ -209,7 +213,7 @@ def read_at_random(play: SourcePlayer, source: SourceUnderTest, examples: int) -
     """
     calls = {at: len(made) for at, made in play.calls().items()}
 
-    @_settings(examples)
+    @_settings(_share(examples, play))
     @given(
         st.sampled_from(_ways_of_reading(source)),
         st.lists(_source_steps, min_size=_FEWEST, max_size=_MOST),
