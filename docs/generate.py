@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.formats import FORMATS
+from krishiv_spark.formats import every_format
 from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.options import Options
 from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
@@ -41,7 +41,7 @@ _NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings())
 
 def formats_table() -> str:
     """One row for each format: what it does, and what it guarantees."""
-    rows = [_format_row(source) for source in FORMATS]
+    rows = [_format_row(source) for source in every_format()]
     return _table(["format", "source", "sink", "guarantee of the sink"], rows)
 
 
@@ -137,7 +137,7 @@ def blocks() -> dict[str, str]:
     }
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
-    for source in FORMATS:
+    for source in every_format():
         if source.reader_type:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
         if source.writer_type:

@@ -96,10 +96,21 @@ print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
 def test_the_formats_import_no_client_that_they_do_not_use(installed, tmp_path):
     code = """
 import json, sys
-import krishiv_spark
-import krishiv_spark.formats
+from krishiv_spark.formats import every_format
+every_format()
 heavy = ["kafka", "pyiceberg", "numba", "pytest", "obstore", "rich"]
 print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+    assert elsewhere(code, installed, tmp_path) == []
+
+
+def test_a_format_imports_no_other(installed, tmp_path):
+    code = """
+import json, sys
+import krishiv_spark.formats.kafka
+ours = [name for name in sys.modules if name.startswith("krishiv_spark.")]
+others = ("memory", "parquet", "iceberg", "console")
+print(json.dumps([name for name in ours if name.split(".")[-1] in others]))
 """
     assert elsewhere(code, installed, tmp_path) == []
 
@@ -107,11 +118,11 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 def test_each_format_has_a_module_that_spark_finds(installed, tmp_path):
     code = """
 import importlib, json, pkgutil
-from krishiv_spark.formats import FORMATS
+from krishiv_spark.formats import every_format
 found = [m.name for m in pkgutil.iter_modules() if m.name.startswith("pyspark_krishiv")]
 sources = {importlib.import_module(name).DefaultSource for name in found}
-assert sources == set(FORMATS), (sources, FORMATS)
-print(json.dumps(sorted(source.name() for source in FORMATS)))
+assert sources == set(every_format()), sources
+print(json.dumps(sorted(source.name() for source in every_format())))
 """
     formats = elsewhere(code, installed, tmp_path)
     assert {"krishiv-console", "krishiv-memory", "krishiv-parquet"} <= set(formats)

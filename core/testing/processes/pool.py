@@ -163,6 +163,8 @@ def _serve(connection: Connection, outside: Outside) -> None:
             os.environ.update(environment)
             known = set(sys.modules)
             answer = _run(seam, function, args, trap)
+            if answer.outcome == "raised":
+                gc.collect()  # cursors and locks that the traceback held: Spark's process would end
             connection.send(replace(answer, modules=tuple(sys.modules.keys() - known)))
 
 

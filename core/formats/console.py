@@ -1,0 +1,15 @@
+"""The format ``krishiv-console``."""
+
+from __future__ import annotations
+
+from krishiv_spark.datasource import KrishivDataSource
+from krishiv_spark.sinks.console import ConsoleWriter
+
+__all__ = ["ConsoleDataSource"]
+
+
+class ConsoleDataSource(KrishivDataSource):
+    """``krishiv-console``: prints each epoch on the driver."""
+
+    format_name = "krishiv-console"
+    writer_type = ConsoleWriter
