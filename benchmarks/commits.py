@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.bare_commits import Loop, appends, synced_files, transactions
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds, slope
@@ -15,24 +16,29 @@ from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 __all__ = ["growth", "iceberg", "kafka", "memory", "parquet"]
 
 _RESTARTS = 10
+_BARE = "bare loop, tmpfs"
+_APPEND, _PRODUCER = "PyIceberg's append", "kafka-python's producer"
 
 
 @benchmark("commits.parquet")
 def parquet(run: Run) -> Iterator[Figure]:
-    """Epochs per second with 1 and 8 tasks, in memory and on the disk."""
-    with scratch(MEMORY) as memory_folder, scratch(run.folder) as disk:
+    """Epochs per second with 1 and 8 tasks, in memory and on the disk; and of a loop that syncs."""
+    with scratch(MEMORY) as memory_folder, scratch(run.folder) as disk, scratch(MEMORY) as bare:
+        loop = synced_files(bare)
         lives = {
             "1 task, tmpfs": Life(SeparateLogs, _options(memory_folder, 1)),
             "8 tasks, tmpfs": Life(SeparateLogs, _options(memory_folder, 8), tasks=8),
             "1 task, disk": Life(SeparateLogs, _options(disk, 1)),
             "8 tasks, disk": Life(SeparateLogs, _options(disk, 8), tasks=8),
         }
-        rates = _rates(run, lives)
+        rates = _rates(run, {**lives, _BARE: loop})
         for life in lives.values():
             expect("rows and sum of ids", totals(Path(life.options["path"]), "id"), life.rows)
+        expect("rows and sum of ids", totals(bare, "id"), loop.rows)
     goals = {"1 task, tmpfs": Goal(500, at_most=False)}
-    for name, values in rates.items():
-        yield figure(f"krishiv-parquet, {name}", "epochs/s", values, goals.get(name))
+    for name in lives:
+        yield figure(f"krishiv-parquet, {name}", "epochs/s", rates[name], goals.get(name))
+    yield from _beside("krishiv-parquet", rates["1 task, tmpfs"], _BARE, rates[_BARE])
 
 
 @benchmark("commits.memory", "krishiv_spark.sinks.memory")
@@ -52,11 +58,15 @@ def iceberg(run: Run) -> Iterator[Figure]:
     """Epochs per second of the Iceberg sink, in memory, and the last hundred beside the first."""
     from krishiv_spark.sinks.iceberg import IcebergWriter
 
-    epochs = 500 if run.quick else 5_000
-    with scratch(MEMORY) as folder:
+    def made(folder: Path) -> Life:
         options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}
         options["keepMetadataFiles"] = "10"
-        life = Life(IcebergWriter, options, apart="catalog.role")  # a catalog for each, as in Spark
+        return Life(IcebergWriter, options, apart="catalog.role")  # a catalog for each, as in Spark
+
+    yield from _beside_appends(run, made)
+    epochs = 500 if run.quick else 5_000
+    with scratch(MEMORY) as folder:
+        life = made(folder)
         life.commits(10)
         times = []
         for number in range(epochs // 100):
@@ -68,6 +78,15 @@ def iceberg(run: Run) -> Iterator[Figure]:
     yield figure("krishiv-iceberg, 1 task", "epochs/s", [epochs / sum(times)], goal)
     yield figure("krishiv-iceberg, each hundred", "epochs/s", rates)
     yield figure("last hundred / first", "x", [times[-1] / times[0]], Goal(1.2))
+
+
+def _beside_appends(run: Run, made: Callable[[Path], Life]) -> Iterator[Figure]:
+    with scratch(MEMORY) as folder, scratch(MEMORY) as bare:
+        life, loop = made(folder), appends(bare)
+        rates = _rates(run, {"ours": life, _APPEND: loop})
+        expect("rows and sum of ids", table_totals(folder, "id"), life.rows)
+        expect("rows and sum of ids", table_totals(bare, "id"), loop.rows)
+    yield from _beside("krishiv-iceberg", rates["ours"], _APPEND, rates[_APPEND])
 
 
 @benchmark("commits.growth", long=True)
@@ -104,12 +123,16 @@ def kafka(run: Run) -> Iterator[Figure]:
             f"{tasks} task{'s' * (tasks > 1)}": _kafka_life(run, folder, topic, tasks)
             for tasks, topic in topics.items()
         }
-        rates = _rates(run, lives)
-        for topic, life in zip(topics.values(), lives.values(), strict=True):
+        bare = stack.enter_context(run.kafka().topic())
+        loop = stack.enter_context(transactions(run.kafka(), bare))
+        rates = _rates(run, {**lives, _PRODUCER: loop})
+        written = [*zip(topics.values(), lives.values(), strict=True), (bare, loop)]
+        for topic, life in written:
             expect("rows and sum of numbers", consumed(run.kafka(), topic), life.rows)
     goals = {"1 task": Goal(150, at_most=False)}
-    for name, values in rates.items():
-        yield figure(f"{OURS}, {name}", "epochs/s", values, goals.get(name))
+    for name in lives:
+        yield figure(f"{OURS}, {name}", "epochs/s", rates[name], goals.get(name))
+    yield from _beside(OURS, rates["1 task"], _PRODUCER, rates[_PRODUCER])
 
 
 def _kafka_life(run: Run, folder: Path, topic: str, tasks: int) -> Life:
@@ -121,10 +144,15 @@ def _options(folder: Path, number: int) -> dict[str, str]:
     return {"path": f"{folder}/table-{number}"}
 
 
-def _rates(run: Run, lives: dict[str, Life]) -> dict[str, list[float]]:
+def _beside(name: str, ours: list[float], other: str, theirs: list[float]) -> Iterator[Figure]:
+    yield figure(other, "epochs/s", theirs)
+    yield figure(f"{name} / {other}", "x", ratios(ours, theirs))
+
+
+def _rates(run: Run, lives: Mapping[str, Life | Loop]) -> dict[str, list[float]]:
     count = 400 if run.profile else 50 if run.quick else 150
 
-    def rate(life: Life) -> float:
+    def rate(life: Life | Loop) -> float:
         return count / seconds(lambda: life.commits(count))
 
     variants = {name: lambda life=life: rate(life) for name, life in lives.items()}
