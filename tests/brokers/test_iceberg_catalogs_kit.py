@@ -45,9 +45,10 @@ class TestKit(Suite):
     """Cases of `SinkConformance` that depend on the catalog."""
 
     @pytest.fixture
-    def play(self, promise, place, tmp_path):
+    def play(self, promise, one_in, place, tmp_path):
         self.place = place
         player = SinkPlayer(self.sink, tmp_path, promise)
+        player.one_in = one_in
         yield player
         player.close()
 

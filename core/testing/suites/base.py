@@ -24,6 +24,12 @@ class Suite:
         return " ".join((request.function.__doc__ or request.node.name).split())
 
     @pytest.fixture
+    def one_in(self, request: pytest.FixtureRequest) -> int:
+        """One in how many traps and random sequences is tried."""
+        given: int | None = request.config.getoption("--one-in", default=None)
+        return given or 1
+
+    @pytest.fixture
     def spark_driver(
         self, request: pytest.FixtureRequest, promise: str, tmp_path: Path
     ) -> SparkDriver:
@@ -50,13 +56,10 @@ class ConnectorSuite(Suite, Generic[Subject]):
         raise NotImplementedError
 
     @pytest.fixture
-    def play(
-        self, request: pytest.FixtureRequest, promise: str, tmp_path: Path
-    ) -> Iterator[Player[Subject]]:
+    def play(self, promise: str, one_in: int, tmp_path: Path) -> Iterator[Player[Subject]]:
         """The player of a case."""
         player = self.player(tmp_path, promise)
-        one_in: int | None = request.config.getoption("--one-in", default=None)
-        player.one_in = one_in or 1
+        player.one_in = one_in
         yield player
         player.close()
 
