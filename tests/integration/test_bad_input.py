@@ -118,6 +118,7 @@ def test_rows_of_another_type_than_the_table_are_refused(spark, source, tmp_path
     exact(tmp_path)
 
 
+@pytest.mark.long
 def test_a_type_that_parquet_cannot_hold_is_refused_before_the_first_row(spark, tmp_path):
     rows = spark.sql("select interval 1 day as pause")
     with pytest.raises(PySparkException, match="column 'pause' is an interval"):
@@ -125,6 +126,7 @@ def test_a_type_that_parquet_cannot_hold_is_refused_before_the_first_row(spark, 
     assert not list((tmp_path / "out").glob("**/*.parquet"))
 
 
+@pytest.mark.long
 def test_a_start_from_latest_survives_a_crash_of_the_first_batch(spark, source, tmp_path):
     table = tmp_path / "out"
     table.touch()  # a file where the table has to be: the first batch, the empty one, fails

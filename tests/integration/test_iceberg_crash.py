@@ -95,6 +95,7 @@ def kafka_job(tmp_path: Path, warehouse: Path):
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_kills_between_kafka_and_iceberg_lose_and_repeat_nothing(kafka_job, warehouse):
     from_kafka(kafka_job, RECORDS, KILLS)
     assert_exact(warehouse, "value", range(1, RECORDS + 1))

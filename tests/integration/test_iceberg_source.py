@@ -105,6 +105,7 @@ def test_a_stream_reads_every_row_once_across_restarts(spark, folder, checkpoint
     assert run(again, checkpoint) == []
 
 
+@pytest.mark.long
 def test_a_running_stream_sees_new_snapshots_and_reports_what_waits(spark, folder, checkpoint):
     append(folder, rows(1))
     found = []
@@ -130,6 +131,7 @@ def test_a_running_stream_sees_new_snapshots_and_reports_what_waits(spark, folde
         query.stop()
 
 
+@pytest.mark.long
 def test_a_snapshot_that_changes_rows_ends_the_query(spark, folder, checkpoint):
     append(folder, rows(1, 2))
     assert run(stream(spark, folder), checkpoint) == [[1, 2]]

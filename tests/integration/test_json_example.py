@@ -69,6 +69,7 @@ def test_rows_go_through_once_over_a_restart(spark, folder) -> None:
     assert streamed(spark, folder) == [row(number) for number in range(1, 7)]
 
 
+@pytest.mark.long
 def test_available_now_ends_and_honours_limits(spark, folder) -> None:
     for number in range(5):
         drop(folder, str(number), number)
@@ -80,6 +81,7 @@ def test_available_now_ends_and_honours_limits(spark, folder) -> None:
     assert streamed(spark, folder) == [row(number) for number in range(5)]
 
 
+@pytest.mark.long
 def test_a_batch_reads_everything(spark, folder) -> None:
     read = spark.read.format("json-lines").schema(COLUMNS)
     assert rows_of(read.load(str(folder))) == []

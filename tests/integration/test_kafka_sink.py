@@ -118,6 +118,7 @@ def test_at_least_once(spark, cluster, onlooker, topic, checkpoint, tmp_path):
     assert not os.path.exists(f"{checkpoint}/krishiv")
 
 
+@pytest.mark.long
 def test_output_mode_complete_writes_the_whole_result_each_time(
     spark, cluster, onlooker, topic, checkpoint, tmp_path
 ):
@@ -245,6 +246,7 @@ def allowed(guarded):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+@pytest.mark.long
 def test_a_guarded_cluster(spark, allowed, checkpoint, tmp_path, mechanism, capfd):
     given = allowed.secure.options(mechanism)
     rows = numbers(spark, tmp_path).selectExpr("cast(id AS string) AS value")

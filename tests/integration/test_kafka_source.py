@@ -175,6 +175,7 @@ def test_a_stream_reads_every_row_once_across_restarts(spark, kafka, checkpoint)
     assert read_by(rows, checkpoint) == [9]
 
 
+@pytest.mark.long
 def test_json_values(spark, kafka, checkpoint):
     topic = kafka.topic()
     given = ['{"id": 1, "name": "a"}', "oops", '{"id": 2}']
@@ -248,6 +249,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(spark, kafka, checkpoi
     assert read_by(rows, checkpoint) == [2, 3]
 
 
+@pytest.mark.long
 def test_a_stream_begins_at_given_offsets_and_times(spark, kafka, tmp_path):
     topic = kafka.topic(2)
     kafka.send(topic, 1, timestamp_ms=MINUTE)
@@ -261,6 +263,7 @@ def test_a_stream_begins_at_given_offsets_and_times(spark, kafka, tmp_path):
     assert read_by(rows, str(tmp_path / "2")) == [2]
 
 
+@pytest.mark.long
 def test_a_stream_has_no_end(spark, kafka, checkpoint):
     rows = stream(spark, kafka, kafka.topic(), endingOffsets="latest")
     with pytest.raises(Exception, match="'endingOffsets' is for batch reads"):
@@ -284,6 +287,7 @@ def test_available_now_reads_everything_in_limited_batches(spark, kafka, checkpo
     assert values(found.rows) == list(range(10))
 
 
+@pytest.mark.long
 def test_a_small_batch_waits(spark, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, 1)
@@ -297,6 +301,7 @@ def test_a_small_batch_waits(spark, kafka, checkpoint):
         running.await_values(1, 2, 3, 4)
 
 
+@pytest.mark.long
 def test_tasks(spark, kafka):
     topic = kafka.topic(2)
     kafka.send(topic, *range(20))
@@ -312,6 +317,7 @@ def test_tasks(spark, kafka):
     assert tasks(maxRecordsPerPartition=7, offsetsTogether=0) == [4, 6, 7, 7]
 
 
+@pytest.mark.long
 def test_new_partitions_and_topics_are_read_from_their_beginning(spark, kafka, checkpoint):
     prefix = uuid.uuid4().hex[:8]
     first = kafka.topic(name=f"{prefix}-a")
@@ -336,6 +342,7 @@ def test_the_progress_shows_the_lag(spark, kafka, checkpoint):
     assert shown(sources[0].endOffset)["topics"] == {topic: {"0": 3}}
 
 
+@pytest.mark.long
 def test_the_position_is_shown_to_a_group(spark, kafka, checkpoint):
     topic = kafka.topic()
     group = f"g-{topic}"
@@ -384,6 +391,7 @@ def test_only_committed_rows_are_read(spark, kafka, checkpoint):
     assert read_by(rows, checkpoint) == [6, 7]
 
 
+@pytest.mark.long
 def test_ranges_without_rows_come_to_an_end(spark, kafka, checkpoint):
     topic = kafka.topic()
     for number in range(3):
@@ -395,6 +403,7 @@ def test_ranges_without_rows_come_to_an_end(spark, kafka, checkpoint):
     assert read_by(rows, checkpoint) == [9]
 
 
+@pytest.mark.long
 def test_compacted_topics(spark, kafka):
     topic = kafka.topic(**{
         "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100",
@@ -461,6 +470,7 @@ def test_a_topic_that_is_made_anew_is_another(spark, kafka, checkpoint):
     assert read_by(lenient, checkpoint) == [3, 4, 5]
 
 
+@pytest.mark.long
 def test_a_topic_that_is_deleted(spark, kafka, checkpoint):
     topic, other = kafka.topic(), kafka.topic()
     kafka.send(topic, 1)
@@ -509,6 +519,7 @@ def test_the_watermark_is_that_of_the_slowest_partition(spark, kafka, checkpoint
     assert watermark(second)[-1] == 5 * MINUTE
 
 
+@pytest.mark.long
 def test_the_watermark_of_a_limited_batch(spark, kafka, checkpoint):
     topic = kafka.topic()
     for minute in range(1, 7):
@@ -519,6 +530,7 @@ def test_the_watermark_of_a_limited_batch(spark, kafka, checkpoint):
     assert values(found.batches[0]) == [1, 2]
 
 
+@pytest.mark.long
 def test_markers_of_transactions_are_no_event_time(spark, kafka, checkpoint):
     """They are dated by the broker's clock, decades behind these records."""
     topic = kafka.topic()
@@ -530,6 +542,7 @@ def test_markers_of_transactions_are_no_event_time(spark, kafka, checkpoint):
         assert not any(row._late for row in found.rows)
 
 
+@pytest.mark.long
 def test_no_partition_runs_ahead(spark, kafka, checkpoint):
     topic = kafka.topic(2)
     for minute in range(60):

@@ -85,6 +85,7 @@ def test_available_now_reads_everything_in_limited_batches(spark, folder, checkp
         assert Run(frame, checkpoint).rows == [(4,)]
 
 
+@pytest.mark.long
 def test_a_running_stream_sees_new_files_and_reports_what_waits(spark, folder, checkpoint):
     numbers(folder, "a.parquet", 1)
     found = []
@@ -107,6 +108,7 @@ def test_a_running_stream_sees_new_files_and_reports_what_waits(spark, folder, c
         query.stop()
 
 
+@pytest.mark.long
 def test_a_start_at_the_newest_file_leaves_out_what_is_there(spark, folder, checkpoint):
     numbers(folder, "old.parquet", 1)
     frame = stream(spark, folder, startingOffsets="latest")
@@ -123,6 +125,7 @@ def moments(folder, name, *seconds, at=0):
 @pytest.mark.parametrize(
     ("policy", "expected"), [("flag", [(50, True), (95, False), (150, False)]), ("drop", [95, 150])]
 )
+@pytest.mark.long
 def test_late_rows(spark, folder, checkpoint, policy, expected):
     options = {"eventTime": "t", "watermarkDelay": "10 s", "lateRows": policy}
     moments(folder, "a.parquet", 100, 1)

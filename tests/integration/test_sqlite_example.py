@@ -117,6 +117,7 @@ def test_an_epoch_that_spark_repeats_is_there_once(frame, push, run, database, c
     assert ids(database) == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_locked_database_fails_the_query_and_changes_nothing(frame, push, run, database) -> None:
     push(0)
     run(frame)
@@ -130,6 +131,7 @@ def test_a_locked_database_fails_the_query_and_changes_nothing(frame, push, run,
     assert ids(database) == [0, 1]
 
 
+@pytest.mark.long
 def test_complete_mode_holds_the_newest_result(frame, push, run, database) -> None:
     totals = frame.selectExpr("id % 2 AS odd").groupBy("odd").agg(count("*").alias("n"))
     rows = 'SELECT odd, n FROM "a table" ORDER BY odd'
@@ -142,6 +144,7 @@ def test_complete_mode_holds_the_newest_result(frame, push, run, database) -> No
     assert select(database, rows) == [(0, 2), (1, 3)]
 
 
+@pytest.mark.long
 def test_batches_append_and_overwrite(spark, database) -> None:
     written = [(1, "a", 0.5, b"\x00\xff"), (2, None, None, None), (3, "ü", -1.0, b"")]
 

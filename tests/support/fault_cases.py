@@ -67,6 +67,7 @@ class TaskFaults(Cases):
         run(job, fault="fail", conf={"spark.master": "local[2,3]"})
         self.assert_exact(job)
 
+    @pytest.mark.long
     def test_a_batch_whose_task_fails_for_good_shows_nothing_of_itself(self, job):
         driver = run(job, "FAILED", fault="fail")
         assert "told to fail" in driver.lines[-1]
@@ -84,6 +85,7 @@ class TaskFaults(Cases):
 class DriverFaults(Cases):
     """Drivers stop and fall asleep."""
 
+    @pytest.mark.long
     def test_a_stop_in_mid_write_is_survived(self, job, tmp_path):
         with Driver("faulty_stream.py", {**job, "fault": "stall", "stop": True}) as driver:
             driver.wait_for("STARTED")
