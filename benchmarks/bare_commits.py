@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ class Loop:
     """
 
     commit: Callable[[int], object]
-    batch: pa.RecordBatch = BATCH
+    batch: pa.RecordBatch = field(default_factory=lambda: BATCH)
     epoch: int = 0
 
     def commits(self, count: int) -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 from kafka import KafkaProducer
 from kafka_topics import make_topic
+from patience import PATIENCE
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
@@ -50,7 +51,7 @@ def fill(bootstrap: str) -> None:
 
 def test_a_task_with_many_large_records_stays_under_500_mb(cluster):
     command = [sys.executable, "-c", READER, cluster.bootstrap]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
     pieces, rows, peak_mb = map(int, run.stdout.split())
     print(f"peak {peak_mb} MB")

@@ -10,6 +10,7 @@ import uuid
 import pyarrow as pa
 import pytest
 from kafka_topics import Onlooker, make_topic
+from patience import PATIENCE
 
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
@@ -99,7 +100,7 @@ class Bench:
 
     def stay_away(self) -> None:
         """Until the broker has aborted whatever is open."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while self.open_ids():
             assert time.monotonic() < until, f"still open: {self.open_ids()}"
             time.sleep(0.05)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 CLIENT = Path(__file__).parents[1] / "support" / "connect_client.py"
 NEEDED = ("grpc", "grpc_status", "google.rpc")
@@ -30,7 +31,7 @@ def result(tmp_path_factory) -> dict:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=480,
+        timeout=PATIENCE,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

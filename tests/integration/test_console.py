@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE
 from pyspark.sql import SparkSession
 
 from krishiv_spark.sinks.base import Task
@@ -65,7 +66,7 @@ def printed(tmp_path: Path, **options: str) -> str:
     command = [sys.executable, "-X", "utf8", "-c", PROGRAM, json.dumps(given)]
     environment = os.environ | {"KRISHIV_MEMORY_DIR": str(tmp_path / "store")}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

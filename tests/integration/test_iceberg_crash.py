@@ -94,7 +94,7 @@ def kafka_job(tmp_path: Path, warehouse: Path):
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.long
 def test_kills_between_kafka_and_iceberg_lose_and_repeat_nothing(kafka_job, warehouse):
     from_kafka(kafka_job, RECORDS, KILLS)
@@ -127,7 +127,7 @@ def parquet_job(tmp_path: Path, warehouse: Path) -> dict[str, object]:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_kills_between_parquet_and_iceberg_lose_and_repeat_nothing(parquet_job, warehouse):
     from_parquet(parquet_job, FILES, KILLS)
     assert_exact(warehouse, "id", range(FILES * ROWS))

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyspark
 import pytest
 from iceberg_tables import append, append_files, compact, delete_rows, make_table, paths, table_in
+from patience import PATIENCE
 
-PATIENCE = 120
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 KNOWS_LIMITS = VERSION >= (4, 2)
 KNOWS_FILTERS = VERSION >= (4, 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from patience import PATIENCE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -76,7 +77,7 @@ def test_available_now_ends_and_honours_limits(spark, folder) -> None:
     batches = 3  # of at most two rows
     for _ in range(1 if ENDS_WITH_LIMITS else batches):  # 4.0 and 4.1 run one batch
         query = started(spark, folder, 2, availableNow=True)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
     assert len(list((folder.parent / "checkpoint" / "commits").glob("[0-9]*"))) == batches
     assert streamed(spark, folder) == [row(number) for number in range(5)]
 

@@ -66,7 +66,7 @@ def restart(cluster) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_kills_of_driver_workers_and_broker_lose_and_repeat_nothing(cluster, job):
     torment(cluster, job, ROWS, KILLS)
 

@@ -8,6 +8,7 @@ import pytest
 from drivers import SUPPORT
 from fault_cases import TOTAL, Cases, DriverFaults, TaskFaults, run
 from kafka_topics import Onlooker, make_topic
+from patience import PATIENCE
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
@@ -15,7 +16,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 40_000
 """Longer than a batch takes on a busy machine."""
 
 
@@ -81,7 +82,7 @@ class TestDrivers(Topic, DriverFaults):
 
     def await_aborts(self, cluster):
         client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while left := transactions.unfinished(client, "krishiv."):
             assert time.monotonic() < until, f"still open: {left}"
             time.sleep(0.2)

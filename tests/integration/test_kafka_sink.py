@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka_topics import LIMITS, Onlooker, make_topic
+from patience import PATIENCE
 from pyspark.errors import PySparkException
 
 from krishiv_spark.kafka.dev import ACLS, open_cluster
@@ -19,7 +20,6 @@ from krishiv_spark.kafka.dev import ACLS, open_cluster
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-PATIENCE = 120
 NUMBERS = ("cast(id AS string) AS key", "to_json(struct(id)) AS value")
 
 

@@ -11,13 +11,13 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_topics import LIMITS, make_topic, produce
+from patience import PATIENCE
 
 from krishiv_spark.kafka.dev import open_cluster
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-PATIENCE = 120
 KNOWS_LIMITS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 2)
 EARLIEST = {"startingOffsets": "earliest"}
 MINUTE = 60_000
@@ -55,7 +55,7 @@ class Kafka:
         self.topic(name=topic)
 
 
-def await_that(fact, seconds=30):
+def await_that(fact, seconds=PATIENCE):
     until = time.monotonic() + seconds
     while not fact():
         assert time.monotonic() < until, "it did not happen in time"
@@ -114,7 +114,7 @@ class Running:
             assert error is None, error
             return values(self.rows) == sorted(expected)
 
-        await_that(is_there, PATIENCE)
+        await_that(is_there)
 
 
 def run(rows, checkpoint):

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pyspark
 import pytest
+from patience import PATIENCE
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, raise_error, when
@@ -68,7 +69,7 @@ def finish(query: StreamingQuery) -> None:
 
 def end(query: StreamingQuery) -> None:
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
     finally:
         query.stop()
 

@@ -63,7 +63,7 @@ def assert_exact(table: Path) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_kills_of_the_driver_lose_and_repeat_nothing(job, tmp_path: Path) -> None:
     kill_again_and_again(job, tmp_path / "out", KILLS)
 

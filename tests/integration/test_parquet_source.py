@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from patience import PATIENCE
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-PATIENCE = 120
 KNOWS_LIMITS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 2)
 NOON = 1_700_000_000
 

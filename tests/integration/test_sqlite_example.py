@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +68,7 @@ def run(database: Path, checkpoint: str) -> Callable[..., StreamingQuery]:
         sink = sink.option("timeout", "200 ms").option("checkpointLocation", checkpoint)
         query = sink.trigger(availableNow=True).start(str(database))
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(PATIENCE)
         finally:
             query.stop()
         return query

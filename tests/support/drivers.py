@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 from krishiv_spark.testing.real_spark.process import DriverProcess
 
 SUPPORT = Path(__file__).parent
@@ -18,7 +20,7 @@ class Driver(DriverProcess):
         command = [sys.executable, str(SUPPORT / script), json.dumps(job)]
         super().__init__(command, {**os.environ, "PYSPARK_PYTHON": sys.executable})
 
-    def wait_for(self, word: str, timeout: float = 90) -> None:
+    def wait_for(self, word: str, timeout: float = PATIENCE) -> None:
         """Await a line that begins with a word; fails when the driver ends without it."""
         said = self.says(word, timeout)
         assert said, f"no {word!r} within {timeout} s:\n" + "\n".join(self.lines[-60:])

@@ -1,12 +1,14 @@
 """What goes wrong with tasks and drivers of a stream on real Spark, for whichever sink."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import quick_jvm
 from clusters import Cluster
 from drivers import Driver
+from patience import PATIENCE
 from tables import make_input
 
 FILES, ROWS = 12, 30
@@ -25,12 +27,13 @@ SPECULATION = {
 
 def run(job, word: str = "DONE", **changes) -> Driver:
     with Driver("faulty_stream.py", {**job, **changes}) as driver:
-        driver.wait_for(word, timeout=120)
+        driver.wait_for(word)
     return driver
 
 
 def await_path(path: Path, driver: Driver) -> None:
-    for _ in range(1200):
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
         if path.exists():
             return
         assert driver.outlives(0.05), "\n".join(driver.lines[-40:])

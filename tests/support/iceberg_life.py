@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+from patience import PATIENCE
 from pyiceberg.catalog.sql import SqlCatalog
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced
@@ -84,7 +85,7 @@ def race_of_three(folder, epochs, rows, **given):
     """Three drivers at once, each of which believes to be the only one of the query."""
     orders = (str(folder), str(epochs), str(rows), json.dumps(given))
     drivers = [subprocess.Popen([sys.executable, __file__, *orders]) for _ in range(3)]
-    assert [driver.wait(timeout=120) for driver in drivers] == [0, 0, 0]
+    assert [driver.wait(timeout=PATIENCE) for driver in drivers] == [0, 0, 0]
 
 
 def race(folder, epochs, rows, **given):

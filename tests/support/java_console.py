@@ -2,6 +2,8 @@
 
 import subprocess
 
+from patience import PATIENCE
+
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, kafka_jars
 from krishiv_spark.maven import Jar, bring, java
 
@@ -22,7 +24,7 @@ def console_values(bootstrap: str, topic: str) -> list[str]:
         [java(), "-Xmx256m", "-cp", path, MAIN, *given, *how],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     values = run.stdout.splitlines()

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE
+
 _ROOT = Path(__file__).parents[2]
 _WORD = "VALUES "
 
@@ -30,7 +32,7 @@ def read(python: Path, warehouse: Path, table: str, column: str, jars: list[Path
         [str(python), __file__, json.dumps(job)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
         env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
     )

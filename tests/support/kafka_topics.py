@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
+from patience import PATIENCE
 
-PATIENCE_S = 30
 LIMITS = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 
 
@@ -36,7 +36,7 @@ class Onlooker:
         self._consumer.assign(places)
         self._consumer.seek_to_beginning()
         ends = self._consumer.end_offsets(places)
-        found, until = [], time.monotonic() + PATIENCE_S
+        found, until = [], time.monotonic() + PATIENCE
         while any(self._consumer.position(place) < end for place, end in ends.items()):
             assert time.monotonic() < until, f"{topic} cannot be read to {ends}"
             for some in self._consumer.poll(timeout_ms=200).values():
@@ -82,7 +82,7 @@ class Onlooker:
         return found.records
 
     def _await_markers(self) -> None:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + PATIENCE
         while any(self._admin.list_transactions(state_filters=["PrepareCommit"]).values()):
             assert time.monotonic() < until, "a transaction is not committed to the end"
 

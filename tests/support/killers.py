@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 from drivers import Driver
+from patience import PATIENCE
 
 
 class Killer:
@@ -47,13 +48,13 @@ class Killer:
         while self.kills.total() < kills and self._live(kills):
             pass
         with Driver(self._script, self._job) as driver:
-            driver.wait_for("DONE", timeout=900)
+            driver.wait_for("DONE", timeout=2 * PATIENCE)
         self._tell(f"done, killed: {dict(self.kills)}")
 
     def _live(self, kills: int) -> bool:
         """One driver until it is killed or fails; False if it comes to its end."""
         with Driver(self._script, self._job) as driver:
-            driver.wait_for(self._sign, timeout=300)
+            driver.wait_for(self._sign, timeout=PATIENCE)
             while driver.outlives(self._random.uniform(*self._pauses)):
                 victim = self._random.choice(self._victims)
                 if self._killed(victim, driver):

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from patience import PATIENCE
+
 from krishiv_spark.errors import CommitRejected, Fenced
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.offsets.journal import DiskJournal
@@ -51,7 +53,7 @@ def race(work: str, folder: Path, processes: int, count: int) -> list[list[int]]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     go.touch()
-    printed = [racer.communicate(timeout=60)[0] for racer in racers]
+    printed = [racer.communicate(timeout=PATIENCE)[0] for racer in racers]
     assert [racer.returncode for racer in racers] == [0] * processes
     return [[*map(int, text.split())] for text in printed]
 
