@@ -48,7 +48,9 @@ class Separate:
 
     def log(self, query: str) -> EpochLog:
         """One for each role."""
-        return self.logs.setdefault(query, _unshared(super().log(query)))  # type: ignore[misc]
+        if query not in self.logs:
+            self.logs[query] = _unshared(super().log(query))  # type: ignore[misc]
+        return self.logs[query]
 
 
 class SeparateLogs(Separate, ParquetWriter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -154,6 +155,7 @@ class Options(BaseModel):
         return [_written(cls, field) for field in cls.model_fields]
 
     @classmethod
+    @lru_cache(maxsize=64)
     def _spellings(cls) -> dict[str, str]:
         return {
             spelling.lower(): field

@@ -22,6 +22,7 @@ newer snapshot *afterwards* and, finding one, counts as fenced.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -58,6 +59,7 @@ class EpochLog:
         self._journal = journal
         self._fold_every = fold_every
         self._known = State()
+        self._snapshot = 0
         self._finished = ""
 
     def state(self) -> State:
@@ -76,21 +78,26 @@ class EpochLog:
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
 
-    def begin(self) -> int:
+    def begin(self, first: Callable[[], object] | None = None) -> State:
         """Take the query over: no earlier generation can append an intent any more.
 
         The entry says which intent is finished, as far as this process knows.
 
+        Args:
+            first: Called before the entry of an empty log; raises what speaks against it.
+
         Returns:
-            The new generation, higher than any before.
+            The state with the entry in it. Its `owner` is the new generation, higher than any
+            before.
         """
         while True:
-            state = self.state()
-            number = state.number + 1
-            settled = state.intent_number if self.is_finished(state) else None
+            before = self.state()
+            if before.number == 0 and first is not None:
+                first()
+            settled = before.intent_number if self.is_finished(before) else None
             owner = new_entry("owner", settled=settled or None)
-            if self._append(number, owner) and not self._folded_over(number):
-                return number
+            if (state := self._append(before, owner)) is not None:
+                return state
 
     def intend(self, generation: int, epoch: int, staged: object) -> State:
         """Append the intent of an epoch: the linearization point of every sink with a log.
@@ -117,13 +124,14 @@ class EpochLog:
                 f"{before.held}; look with last_committed before publishing"
             )
         intent = new_entry("intent", epoch=epoch, staged=staged)
-        if not self._decided(generation + 1, intent):
+        state = self._decide(before, intent)
+        if state is None:
             raise self._fenced(generation, self.state())
-        return before.after(intent)
+        return state
 
-    def _decided(self, number: int, intent: Entry) -> bool:
+    def _decide(self, before: State, intent: Entry) -> State | None:
         try:
-            return self._append(number, intent) and not self._folded_over(number)
+            return self._append(before, intent)
         except KrishivError:
             raise
         except Exception as error:  # whatever a disk, a network or an object store may raise
@@ -166,9 +174,10 @@ class EpochLog:
         if state.intent is None:
             raise ValueError(f"the epoch log {self._journal} has no intent to void")
         void = new_entry("void", epoch=state.intent.epoch, staged=kept)
-        if not self._append(state.number + 1, void) or self._folded_over(state.number + 1):
+        after = self._append(state, void)
+        if after is None:
             raise self._fenced(state.owner, self.state())
-        return state.after(void)
+        return after
 
     def fold(self, state: State) -> None:
         """Keep the folder small: snapshot a state and remove what it covers, now and then.
@@ -176,6 +185,8 @@ class EpochLog:
         Call it when the newest intent of the state is finished; the planner does, right behind
         its own owner entry.
         """
+        if state.number - self._snapshot < self._fold_every:
+            return  # by the newest snapshot that was seen, and there may be a newer one
         listing = self._journal.list()
         newest = max(listing.snapshots, default=0)
         if state.number - newest >= self._fold_every:
@@ -210,17 +221,24 @@ class EpochLog:
     def _base(self, listing: Listing) -> State | None:
         """The newest state from which to read on: one that was seen before, or a snapshot."""
         snapshot, known = max(listing.snapshots, default=0), self._known
+        self._snapshot = snapshot
         if known.number > snapshot and known.number in listing.entries:
-            entry = self._read_entry(known.number)
-            if entry is not None and entry.nonce == known.nonce:
+            data = self._journal.read(entry_name(known.number))
+            if data is not None and known.nonce.encode() in data:  # no need to parse it again
                 return known
         return self._read_snapshot(snapshot) if snapshot else State()
 
-    def _append(self, number: int, entry: Entry) -> bool:
+    def _append(self, before: State, entry: Entry) -> State | None:
+        """Create the entry behind a state; None if it is another's, or has come too late."""
         data = to_bytes(entry)
+        number = before.number + 1
         name = entry_name(number)
         # A store that lost its answer may say that the name is taken, by our own first try.
-        return self._journal.create(name, data) or self._journal.read(name) == data
+        created = self._journal.create(name, data) or self._journal.read(name) == data
+        if not created or self._folded_over(number):
+            return None
+        self._known = before.after(entry)
+        return self._known
 
     def _folded_over(self, number: int) -> bool:
         """Whether a number that was just created had been used and removed before."""

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from krishiv_spark.durable import make_folder, sync_folder, write_aside
+from krishiv_spark.durable import make_folder, remove_file, sync_folder, write_aside
 from krishiv_spark.errors import LogError
 
 __all__ = ["DiskJournal", "Journal", "Listing", "ObjectJournal", "open_journal"]
 
-_ENTRY = re.compile(r"([0-9]{20})\.json")
-_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
+# Over all names at once, each between two slashes, which no name can hold: a log is listed several
+# times in an epoch, and one match for each name was an eighth of a Parquet commit.
+_ENTRY = re.compile(r"/([0-9]{20})\.json(?=/)")
+_SNAPSHOT = re.compile(r"/([0-9]{20})\.snapshot\.json(?=/)")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -33,13 +35,9 @@ class Listing:
     @classmethod
     def of(cls, names: Iterable[str]) -> Listing:
         """Sort names into entries and snapshots; other names are passed over."""
-        entries, snapshots = [], []
-        for name in names:
-            if match := _ENTRY.fullmatch(name):
-                entries.append(int(match[1]))
-            elif match := _SNAPSHOT.fullmatch(name):
-                snapshots.append(int(match[1]))
-        return cls(tuple(sorted(entries)), tuple(sorted(snapshots)))
+        text = f"/{'/'.join(names)}/"
+        entries, snapshots = _ENTRY.findall(text), _SNAPSHOT.findall(text)
+        return cls(tuple(sorted(map(int, entries))), tuple(sorted(map(int, snapshots))))
 
 
 class Journal(Protocol):
@@ -93,7 +91,8 @@ class DiskJournal:
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
         try:
-            return (self.folder / name).read_bytes()
+            with open(self._path(name), "rb", buffering=0) as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
@@ -101,25 +100,25 @@ class DiskJournal:
         """See `Journal`."""
         aside = self._aside(name, data)
         try:
-            os.link(aside, self.folder / name)
+            os.link(aside, self._path(name))
         except FileExistsError:
             return False
         except OSError as error:
             raise self._explained(error) from error
         finally:
-            aside.unlink(missing_ok=True)
+            remove_file(aside)
         sync_folder(self.folder)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Journal`."""
-        self._aside(name, data).replace(self.folder / name)
+        os.replace(self._aside(name, data), self._path(name))
         sync_folder(self.folder)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Journal`."""
         for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+            remove_file(self._path(name))
 
     def destroy(self) -> None:
         """See `Journal`. In one step: half a log would be a damaged one."""
@@ -128,9 +127,12 @@ class DiskJournal:
             self.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _aside(self, name: str, data: bytes) -> Path:
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def _aside(self, name: str, data: bytes) -> str:
         make_folder(self.folder)
-        aside = self.folder / f".{name}.{uuid.uuid4().hex}"
+        aside = self._path(f".{name}.{uuid.uuid4().hex}")
         write_aside(aside, data)
         return aside
 

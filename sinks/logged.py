@@ -11,6 +11,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from pydantic import BaseModel
@@ -119,33 +120,30 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def begin(self, query: str) -> int:
         """Append the owner entry, finish what an earlier generation published, then clean up."""
         log = self.log(query)
-        if log.state().number == 0:
-            self.check_new(query)
-        generation, state, clean = self._take_over(query, log)
+        state, clean = self._take_over(query, log)
         self.turn = state.begun
         self.kept = Kept(state.kept_epoch, self._loaded(state.kept or []))
-        self.prepare_generation(query, generation, clean=clean)
+        self.prepare_generation(query, state.owner, clean=clean)
         log.fold(state)
-        return generation
+        return state.owner
 
-    def _take_over(self, query: str, log: EpochLog) -> tuple[int, State, bool]:
+    def _take_over(self, query: str, log: EpochLog) -> tuple[State, bool]:
         """Own the log, with its newest intent finished or voided, and known to be so.
 
         A generation may stage over what an intent named long before. So the log itself has to say
         that the intent is finished, unless the own entry is right behind it.
         """
         while True:
-            generation = log.begin()
-            state = log.state()
+            state = log.begin(partial(self.check_new, query))
             try:
                 was_finished = self.roll_forward(query, state)
             except LostIntentError as lost:
                 kept = [*(state.kept or []), *(item.model_dump(mode="json") for item in lost.kept)]
                 log.void(state, kept)
                 continue
-            right_behind = state.intent_number == generation - 1
+            right_behind = state.intent_number == state.owner - 1
             if right_behind or (state.settled or 0) >= state.intent_number:
-                return generation, state, right_behind and was_finished
+                return state, right_behind and was_finished
 
     @final
     def check_owner(self, epoch: Epoch) -> None:

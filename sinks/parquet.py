@@ -235,7 +235,7 @@ def _reveal_one(source: Path, target: Path) -> None:
 
 def _between(table: Path, folder: Path) -> list[Path]:
     """The folders from a partition's folder up to the table: each may be new."""
-    return [parent for parent in folder.parents if parent == table or table in parent.parents]
+    return [table / parent for parent in folder.relative_to(table).parents]
 
 
 def _listing(folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = [
@@ -51,11 +52,13 @@ def query_tag(query: str) -> str:
     return hashlib.sha256(query.encode()).hexdigest()[:12]
 
 
+@lru_cache(maxsize=256)  # asked for in every step of an epoch
 def log_folder(table: Path, query: str) -> Path:
     """Where the epoch log of a query lives."""
     return table / META / query / "log"
 
 
+@lru_cache(maxsize=256)
 def staged_folder(table: Path, query: str, generation: int) -> Path:
     """Where the tasks of one generation stage their files."""
     return table / META / query / "staged" / str(generation)

@@ -27,7 +27,7 @@ def epochs(folder: Path, count: int) -> list[int]:
     log = EpochLog(DiskJournal(folder), fold_every=8)
     published = []
     for _ in range(count):
-        generation = log.begin()
+        generation = log.begin().owner
         held = log.state().held
         epoch = 0 if held is None else held + 1
         try:

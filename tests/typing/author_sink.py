@@ -132,7 +132,7 @@ class BellSource(KrishivDataSource):
 def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
     if isinstance(writer, SupportsGenerations):
         assert_type(writer.begin("q"), int)
-    generation = log.begin()
+    generation = log.begin().owner
     assert_type(generation, int)
     state = log.intend(generation, 0, [{"any": "JSON"}])
     assert_type(state, State)

@@ -44,7 +44,7 @@ NEVER = 10**9
 
 def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
     """What a driver does for an epoch that is not held yet."""
-    state = log.intend(log.begin(), epoch, staged)
+    state = log.intend(log.begin().owner, epoch, staged)
     log.fold(state)
     return state
 
@@ -63,16 +63,29 @@ def test_an_empty_log_holds_nothing(journal):
 
 def test_generations_grow_and_hold_nothing_by_themselves(journal):
     log = EpochLog(journal)
-    generations = [log.begin(), log.begin(), EpochLog(journal).begin()]
+    generations = [log.begin().owner, log.begin().owner, EpochLog(journal).begin().owner]
     assert generations == sorted(set(generations))
     assert log.state().owner == generations[-1]
     assert log.state().held is None
 
 
+def test_what_speaks_against_the_first_entry_is_raised_before_it(journal):
+    log = EpochLog(journal)
+
+    def refuse() -> None:
+        raise LogError("published before")
+
+    with pytest.raises(LogError, match="published before"):
+        log.begin(refuse)
+    assert log.state().number == 0
+    log.begin()
+    assert log.begin(refuse).owner == 2
+
+
 def test_an_intent_holds_its_epoch_and_names_what_was_staged(journal):
     log = EpochLog(journal)
     staged = [{"name": "é", "size": 1, "none": None, "list": [[], {}]}]
-    generation = log.begin()
+    generation = log.begin().owner
     state = log.intend(generation, 0, staged)
     for seen in (state, log.state(), EpochLog(journal).state()):
         assert seen.held == 0
@@ -82,7 +95,7 @@ def test_an_intent_holds_its_epoch_and_names_what_was_staged(journal):
 
 def test_a_generation_publishes_one_epoch_and_no_more(journal):
     log = EpochLog(journal)
-    generation = log.begin()
+    generation = log.begin().owner
     log.intend(generation, 0, [])
     with pytest.raises(Fenced):
         log.intend(generation, 1, [])
@@ -91,8 +104,8 @@ def test_a_generation_publishes_one_epoch_and_no_more(journal):
 
 def test_an_earlier_generation_is_fenced_and_told_by_whom(journal):
     stale, fresh = EpochLog(journal), EpochLog(journal)
-    generation = stale.begin()
-    successor = fresh.begin()
+    generation = stale.begin().owner
+    successor = fresh.begin().owner
     with pytest.raises(
         Fenced, match=rf"generation {generation} .*generation {successor} \(.*:\d+\)"
     ):
@@ -107,7 +120,7 @@ def test_an_epoch_that_is_held_is_not_published_again(journal):
     publish(log, 0, ["first"])
     publish(log, 1, ["second"])
     for epoch in (0, 1):
-        generation = log.begin()
+        generation = log.begin().owner
         with pytest.raises(CommitRejected, match=f"epoch {epoch} .*holds 1"):
             log.intend(generation, epoch, ["again"])
     assert log.state().intent.staged == ["second"]
@@ -157,7 +170,7 @@ def test_without_an_intent_there_is_nothing_to_void(journal):
 
 def test_an_owner_does_not_hide_the_intent_before_it(journal):
     log = EpochLog(journal)
-    generation = log.begin()
+    generation = log.begin().owner
     log.intend(generation, 0, ["staged"])
     successor = EpochLog(journal)
     successor.begin()
@@ -212,7 +225,7 @@ def test_a_driver_that_slept_while_others_published_is_fenced(fold_every, epochs
     for epoch in range(3):
         publish(other, epoch, ["before"])
     sleeper = EpochLog(journal, fold_every)
-    generation = sleeper.begin()
+    generation = sleeper.begin().owner
 
     def meanwhile() -> None:
         for _ in range(epochs):
@@ -234,7 +247,7 @@ def test_a_driver_whose_number_was_used_and_removed_is_fenced():
         for epoch in range(4):
             publish(other, epoch, ["other"])
 
-    generation = EpochLog(journal).begin()
+    generation = EpochLog(journal).begin().owner
     sleeper = EpochLog(Interrupted(journal, "create", meanwhile))
     with pytest.raises(Fenced):
         sleeper.intend(generation, 0, ["sleeper"])
@@ -250,7 +263,7 @@ def test_a_driver_whose_number_was_used_and_removed_is_fenced():
 def test_a_driver_whose_number_follows_one_that_was_used_twice_is_fenced():
     journal = ModelJournal()
     other = EpochLog(journal, fold_every=2)
-    generation = EpochLog(journal).begin()
+    generation = EpochLog(journal).begin().owner
     owner = journal.names[entry(generation)]
 
     def meanwhile() -> None:
@@ -273,14 +286,14 @@ def test_a_driver_that_slept_while_it_took_over_takes_over_anew():
             publish(other, epoch)
 
     sleeper = EpochLog(Interrupted(journal, "create", meanwhile))
-    generation = sleeper.begin()
+    generation = sleeper.begin().owner
     assert generation == 9
     assert sleeper.intend(generation, 4, []).held == 4
 
 
 def test_an_intent_in_a_log_that_was_destroyed_meanwhile_is_no_success():
     journal = ModelJournal()
-    generation = EpochLog(journal).begin()
+    generation = EpochLog(journal).begin().owner
     sleeper = EpochLog(Interrupted(journal, "create", journal.destroy))
     with pytest.raises((Fenced, LogError)):
         sleeper.intend(generation, 0, [])
@@ -290,7 +303,7 @@ def test_an_intent_in_a_log_that_was_destroyed_meanwhile_is_no_success():
 def test_what_no_begin_returned_is_no_generation(entries):
     log = EpochLog(ModelJournal())
     if entries:
-        generation = log.begin()
+        generation = log.begin().owner
     if entries == 2:
         log.intend(generation, 0, [])
     for other in {-1, 0, 1, 2, 3} - ({1} if entries == 1 else set()):
@@ -334,7 +347,7 @@ def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[J
         log = EpochLog(journal, fold_every)
         for _ in range(begins):
             before = len(journal.inner.counting)
-            generation = log.begin()
+            generation = log.begin().owner
             assert generation > before
             name = f"{id(told)}.{generation}"
             before = len(journal.inner.counting)
@@ -397,7 +410,7 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(driver=drivers)
     def begin(self, driver: int) -> None:
-        generation = self.logs[driver].begin()
+        generation = self.logs[driver].begin().owner
         assert generation == len(self.entries) + 1
         self.generations[driver] = generation
         self.entries.append("owner")
@@ -496,7 +509,7 @@ def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
         log = EpochLog(faulty, fold_every)
         try:
             while len(told) < 4:
-                generation = log.begin()
+                generation = log.begin().owner
                 held = log.state().held
                 if held == len(told):  # it had happened, though nobody was told
                     told.append(held)
@@ -515,7 +528,7 @@ def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
 def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault):
     journal = ModelJournal()
     log = EpochLog(FaultyAt(journal, "create", fault, at=1))
-    generation = log.begin()
+    generation = log.begin().owner
     with pytest.raises(CommitUnknown, match=r"epoch 0.*restart the query"):
         log.intend(generation, 0, [])
     happened = fault is Fault.LOST_ANSWER
@@ -527,7 +540,7 @@ def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
     for at in range(10):
         journal = ModelJournal()
         log = EpochLog(journal, NEVER)
-        generation = log.begin()
+        generation = log.begin().owner
         log._journal = FaultyAt(journal, "list", Fault.LOST_CALL, at)
         try:
             log.intend(generation, 0, [])
@@ -544,7 +557,7 @@ def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
 def test_a_name_that_is_taken_by_ones_own_lost_try_is_ones_own(at):
     journal = ModelJournal()
     log = EpochLog(FaultyAt(journal, "create", Fault.TAKEN, at))
-    assert log.intend(log.begin(), 0, ["x"]).held == 0
+    assert log.intend(log.begin().owner, 0, ["x"]).held == 0
     assert [created.entry.kind for created in journal.counting] == ["owner", "intent"]
 
 
@@ -553,7 +566,7 @@ def test_an_owner_entry_whose_answer_is_lost_is_in_nobodys_way():
     log = EpochLog(FaultyAt(journal, "create", Fault.LOST_ANSWER))
     with pytest.raises(ConnectionResetError):
         log.begin()
-    assert log.intend(log.begin(), 0, []).held == 0
+    assert log.intend(log.begin().owner, 0, []).held == 0
 
 
 @pytest.mark.parametrize("removed", range(12))
@@ -561,7 +574,7 @@ def test_a_crash_within_a_fold_harms_nothing(removed):
     journal = ModelJournal()
     log = EpochLog(journal, fold_every=4)
     for epoch in range(5):
-        state = log.intend(log.begin(), epoch, [epoch])
+        state = log.intend(log.begin().owner, epoch, [epoch])
     log._journal = FaultyAt(journal, "remove", Fault.LOST_CALL, removed)
     try:
         log.fold(state)
