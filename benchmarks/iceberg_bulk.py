@@ -24,7 +24,7 @@ def bulk(run: Run) -> Iterator[Figure]:
         yield from _compared(run, place, None)
 
 
-@benchmark("iceberg.bulk.partitioned", "pyiceberg", peers=(ICEBERG,), alone=True)
+@benchmark("iceberg.bulk.partitioned", "pyiceberg", peers=(ICEBERG,), alone=True, long=True)
 def partitioned(run: Run) -> Iterator[Figure]:
     """The same into 100 partitions."""
     with warehouse(run, "krishiv_bulk_partitioned") as place:

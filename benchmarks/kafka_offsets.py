@@ -20,7 +20,7 @@ _LOOKS = 10
 _GOAL = Goal(100.0)
 
 
-@benchmark("kafka.offsets", peers=(KAFKA,))
+@benchmark("kafka.offsets", peers=(KAFKA,), long=True)
 def offsets(run: Run) -> Iterator[Figure]:
     """``latestOffset`` where there is nothing new, and a plan, of 10 to 10 000 partitions.
 

@@ -122,8 +122,14 @@ class Results(_Value):
 
 
 def merged(older: Results, newer: Results) -> Results:
-    """The newer outcome of each benchmark, and the runs that are still needed."""
-    benchmarks = {**older.benchmarks, **newer.benchmarks}
+    """The newer outcome of each benchmark, and the runs that are still needed.
+
+    One that lacked a peer does not take the place of one that had it.
+    """
+    benchmarks = dict(older.benchmarks)
+    for name, outcome in newer.benchmarks.items():
+        if name not in benchmarks or outcome.missing.keys() <= benchmarks[name].missing.keys():
+            benchmarks[name] = outcome
     needed = {outcome.taken for outcome in benchmarks.values()}
     known = {**older.taken, **newer.taken}
     return Results(

@@ -149,6 +149,13 @@ class TestResults:
         assert set(both.taken) == {"now"}
         assert both.benchmarks["kafka.read"].figures[0].median == 2.0
 
+    def test_merging_keeps_a_figure_with_a_peer_from_one_without(self):
+        older = results(ratio(1.0), key="then")
+        newer = results(ratio(2.0), key="now", missing={"peer": "not for this PySpark"})
+        assert merged(older, newer) == older
+        assert merged(newer, older) == older
+        assert merged(newer, newer) == newer
+
     def test_this_machine(self, tmp_path):
         here = machine.machine(tmp_path)
         assert here.cores >= 1
