@@ -90,6 +90,9 @@ DELTA = Peer(
     {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # As spark.sql.shuffle.partitions: the default, 50 tasks for each look at the table, is 6 s
+        # of each trigger on two cores.
+        "spark.databricks.delta.snapshotPartitions": "2",
     },
 )
 
