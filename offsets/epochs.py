@@ -103,7 +103,7 @@ class EpochLog:
         """Append the intent of an epoch: the linearization point of every sink with a log.
 
         Args:
-            generation: What `begin` returned for this attempt.
+            generation: The `owner` of what `begin` returned for this attempt.
             epoch: Number of the epoch.
             staged: What it consists of, as JSON.
 
