@@ -83,8 +83,8 @@ def iceberg(run: Run) -> Iterator[Figure]:
 def _beside_appends(run: Run, made: Callable[[Path], Life]) -> Iterator[Figure]:
     with scratch(MEMORY) as folder, scratch(MEMORY) as bare:
         life, loop = made(folder), appends(bare)
-        few = 20  # appends slow with their history
-        rates = _rates(run, {"ours": life, _APPEND: loop}, count=few)
+        # Few, since appends slow with their history.
+        rates = _rates(run, {"ours": life, _APPEND: loop}, count=20)
         expect("rows and sum of ids", table_totals(folder, "id"), life.rows)
         expect("rows and sum of ids", table_totals(bare, "id"), loop.rows)
     yield from _beside("krishiv-iceberg", rates["ours"], _APPEND, rates[_APPEND])

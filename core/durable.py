@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -12,7 +11,6 @@ __all__ = [
     "exists",
     "is_folder",
     "make_folder",
-    "remove_file",
     "start_writing_back",
     "sync_file",
     "sync_folder",
@@ -37,7 +35,7 @@ def is_folder(path: str | Path) -> bool:
     return mode is not None and stat.S_ISDIR(mode)
 
 
-def write_aside(path: str | Path, data: bytes) -> None:
+def write_aside(path: Path, data: bytes) -> None:
     """Create a new file with its content on the disk; the folder is not synced.
 
     A file that could not be written whole is removed again.
@@ -53,14 +51,8 @@ def write_aside(path: str | Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        remove_file(path)
+        path.unlink(missing_ok=True)
         raise
-
-
-def remove_file(path: str | Path) -> None:
-    """Remove a file; one that is gone already is no error."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def make_folder(folder: Path) -> None:

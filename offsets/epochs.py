@@ -188,7 +188,7 @@ class EpochLog:
         if state.number - self._snapshot < self._fold_every:
             return  # by the newest snapshot that was seen, and there may be a newer one
         listing = self._journal.list()
-        newest = max(listing.snapshots, default=0)
+        newest = listing.newest_snapshot
         if state.number - newest >= self._fold_every:
             self._journal.replace(snapshot_name(state.number), to_bytes(state))
             self._remove_covered(listing, state.number, keep=newest)
@@ -220,11 +220,11 @@ class EpochLog:
 
     def _base(self, listing: Listing) -> State | None:
         """The newest state from which to read on: one that was seen before, or a snapshot."""
-        snapshot, known = max(listing.snapshots, default=0), self._known
+        snapshot, known = listing.newest_snapshot, self._known
         self._snapshot = snapshot
         if known.number > snapshot and known.number in listing.entries:
-            data = self._journal.read(entry_name(known.number))
-            if data is not None and known.nonce.encode() in data:  # no need to parse it again
+            entry = self._read_entry(known.number)
+            if entry is not None and entry.nonce == known.nonce:
                 return known
         return self._read_snapshot(snapshot) if snapshot else State()
 
@@ -242,13 +242,13 @@ class EpochLog:
 
     def _folded_over(self, number: int) -> bool:
         """Whether a number that was just created had been used and removed before."""
-        if max(self._journal.list().snapshots, default=0) >= number:
+        if self._journal.list().newest_snapshot >= number:
             return True
         before = number - 1
         if before == 0 or self._journal.read(entry_name(before)) is not None:
             return False
         # Its predecessor is gone: right only if the newest snapshot ends exactly there.
-        return max(self._journal.list().snapshots, default=0) != before
+        return self._journal.list().newest_snapshot != before
 
     def _read_entry(self, number: int) -> Entry | None:
         return self._parse(entry_name(number), Entry)
@@ -259,7 +259,7 @@ class EpochLog:
     def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
         data = self._journal.read(name)
         try:
-            return None if data is None else form.model_validate_json(data)
+            return None if data is None else _parsed(form, data)
         except ValidationError as error:
             raise LogError(
                 f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
@@ -273,6 +273,12 @@ class EpochLog:
             f"generation {state.owner} ({state.owner_writer}) does; two drivers run on one "
             "checkpoint, stop one of them"
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(form: type[ValueT], data: bytes) -> ValueT:
+    """A frozen value; the newest entries are read at every look, and are the same each time."""
+    return form.model_validate_json(data)
 
 
 @functools.lru_cache(maxsize=256)

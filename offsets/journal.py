@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from krishiv_spark.durable import make_folder, remove_file, sync_folder, write_aside
+from krishiv_spark.durable import make_folder, sync_folder, write_aside
 from krishiv_spark.errors import LogError
 
 __all__ = ["DiskJournal", "Journal", "Listing", "ObjectJournal", "open_journal"]
@@ -31,6 +31,11 @@ class Listing:
 
     entries: tuple[int, ...] = ()
     snapshots: tuple[int, ...] = ()
+
+    @property
+    def newest_snapshot(self) -> int:
+        """Its number; 0 without one."""
+        return self.snapshots[-1] if self.snapshots else 0
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Listing:
@@ -91,7 +96,7 @@ class DiskJournal:
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
         try:
-            with open(self._path(name), "rb", buffering=0) as file:
+            with open(f"{self.folder}/{name}", "rb", buffering=0) as file:
                 return file.read()
         except FileNotFoundError:
             return None
@@ -100,25 +105,25 @@ class DiskJournal:
         """See `Journal`."""
         aside = self._aside(name, data)
         try:
-            os.link(aside, self._path(name))
+            os.link(aside, self.folder / name)
         except FileExistsError:
             return False
         except OSError as error:
             raise self._explained(error) from error
         finally:
-            remove_file(aside)
+            aside.unlink(missing_ok=True)
         sync_folder(self.folder)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Journal`."""
-        os.replace(self._aside(name, data), self._path(name))
+        self._aside(name, data).replace(self.folder / name)
         sync_folder(self.folder)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Journal`."""
         for name in names:
-            remove_file(self._path(name))
+            (self.folder / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
         """See `Journal`. In one step: half a log would be a damaged one."""
@@ -127,12 +132,9 @@ class DiskJournal:
             self.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _path(self, name: str) -> str:
-        return f"{self.folder}/{name}"
-
-    def _aside(self, name: str, data: bytes) -> str:
+    def _aside(self, name: str, data: bytes) -> Path:
         make_folder(self.folder)
-        aside = self._path(f".{name}.{uuid.uuid4().hex}")
+        aside = self.folder / f".{name}.{uuid.uuid4().hex}"
         write_aside(aside, data)
         return aside
 
