@@ -142,7 +142,8 @@ def _kafka_life(run: Run, folder: Path, topic: str, tasks: int) -> Life:
 
 
 def _options(folder: Path, number: int) -> dict[str, str]:
-    return {"path": f"{folder}/table-{number}"}
+    place = f"{folder}/table-{number}"
+    return {"path": place, "checkpointLocation": f"{place}/_checkpoint"}
 
 
 def _beside(name: str, ours: list[float], other: str, theirs: list[float]) -> Iterator[Figure]:

@@ -7,15 +7,17 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.checkpoint import planned_offsets
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Task, TwoPhaseWriter
+from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.sinks.kafka import KafkaWriter
 from krishiv_spark.sinks.parquet import ParquetWriter
 
@@ -65,13 +67,16 @@ def _unshared(log: EpochLog) -> EpochLog:
     return EpochLog(log._journal)  # noqa: SLF001  the same place, another memory
 
 
+_RETAINED = 100
+"""Epochs that Spark's logs keep (``spark.sql.streaming.minBatchesToRetain``)."""
+
+
 @dataclass
 class Plan:
     """What reaches the tasks: the planner's writer, unless its memory does not pickle."""
 
     writer: TwoPhaseWriter[Any] | None
-    generation: int | None
-    held: int | None
+    epoch: Epoch
 
 
 @dataclass
@@ -103,6 +108,7 @@ class Life:
 
     def commit(self) -> None:
         """One epoch, from the planner's check to the committer's publish."""
+        self._note_offsets()
         with self._timed("plan"):
             planned = pickle.dumps(self._plan())
         with self._timed("stage"):
@@ -110,8 +116,9 @@ class Life:
                 self._stage(partition, pickle.loads(planned)) for partition in range(self.tasks)
             ]
         with self._timed("publish"):
-            self._publish([pickle.loads(message) for message in messages])
-        self._note_commit()
+            epoch = pickle.loads(planned).epoch
+            self._publish(epoch, [pickle.loads(message) for message in messages])
+        self._note("commits", '{"nextBatchWatermarkMs":0}')
         self.epoch += 1
 
     @contextmanager
@@ -127,6 +134,7 @@ class Life:
 
     def restart(self) -> float:
         """Seconds until new processes can plan, behind an attempt that died before its intent."""
+        self._note_offsets()
         plan = self._plan()
         for partition in range(self.tasks):
             self._stage(partition, plan)
@@ -144,35 +152,41 @@ class Life:
     def _plan(self) -> Plan:
         writer = self._writer("planner")
         writer.check()
-        begin = writer.begin if isinstance(writer, SupportsGenerations) else lambda _: None
-        generation, held = begin(self.query), writer.last_committed(self.query)
-        return Plan(None if isinstance(writer, Separate) else writer, generation, held)
+        location = self.options.get("checkpointLocation")
+        offsets = None if location is None else planned_offsets(location)
+        epoch = Epoch(self.query, self.epoch, offsets=offsets)
+        if isinstance(writer, SupportsGenerations):
+            epoch = replace(epoch, generation=writer.begin(epoch))
+        self._check_new(epoch, writer)
+        return Plan(None if isinstance(writer, Separate) else writer, epoch)
+
+    def _check_new(self, epoch: Epoch, writer: TwoPhaseWriter[Any]) -> None:
+        if is_held(epoch, writer.last_committed(self.query)):
+            raise AssertionError(f"epoch {self.epoch} is held already")
 
     def _stage(self, partition: int, plan: Plan) -> bytes:
-        generation, held = plan.generation, plan.held
-        task = Task(self.query, self.epoch, partition, partition, generation)
-        if held is not None and self.epoch <= held:
-            raise AssertionError(f"epoch {self.epoch} is held already")
+        task = Task(self.query, self.epoch, partition, partition, plan.epoch.generation)
         return pickle.dumps((task, self._executor(plan).stage(iter([self.batch]), task)))
 
     def _executor(self, plan: Plan) -> TwoPhaseWriter[Any]:
         return plan.writer or self._writer("executor")
 
-    def _publish(self, messages: list[tuple[Task, Any]]) -> None:
+    def _publish(self, epoch: Epoch, messages: list[tuple[Task, Any]]) -> None:
         writer = self._writer("committer")
-        held = writer.last_committed(self.query)
-        if held is not None and self.epoch <= held:
-            raise AssertionError(f"epoch {self.epoch} is held already")
-        epoch = Epoch(self.query, self.epoch, messages[0][0].generation)
+        self._check_new(epoch, writer)
         writer.publish(epoch, [payload for _, payload in messages if payload is not None])
 
-    def _note_commit(self) -> None:
-        """What Spark writes down when a commit has returned, where there is a checkpoint."""
+    def _note_offsets(self) -> None:
+        self._note("offsets", '{"batchWatermarkMs":0}', str(self.epoch))
+
+    def _note(self, log: str, *lines: str) -> None:
+        """What Spark writes down before an epoch or after its commit, if it has a checkpoint."""
         location = self.options.get("checkpointLocation")
         if location is not None:
-            folder = Path(location) / "commits"
+            folder = Path(location) / log
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / str(self.epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+            (folder / str(self.epoch)).write_text("\n".join(["v1", *lines]))
+            (folder / str(self.epoch - _RETAINED)).unlink(missing_ok=True)
 
     def _writer(self, role: str) -> TwoPhaseWriter[Any]:
         build = partial(self.kind, schema=self.batch.schema, mode=OutputMode.APPEND)

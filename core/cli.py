@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.log_commands import log, name_and_value
 from krishiv_spark.options import parse_duration
 
 __all__ = ["main"]
@@ -84,6 +85,9 @@ def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
     if next(table_logs(path), None) is None:
         click.echo(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
     _clear(orphans(path.absolute(), guard_s), remove, dry_run=dry_run)
+
+
+main.add_command(log)
 
 
 @main.group()
@@ -187,6 +191,28 @@ def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
         click.echo("done")
 
 
+@transactions.command("abort")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@click.option("--query", required=True, help="Id of a batch job that is dead: batch-....")
+@click.option("--dry-run", is_flag=True, help="Show what would be aborted; end nothing.")
+def transactions_abort(
+    bootstrap: str, command_config: Path | None, prefix: str, query: str, *, dry_run: bool
+) -> None:
+    """Abort what a batch job has left open whose driver is dead.
+
+    If it died while it committed, rows of some tasks are visible, and those of the others go now.
+    A job that lives fails.
+    """
+    from krishiv_spark.kafka.writing.desk import abort_job, open_lines
+
+    _echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    if not dry_run:
+        abort_job(bootstrap, command_config, prefix, query)
+        click.echo("done")
+
+
 @main.group()
 def iceberg() -> None:
     """Tables of krishiv-iceberg."""
@@ -207,17 +233,10 @@ def iceberg_vacuum(
     from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
     from krishiv_spark.iceberg.vacuum import orphans, remover
 
-    named = dict(_name_and_value(text) for text in given)
+    named = dict(map(name_and_value, given))
     place = {"warehouse": warehouse} if warehouse else {}
     options = IcebergOptions.parse({"table": table, **place, **named}, FORMAT)
     _clear(orphans(options, guard_s), remover(options), dry_run=dry_run)
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
-    return name, value
 
 
 def _echo(lines: list[str], otherwise: str) -> None:

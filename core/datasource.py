@@ -79,7 +79,7 @@ class KrishivDataSource(DataSource):
                 "on this writer; one that is only in the session's configuration "
                 "(spark.sql.streaming.checkpointLocation) never reaches a Python sink"
             )
-        return StreamWrite(writer, None if location is None else query_id(location))
+        return StreamWrite(writer, None if location is None else query_id(location), location)
 
     def _shaped(
         self, schema: StructType, *, streaming: bool

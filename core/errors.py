@@ -7,6 +7,7 @@
     │   ├── OffsetVersionError          it was written by a newer version
     │   └── DataLossError               the data that it points to is no longer there
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
+    ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
     └── SinkError                       an epoch did not become visible
         ├── CommitRejected              it certainly did not happen
         ├── CommitUnknown               it may have happened: look before deciding anything
@@ -53,6 +54,14 @@ class DataLossError(OffsetError):
 
 class LogError(KrishivError):
     """The epoch log is damaged, or its storage cannot create an entry exclusively."""
+
+
+class CheckpointMismatch(KrishivError):
+    """The checkpoint plans another epoch than the one of its number that the sink holds.
+
+    It was rolled back, or restored from an older copy. Nothing was written: to skip the epoch would
+    lose rows, to write it would repeat some.
+    """
 
 
 class SinkError(KrishivError):

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
-from pathlib import PurePath
+import tempfile
+from pathlib import Path, PurePath
 from zipimport import zipimporter
 
-__all__ = ["settle"]
+__all__ = ["application", "local_folder", "settle"]
 
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
+
+
+_LOCAL_DIRS, _OF_ONE_APPLICATION = "SPARK_LOCAL_DIRS", "blockmgr-"
+"""Spark names its scratch folders to its Python workers, each with a folder that is new for each
+JVM (``DiskBlockManager``), so that workers of one driver know each other. What a user may have set
+under the same name does not begin so."""
+
+
+def application() -> str | None:
+    """A name that all Python workers of one driver share, and no other; None if there is none."""
+    folder = _own_folder()
+    return None if folder is None else folder.name
+
+
+def local_folder() -> Path:
+    """A folder on this machine that workers of one driver share, for as long as it lives."""
+    return _own_folder() or Path(tempfile.gettempdir())
+
+
+def _own_folder() -> Path | None:
+    folders = map(Path, os.environ.get(_LOCAL_DIRS, "").split(","))
+    return next((each for each in folders if each.name.startswith(_OF_ONE_APPLICATION)), None)
 
 
 def settle() -> None:

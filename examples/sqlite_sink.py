@@ -8,7 +8,10 @@ from pathlib import Path
 from pyarrow import ArrowException, RecordBatch, Table, feather
 
 from krishiv_spark import datasource, durable, errors, options
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
+
+_TABLE = "CREATE TABLE IF NOT EXISTS _epochs (query, epoch, digest, UNIQUE (query, epoch))"
+_NEWEST = "SELECT epoch, digest FROM _epochs WHERE query = ? ORDER BY epoch DESC"
 
 
 class _Options(options.Options):
@@ -26,10 +29,11 @@ class _Writer(TwoPhaseWriter[Path]):
         durable.sync_file(file)
         return file
 
-    def last_committed(self, query: str) -> int | None:  # driver, before tasks and before publish
+    def last_committed(self, query: str) -> Mark | None:  # driver, before tasks and before publish
         with closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000)) as db:
-            db.execute("CREATE TABLE IF NOT EXISTS _epochs (query, epoch, UNIQUE (query, epoch))")
-            return next(db.execute("SELECT max(epoch) FROM _epochs WHERE query = ?", [query]))[0]
+            db.execute(_TABLE)
+            row = db.execute(_NEWEST, [query]).fetchone()
+            return Mark(*row) if row else None
 
     def publish(self, epoch: Epoch, staged: Sequence[Path]) -> None:  # driver
         names = (name.replace('"', '""') for name in (self.options.table, *self.schema.names))
@@ -38,7 +42,8 @@ class _Writer(TwoPhaseWriter[Path]):
         with closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000)) as db:
             try:  # all that is in here is void without the COMMIT
                 db.executescript(f"PRAGMA synchronous=EXTRA; CREATE TABLE IF NOT EXISTS {into}")
-                db.execute("INSERT INTO _epochs VALUES (?, ?)", (epoch.query, epoch.number))
+                mark = (epoch.query, epoch.number, epoch.digest)
+                db.execute("INSERT INTO _epochs VALUES (?, ?, ?)", mark)
                 if self.mode is OutputMode.REPLACE:
                     db.execute(f"DELETE FROM {table}")  # noqa: S608
                 for file in staged:

@@ -1,11 +1,14 @@
 """Where a query stands: positions, watermarks, committed epochs."""
 
-from krishiv_spark.offsets.epochs import EpochLog, State, open_log
+from krishiv_spark.offsets.epochs import Claim, EpochLog, State, open_log
 from krishiv_spark.offsets.offset import Offset, Start, Value, Watermark, canonical_json
+from krishiv_spark.offsets.planned import PlannedOffsets
 
 __all__ = [
+    "Claim",
     "EpochLog",
     "Offset",
+    "PlannedOffsets",
     "Start",
     "State",
     "Value",

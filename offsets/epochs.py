@@ -7,10 +7,14 @@ have one order, and whoever fails to append reads on and learns why.
     owner    a new attempt at an epoch begins; the entry's number is its *generation*
     intent   the epoch consists of exactly these staged things: the linearization point
     void     the intent before came to nothing; its epoch may be staged again
+    adopted  an operator says what the target holds, whatever the entries before say
 
 An intent is appended only right behind the owner entry of its own generation. A driver that was
 believed dead therefore cannot publish after another took over; and what it did log before is
 finished by its successor.
+
+An owner entry says for which epoch it was made: its number, and a digest of the offsets that Spark
+planned. That is the identity of the intent after it.
 
 Old entries are folded into a snapshot and removed, so that finding the end of the log costs the
 same at epoch 10 and at epoch 1 000 000. A number that was removed could be created once more by a
@@ -27,8 +31,16 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError, LogError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    KrishivError,
+    LogError,
+    SinkError,
+)
 from krishiv_spark.offsets.entries import (
+    Claim,
     Entry,
     State,
     entry_name,
@@ -36,10 +48,10 @@ from krishiv_spark.offsets.entries import (
     snapshot_name,
     to_bytes,
 )
-from krishiv_spark.offsets.journal import Journal, Listing, open_journal
+from krishiv_spark.offsets.journal import Journal, Listing, check_exclusive, open_journal
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["Entry", "EpochLog", "State", "open_log"]
+__all__ = ["Claim", "Entry", "EpochLog", "State", "open_log"]
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -53,24 +65,33 @@ class EpochLog:
     Args:
         journal: Where the entries are.
         fold_every: A snapshot is made when this many entries lie behind the newest one.
+        query: Whose log it is; another one's is refused. None takes any.
     """
 
-    def __init__(self, journal: Journal, fold_every: int = _FOLD_EVERY) -> None:
+    def __init__(
+        self, journal: Journal, fold_every: int = _FOLD_EVERY, *, query: str | None = None
+    ) -> None:
         self._journal = journal
+        self._query = query
+        self._probed = False
         self._fold_every = fold_every
         self._known = State()
         self._snapshot = 0
         self._finished = ""
 
+    def __str__(self) -> str:
+        return str(self._journal)
+
     def state(self) -> State:
         """What the log says now.
 
         Raises:
-            LogError: If an entry is damaged or missing.
+            LogError: If an entry is damaged or missing, or if the log is another query's.
         """
         for _ in range(_LOOKS):
             state = self._look(self._journal.list())
             if state is not None:
+                self._check_query(state)
                 self._known = state
                 return state
         raise LogError(
@@ -78,24 +99,32 @@ class EpochLog:
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
 
-    def begin(self, first: Callable[[], object] | None = None) -> State:
+    def begin(
+        self, claim: Claim | None = None, check: Callable[[State], object] | None = None
+    ) -> State:
         """Take the query over: no earlier generation can append an intent any more.
 
         The entry says which intent is finished, as far as this process knows.
 
         Args:
-            first: Called before the entry of an empty log; raises what speaks against it.
+            claim: For which epoch, and who says so.
+            check: Called with the state before the entry, as often as it is tried; raises what
+                speaks against it.
 
         Returns:
             The state with the entry in it. Its `owner` is the new generation, higher than any
             before.
+
+        Raises:
+            LogError: If the storage does not create exclusively, though it says so.
         """
         while True:
             before = self.state()
-            if before.number == 0 and first is not None:
-                first()
+            if check is not None:
+                check(before)
+            self._probe()
             settled = before.intent_number if self.is_finished(before) else None
-            owner = new_entry("owner", settled=settled or None)
+            owner = new_entry("owner", settled=settled or None, claim=claim)
             if (state := self._append(before, owner)) is not None:
                 return state
 
@@ -118,6 +147,11 @@ class EpochLog:
         before = self.state()
         if not 0 < generation == before.owner == before.number:
             raise self._fenced(generation, before)
+        if before.offsets is not None and before.offsets.epoch != epoch:
+            raise SinkError(
+                f"generation {generation} of the epoch log {self._journal} was begun for epoch "
+                f"{before.offsets.epoch}, and cannot publish epoch {epoch}"
+            )
         if before.held is not None and epoch <= before.held:
             raise CommitRejected(
                 f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
@@ -179,6 +213,19 @@ class EpochLog:
             raise self._fenced(state.owner, self.state())
         return after
 
+    def adopt(self, state: State, epoch: int | None) -> None:
+        """Begin anew: the target holds everything up to an epoch, and no intent is unfinished.
+
+        Args:
+            state: With the operator's own owner entry as its last one, claimed for that epoch.
+            epoch: The newest that the target holds; None for none.
+
+        Raises:
+            Fenced: If the log has moved on since the state was read.
+        """
+        if self._append(state, new_entry("adopted", epoch=epoch)) is None:
+            raise self._fenced(state.owner, self.state())
+
     def fold(self, state: State) -> None:
         """Keep the folder small: snapshot a state and remove what it covers, now and then.
 
@@ -196,6 +243,21 @@ class EpochLog:
     def destroy(self) -> None:
         """Remove the log, of a job that is over."""
         self._journal.destroy()
+
+    def _check_query(self, state: State) -> None:
+        claimed = None if state.claim is None else state.claim.query
+        if self._query is not None and claimed not in {None, self._query}:
+            raise LogError(
+                f"the epoch log {self._journal} is that of query {claimed}, not of {self._query}: "
+                "give each query a place of its own with the option 'epochLog', and a checkpoint "
+                "of its own"
+            )
+
+    def _probe(self) -> None:
+        """Once for each log and process: does the storage create exclusively, as it says?"""
+        if not self._probed:
+            check_exclusive(self._journal)
+            self._probed = True
 
     def _remove_covered(self, listing: Listing, number: int, keep: int) -> None:
         # Ascending, so that an owner entry goes before what lies behind it; and one older
@@ -281,7 +343,11 @@ def _parsed(form: type[ValueT], data: bytes) -> ValueT:
     return form.model_validate_json(data)
 
 
-@functools.lru_cache(maxsize=256)
-def open_log(location: str) -> EpochLog:
-    """The log at a path or URL; the same object within a process, which knows what it has read."""
-    return EpochLog(open_journal(location))
+@functools.lru_cache(maxsize=64)
+def open_log(location: str, query: str | None = None) -> EpochLog:
+    """A query's log at a path or URL; the same object within a process, while it is in use.
+
+    Raises:
+        LogError: As `open_journal`.
+    """
+    return EpochLog(open_journal(location), query=query)

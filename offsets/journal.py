@@ -16,7 +16,14 @@ from typing import Any, Protocol
 from krishiv_spark.durable import make_folder, sync_folder, write_aside
 from krishiv_spark.errors import LogError
 
-__all__ = ["DiskJournal", "Journal", "Listing", "ObjectJournal", "open_journal"]
+__all__ = [
+    "DiskJournal",
+    "Journal",
+    "Listing",
+    "ObjectJournal",
+    "check_exclusive",
+    "open_journal",
+]
 
 # Over all names at once, each between two slashes, which no name can hold: a log is listed several
 # times in an epoch, and one match for each name was an eighth of a Parquet commit.
@@ -98,7 +105,7 @@ class DiskJournal:
         try:
             with open(f"{self.folder}/{name}", "rb", buffering=0) as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, name: str, data: bytes) -> bool:
@@ -225,6 +232,31 @@ class ObjectJournal:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "_opened": None}
+
+
+def check_exclusive(journal: Journal) -> None:
+    """Create one name twice: the second time has to be refused, and to change nothing.
+
+    Stores and proxies that do not know ``If-None-Match`` pass over it, answer "created" and
+    overwrite: two drivers would both publish an epoch.
+
+    Raises:
+        LogError: If it does not hold.
+    """
+    name = f"probe-{uuid.uuid4().hex}"
+    try:
+        journal.create(name, b"first")  # a lost answer, asked for again, may say "taken"
+        again = journal.create(name, b"second")
+        found = journal.read(name)
+    finally:
+        journal.remove([name])
+    if again or found != b"first":
+        raise LogError(
+            f"{journal} does not create exclusively, though it says so: a name that was there "
+            "could be created once more. Two drivers could publish one epoch there. Put the epoch "
+            "log elsewhere with the option 'epochLog': on a POSIX file system, or in an object "
+            "store that knows put-if-absent ('If-None-Match: *')"
+        )
 
 
 def open_journal(location: str) -> Journal:

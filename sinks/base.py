@@ -22,6 +22,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "AtLeastOnceWriter",
     "Epoch",
     "Guarantee",
+    "Mark",
     "OutputMode",
     "SupportsGenerations",
+    "SupportsJobNumbers",
     "Task",
     "TwoPhaseWriter",
     "Writer",
@@ -90,11 +93,35 @@ class Epoch:
         query: Id of the streaming query, or of the batch job.
         number: Spark's batch id; grows by one with each batch, repeated after a restart.
         generation: What `SupportsGenerations.begin` returned for this attempt, else None.
+        offsets: What Spark planned for the epoch; None for a batch job, and where the sink was not
+            told the checkpoint.
     """
 
     query: str
     number: int
     generation: int | None = None
+    offsets: PlannedOffsets | None = None
+
+    @property
+    def digest(self) -> str | None:
+        """What tells this epoch from another one of its number; to be kept with its mark."""
+        return None if self.offsets is None else self.offsets.digest
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the external system itself says it holds of a query.
+
+    Attributes:
+        epoch: Number of the newest epoch.
+        digest: `Epoch.digest` of it, as it was published. None if nobody knows it: then an epoch of
+            this number counts as held, whatever its rows are.
+        shown: The offsets at which it ended, for people, if they are known.
+    """
+
+    epoch: int
+    digest: str | None = None
+    shown: str | None = None
 
 
 class Writer(ABC, Generic[C]):
@@ -169,13 +196,14 @@ class TwoPhaseWriter(Writer[C]):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
     @abstractmethod
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         """The newest epoch that the external system itself says it holds for the query. Driver.
 
-        Finishing a half-published epoch is its first duty: the answer is final.
+        Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
+        batch job, whose id is new; but see `SupportsJobNumbers`.
 
         Returns:
-            Number of the epoch, or None when it holds none.
+            Its number and digest, as `publish` was given them, or None when it holds none.
         """
 
     @abstractmethod
@@ -197,15 +225,33 @@ class AtLeastOnceWriter(Writer[C]):
 class SupportsGenerations(Protocol):
     """Ability of a writer that must fence off drivers believed dead."""
 
-    def begin(self, query: str) -> int:
+    def begin(self, epoch: Epoch) -> int:
         """Take the query over. Planner, once per epoch, before any of its tasks starts.
 
         From now on no earlier generation can publish, and only now may be touched what earlier
         generations left behind.
 
+        Args:
+            epoch: The epoch that begins, without a generation.
+
         Returns:
             A number that is higher than any before; it reaches `stage` in its `Task` and
             `publish` in its `Epoch`.
+
+        Raises:
+            CheckpointMismatch: If the external system holds another epoch of this number, or a
+                later one.
+        """
+        ...
+
+    def begun_here(self, query: str, number: int) -> Epoch | None:
+        """The newest generation, if this Spark application has begun it for an epoch. Committer.
+
+        Tasks that failed have told nobody which generation they were of.
+
+        Returns:
+            The epoch with its generation; None if the newest generation is of another epoch, or
+            not certainly of this application.
         """
         ...
 
@@ -215,4 +261,13 @@ class SupportsGenerations(Protocol):
         Raises:
             Fenced: If a later generation has begun.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsJobNumbers(Protocol):
+    """Ability of a writer whose user may give a batch job a number, by which it is known again."""
+
+    def has_done(self) -> bool:
+        """Whether the external system holds this batch job already. Driver."""
         ...

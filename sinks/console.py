@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import epoch_offsets, source_watermark
+from krishiv_spark.checkpoint import OffsetSeq, offset_seq
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 
@@ -98,7 +98,8 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
     def _summary(self, epoch: Epoch, staged: Sequence[Head]) -> str:
         parts = [_counted(sum(head.count for head in staged))]
         if self.options.checkpoint_location is not None and self.streaming:
-            parts += _watermarks(epoch_offsets(self.options.checkpoint_location, epoch.number))
+            planned = offset_seq(self.options.checkpoint_location, epoch.number)
+            parts += [] if planned is None else _watermarks(planned)
         return "; ".join(parts)
 
 
@@ -106,12 +107,11 @@ def _counted(rows: int) -> str:
     return f"{rows} row" if rows == 1 else f"{rows} rows"
 
 
-def _watermarks(lines: Sequence[dict[str, Any]]) -> list[str]:
+def _watermarks(planned: OffsetSeq) -> list[str]:
     """Spark's watermark and those inside the offsets of sources, where there are any."""
-    spark = [line["batchWatermarkMs"] for line in lines[:1] if line.get("batchWatermarkMs", 0) > 0]
-    sources = [found for line in lines[1:] if (found := source_watermark(line)) is not None]
-    texts = [f"watermark {_iso(ms)}" for ms in spark]
-    return texts + [f"watermark of the source {_iso(ms)}" for ms in sources]
+    spark = [] if planned.watermark_ms is None else [f"watermark {_iso(planned.watermark_ms)}"]
+    sources = (f"watermark of the source {_iso(ms)}" for ms in planned.source_watermarks_ms)
+    return [*spark, *sources]
 
 
 def _iso(ms: int) -> str:

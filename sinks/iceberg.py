@@ -19,7 +19,7 @@ from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, target_of
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -80,17 +80,21 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
             return write_files(self.target, batches, task)
         return write_changes(self.target, batches, task, keyed)
 
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch in the table's own mark."""
         from krishiv_spark.iceberg.writing.marks import held
 
         if self._table is None:
             self._table = open_table(self.options)
+        return held(self._table.metadata, query)
+
+    def has_done(self) -> bool:
+        """Driver: whether the table holds the number that the user has given the batch job."""
         version = self.options.txn_version
         if self.options.txn_app_id is None or version is None:
-            return held(self._table.metadata, query)
-        newest = held(self._table.metadata, self.options.txn_app_id)
-        return 0 if newest is not None and newest >= version else None
+            return False
+        mark = self.last_committed(self.options.txn_app_id)
+        return mark is not None and mark.epoch >= version
 
     def publish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
         """Driver: one snapshot with the rows and the mark. See `Committer`."""

@@ -55,7 +55,12 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
 
     def log(self, query: str) -> EpochLog:
         """In the checkpoint, or where the option ``epochLog`` says."""
-        return open_log(log_location(self.options, query))
+        location = log_location(self.options, query, streaming=self.streaming)
+        return open_log(location, query)
+
+    def target(self) -> str:
+        """Planner: the cluster, by its own id. Its topics may change, as with Spark's own sink."""
+        return f"Kafka cluster {self._client.cluster_id()}"
 
     # --- executor
 
@@ -158,11 +163,17 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         if not clean:
             self._abort_open(Epoch(query, -1, generation), ())
 
+    def assume(self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool) -> None:
+        """Operator: end what is still open that way; what has ended otherwise stays as it is."""
+        named = [item.transaction for item in staged]
+        for transaction, error in transactions.end(self._client, named, commit=committed).items():
+            _log.warning("epoch %d: %s: %s", epoch.number, transaction.transactional_id, error)
+
     def discard(self, staged: Sequence[StagedTransaction]) -> None:
         """Driver: abort."""
         transactions.end(self._client, [item.transaction for item in staged], commit=False)
 
-    def abandon(self, epoch: Epoch) -> None:
+    def sweep(self, epoch: Epoch) -> None:
         """Driver: abort what failed attempts have left open."""
         self._abort_open(epoch, ())
 
@@ -234,7 +245,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         try:
             while transactions.COMMITTING in self._states(epoch, won) and pauses.pause():
                 pass
-        except KafkaFailedError:
+        except Exception:  # noqa: BLE001  an error here would have a job run again that is done
             _log.exception("epoch %d is visible, but what else was open is not ended", epoch.number)
 
     def _states(self, epoch: Epoch, won: Collection[str]) -> set[str]:

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from pydantic import BaseModel
 
-from krishiv_spark.errors import CommitRejected, Fenced, SinkError
-from krishiv_spark.offsets import EpochLog, State
-from krishiv_spark.sinks.base import Epoch, TwoPhaseWriter
+from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
+from krishiv_spark.offsets import Claim, EpochLog, State
+from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseWriter
+from krishiv_spark.sinks.history import (
+    ADOPT,
+    check_history,
+    check_target,
+    held_mark,
+    operators_claim,
+)
+from krishiv_spark.workers import application
 
 __all__ = ["Kept", "LoggedWriter", "LostIntentError"]
 
@@ -76,6 +84,14 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def log(self, query: str) -> EpochLog:
         """The epoch log of a query. Driver."""
 
+    def target(self) -> str | None:
+        """Which external system the epochs go to, by an identity of that system's own. Planner.
+
+        A log whose epochs went elsewhere is refused: an epoch that is half visible there would
+        never be finished, and one that is held there would be missing here. None checks nothing.
+        """
+        return None
+
     @abstractmethod
     def finish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
         """Make visible what an intent names. Driver; repeated until it has succeeded once.
@@ -95,12 +111,28 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         """
         self.finish(epoch, staged)
 
+    def assume(self, epoch: Epoch, staged: Sequence[StagedT], *, committed: bool) -> None:
+        """Operator: an intent counts as committed, or as aborted; make that as true as can be.
+
+        Args:
+            epoch: Of the intent.
+            staged: What it names.
+            committed: Show what can still be shown; otherwise take back what can be taken back.
+
+        Raises:
+            KrishivError: If the target cannot be reached; what cannot be helped is no error.
+        """
+        del epoch, staged, committed
+        raise SinkError(f"{type(self).__name__} cannot assume what became of an epoch")
+
     @abstractmethod
     def finished(self, epoch: Epoch) -> bool:
         """Whether `finish` has nothing left to do. Cheap; False is always allowed."""
 
     def check_new(self, query: str) -> None:
         """Refuse a query whose log is empty although it has published. Planner, once.
+
+        Spark's own commits were looked at before: this is for what the target can tell.
 
         Raises:
             LogError: If the log was removed, or is looked for in another place than before.
@@ -117,26 +149,50 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         """
 
     @final
-    def begin(self, query: str) -> int:
+    def begin(self, epoch: Epoch) -> int:
         """Append the owner entry, finish what an earlier generation published, then clean up."""
-        log = self.log(query)
-        state, clean = self._take_over(query, log)
+        log = self.log(epoch.query)
+        claim = Claim(
+            query=epoch.query,
+            offsets=epoch.offsets,
+            target=self.target(),
+            application=application(),
+        )
+        state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self.turn = state.begun
-        self.kept = Kept(state.kept_epoch, self._loaded(state.kept or []))
-        self.prepare_generation(query, state.owner, clean=clean)
-        log.fold(state)
+        self.kept = Kept(state.kept_epoch, self.loaded(state.kept or []))
         return state.owner
 
-    def _take_over(self, query: str, log: EpochLog) -> tuple[State, bool]:
+    @final
+    def resolve(self, query: str) -> None:
+        """Operator: what the next driver would do, finish or void the newest intent and sweep.
+
+        Raises:
+            CommitUnknown: If what became of the intent cannot be found out.
+        """
+        log = self.log(query)
+        self._begin(log, operators_claim(query, log.state()))
+
+    def _begin(
+        self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None = None
+    ) -> State:
+        state, clean = self._take_over(log, claim, check)
+        self.prepare_generation(claim.query, state.owner, clean=clean)
+        log.fold(state)
+        return state
+
+    def _take_over(
+        self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None
+    ) -> tuple[State, bool]:
         """Own the log, with its newest intent finished or voided, and known to be so.
 
         A generation may stage over what an intent named long before. So the log itself has to say
         that the intent is finished, unless the own entry is right behind it.
         """
         while True:
-            state = log.begin(partial(self.check_new, query))
+            state = log.begin(claim, check)
             try:
-                was_finished = self.roll_forward(query, state)
+                was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:
                 kept = [*(state.kept or []), *(item.model_dump(mode="json") for item in lost.kept)]
                 log.void(state, kept)
@@ -145,6 +201,37 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
             if right_behind or (state.settled or 0) >= state.intent_number:
                 return state, right_behind and was_finished
 
+    def _check(self, log: EpochLog, epoch: Epoch, claim: Claim, state: State) -> None:
+        """What has to be so before this driver may take the log over; nothing has changed yet."""
+        if not self.streaming:
+            return  # its id is new
+        if state.number == 0:
+            self._check_first(log, epoch)
+        check_target(log, claim, state)
+        if epoch.offsets is not None:
+            check_history(log, epoch, epoch.offsets, state)
+
+    def _check_first(self, log: EpochLog, epoch: Epoch) -> None:
+        if epoch.number > 0:
+            raise LogError(
+                f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} "
+                "is empty: the log was removed, the option that says where "
+                "it is has changed, or the query has written elsewhere so far. Put it back, or use "
+                f"a new checkpoint. {ADOPT}"
+            )
+        self.check_new(epoch.query)
+
+    @final
+    def begun_here(self, query: str, number: int) -> Epoch | None:
+        """The newest generation, if its owner entry names this application and the epoch."""
+        state = self.log(query).state()
+        claim = state.claim
+        if claim is None or claim.application is None or claim.application != application():
+            return None
+        if claim.offsets is None or claim.offsets.epoch != number:
+            return None
+        return Epoch(query, number, state.owner, claim.offsets)
+
     @final
     def check_owner(self, epoch: Epoch) -> None:
         """Whoever was taken over from must not go on to the next epoch and take over again."""
@@ -152,11 +239,12 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
             self.log(epoch.query).check_owner(epoch.generation)
 
     @final
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         """The newest epoch with an intent, made wholly visible first."""
-        state = self.log(query).state()
-        self.roll_forward(query, state)
-        return state.held
+        log = self.log(query)
+        state = log.state()
+        self.roll_forward(log, query, state)
+        return held_mark(state)
 
     @final
     def publish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
@@ -168,7 +256,7 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         self.finish(epoch, whole)
         log.note_finished(state)
         if not self.streaming:
-            self.forget(epoch.query)
+            self._forget_done(epoch.query)
 
     def _intend(
         self, log: EpochLog, epoch: Epoch, generation: int, staged: Sequence[StagedT]
@@ -197,11 +285,31 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     def kept_of(self, epoch: Epoch) -> Sequence[StagedT]:
         """What is visible of an epoch already, since its intent was voided. Committer."""
         state = self.log(epoch.query).state()
-        return self._loaded(state.kept or []) if state.kept_epoch == epoch.number else ()
+        return self.loaded(state.kept or []) if state.kept_epoch == epoch.number else ()
+
+    def _forget_done(self, query: str) -> None:
+        """The job has succeeded: an error from here on would have it run again."""
+        try:
+            self.forget(query)
+        except Exception:  # noqa: BLE001  nobody needs what is left
+            _log.exception("job %s is done, but its epoch log could not be removed", query)
 
     def forget(self, query: str) -> None:
         """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""
         self.log(query).destroy()
+
+    @final
+    def abandon(self, epoch: Epoch) -> None:
+        """Committer: remove what failed attempts have left, and all of a batch job that failed."""
+        self.sweep(epoch)
+        if not self.streaming:
+            self.forget(epoch.query)
+
+    def sweep(self, epoch: Epoch) -> None:
+        """Remove what attempts of this generation have left that nobody has heard of. Committer.
+
+        An error keeps the log of a batch job, since something may be left.
+        """
 
     def prepare(self, epoch: Epoch, staged: Sequence[StagedT]) -> Sequence[StagedT]:
         """Last step before the intent: what must be durable before the epoch is true.
@@ -216,21 +324,27 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         return staged
 
     @final
-    def roll_forward(self, query: str, state: State) -> bool:
+    def roll_forward(self, log: EpochLog, query: str, state: State) -> bool:
         """Finish the newest intent of a state. Anybody, any number of times, even side by side.
+
+        Args:
+            log: Of any query that writes into the same target.
+            query: Whose log it is.
+            state: What it says.
 
         Returns:
             Whether there was nothing left to do.
         """
-        log = self.log(query)
         if log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True
         epoch = Epoch(query, state.intent.epoch, state.intent_generation)
         was_finished = self.finished(epoch)
         if not was_finished:
-            self.recover(epoch, self._loaded(state.intent.staged))
+            self.recover(epoch, self.loaded(state.intent.staged))
         log.note_finished(state)
         return was_finished
 
-    def _loaded(self, staged: Sequence[object]) -> tuple[StagedT, ...]:
+    @final
+    def loaded(self, staged: Sequence[object]) -> tuple[StagedT, ...]:
+        """What `stage` returned, from the JSON of an entry."""
         return tuple(self.staged_type.model_validate(item) for item in staged)

@@ -19,7 +19,7 @@ from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import Rows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.options import ByteSize, Options
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 
 __all__ = ["MemorySinkOptions", "MemoryWriter"]
 
@@ -75,15 +75,14 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
         del task
         return encode(batches, self.schema, self.options.bound().refuse)
 
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch that has a number in the store."""
-        if self.streaming:
-            return QueryResult(open_store(), query).epochs.newest()
-        return 0 if self._named(open_store()).holds(query) else None
+        newest = QueryResult(open_store(), query).epochs.newest_header()
+        return None if newest is None else Mark(newest[0], newest[1].digest)
 
     def publish(self, epoch: Epoch, staged: Sequence[Rows]) -> None:
         """Driver: one file takes the epoch's number, whole."""
-        entry, store = self._entry(staged, epoch.query), open_store()
+        entry, store = self._entry(staged, epoch), open_store()
         if self.streaming:
             name = self.options.result_name()
             QueryResult(store, epoch.query).publish(epoch.number, entry, name)
@@ -96,12 +95,13 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
     def _named(self, store: Store) -> NamedResult:
         return NamedResult(store, self.options.result_name() or "")
 
-    def _entry(self, staged: Sequence[Rows], query: str) -> Entry:
+    def _entry(self, staged: Sequence[Rows], epoch: Epoch) -> Entry:
         rows = staged or [encode([], self.schema)]
         return Entry(
             bodies=[part.body for part in rows],
             rows=sum(part.count for part in rows),
             replaces=self.mode is OutputMode.REPLACE,
             bound=self.options.bound(),
-            query=query,
+            query=epoch.query,
+            digest=epoch.digest,
         )

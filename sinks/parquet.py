@@ -8,6 +8,7 @@ files of logged epochs, and nothing else. The unit of parallelism is Spark's tas
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +22,18 @@ from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
-from krishiv_spark.errors import CommitRejected, Fenced, LogError, OptionError, SchemaError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    LogError,
+    OptionError,
+    SchemaError,
+)
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
 from krishiv_spark.parquet.files import FileShape, StagedFile, StagedFiles, TaskFiles, chunks
+from krishiv_spark.parquet.identity import table_id, write_pointer
 from krishiv_spark.parquet.layout import (
     DONE_SUFFIX,
     META,
@@ -38,11 +47,14 @@ from krishiv_spark.parquet.layout import (
     visible_files,
 )
 from krishiv_spark.parquet.progress import table_logs
+from krishiv_spark.parquet.targets import check_partitioning, make_targets
 from krishiv_spark.paths import local_path
 from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged import LoggedWriter
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]
+
+_log = logging.getLogger(__name__)
 
 
 class ParquetSinkOptions(Options):
@@ -91,6 +103,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         _check_columns(self.schema, self.options.partition_by)
         _check_writable(self.table)
         _check_same_types(self.table, self.schema)
+        if self.mode is OutputMode.APPEND or self.streaming:
+            check_partitioning(self.table, self.options.partition_by)
 
     def check_new(self, query: str) -> None:
         """Planner: a stream without a log must not have files in the table."""
@@ -105,9 +119,18 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
 
     def log(self, query: str) -> EpochLog:
         """In the table's folder, or where the option ``epochLog`` says, one for each query."""
-        if self.options.epoch_log is None:
-            return open_log(str(log_folder(self.table, query)))
-        return open_log(f"{self.options.epoch_log.rstrip('/')}/{query}")
+        elsewhere = self._elsewhere(query)
+        return open_log(elsewhere or str(log_folder(self.table, query)), query)
+
+    def _elsewhere(self, query: str) -> str | None:
+        """Where the log of a query is that is not in the table's folder."""
+        base = self.options.epoch_log
+        return None if base is None else f"{base.rstrip('/')}/{query}"
+
+    def target(self) -> str | None:
+        """Planner: the table, by an id that lies in its folder; wherever that is mounted."""
+        found = table_id(self.table) if self.streaming else None
+        return None if found is None else f"Parquet table {found}"
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> StagedFiles | None:
         """Executor: write files, synced, under names that only this attempt uses."""
@@ -137,9 +160,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         folder = self._staged(epoch.query, epoch.generation)
         self._check_whole(folder, epoch, staged)
         sync_folder(folder)
-        for item in staged:
-            for file in item.files:
-                make_folder(self.table / file.folder)
+        make_targets(folder, {self.table / file.folder for item in staged for file in item.files})
         if self.mode is OutputMode.APPEND:
             return staged
         return [*staged, StagedFiles(removes=tuple(self._replaced(epoch)))]
@@ -151,8 +172,22 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         for item in staged:
             for name in item.removes:
                 (self.table / name).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # another recovery was faster
-            shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
+        _remove_in_one_step(folder)
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool) -> None:
+        """Operator: show the files that are there, or take away those that are visible already.
+
+        Files that the epoch has replaced do not come back.
+        """
+        folder = self._staged(epoch.query, epoch.generation)
+        for item in staged:
+            for file in item.files:
+                target = self.table / file.folder / file.name
+                if not committed:
+                    target.unlink(missing_ok=True)
+                elif exists(folder / f"{file.name}{STAGED_SUFFIX}"):
+                    _reveal_one(folder / f"{file.name}{STAGED_SUFFIX}", target)
+        _remove_in_one_step(folder)
 
     def finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
@@ -161,6 +196,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     def prepare_generation(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: earlier generations of this query can publish nothing any more."""
         del clean  # stragglers may stage files at any time
+        if (elsewhere := self._elsewhere(query)) is not None:
+            write_pointer(self.table, query, elsewhere)
         own = self._staged(query, generation)
         make_folder(own)
         for name in _listing(own.parent):
@@ -178,11 +215,19 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
     def _finish_batch_jobs(self) -> None:
         """Finish jobs whose driver died behind its intent; their logs are left to `vacuum`.
 
-        A job that is alive finishes at the same time, which does no harm.
+        A job that is alive finishes at the same time, which does no harm. One that cannot be
+        finished is nobody's reason to stop.
         """
         for job in table_logs(self.table):
             if job.query.startswith(BATCH_PREFIX):
-                self.roll_forward(job.query, job.log.state())
+                try:
+                    self.roll_forward(job.log, job.query, job.log.state())
+                except Exception:  # noqa: BLE001  whatever its disk, its log or its store raise
+                    _log.exception(
+                        "%s has published into %s, but not all of it can be made visible",
+                        job.query,
+                        self.table,
+                    )
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files."""
@@ -231,6 +276,18 @@ def _reveal_one(source: Path, target: Path) -> None:
     except FileNotFoundError:
         if exists(source):  # then it is the target's folder that somebody has removed
             raise
+        if not exists(target) and exists(source.parent):
+            raise CommitUnknown(
+                f"{source}, which a logged epoch names, is gone, and {target} is not there: "
+                "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
+                "passes over it, with 'aborted' it takes the epoch back, which is staged again"
+            ) from None
+
+
+def _remove_in_one_step(folder: Path) -> None:
+    """Its absence says that an epoch is finished."""
+    with contextlib.suppress(FileNotFoundError):  # another recovery was faster
+        shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
 
 
 def _between(table: Path, folder: Path) -> list[Path]:

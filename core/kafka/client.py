@@ -264,6 +264,12 @@ class Client:
         for name in names:
             self._topics.pop(name, None)
 
+    def cluster_id(self) -> str:
+        """The id that the brokers gave their cluster when it was made (KIP-78)."""
+        if not self._manager.cluster.cluster_id:  # known with the first answer to Metadata
+            self.topics([])
+        return str(self._manager.cluster.cluster_id)
+
     def nodes(self) -> list[int]:
         """The brokers of the cluster, as far as is known."""
         return [broker.node_id for broker in self._manager.cluster.brokers()]

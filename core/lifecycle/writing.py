@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, final
 
 import pyarrow as pa
@@ -19,55 +18,33 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.errors import SinkError
+from krishiv_spark.checkpoint import planned_offsets
+from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
+from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
     BATCH_PREFIX,
     Epoch,
+    Mark,
     OutputMode,
     SupportsGenerations,
+    SupportsJobNumbers,
     Task,
     TwoPhaseWriter,
     Writer,
 )
+from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.workers import settle
 
-__all__ = ["BatchWrite", "Plan", "PlanningFailed", "Staged", "StreamWrite"]
+__all__ = ["BatchWrite", "StreamWrite"]
 
 _log = logging.getLogger(__name__)
 
+_ONLY_EPOCH = 0
+"""Of a batch job."""
+
 # 4.1 and later hand Arrow only to this class; 4.0's worker hands it to any DataSourceArrowWriter.
 _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
-
-
-class PlanningFailed(pickle.PicklingError):
-    """An epoch cannot begin; the text is that of the error behind it.
-
-    A PicklingError, because planning happens while Spark pickles the writer, and only these pass
-    its serializer unchanged (``CloudPickleSerializer.dumps``).
-    """
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the planner found out before the tasks of an epoch.
-
-    Attributes:
-        query: Id of the streaming query or batch job; None for a sink without a checkpoint.
-        generation: See `SupportsGenerations.begin`.
-        held: Newest epoch that the external system holds.
-    """
-
-    query: str | None
-    generation: int | None = None
-    held: int | None = None
-
-
-@dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """What one task tells the committer."""
-
-    task: Task
-    payload: Any
 
 
 class _Write:
@@ -94,21 +71,34 @@ class _Write:
         writer.check()
         if query is None:
             return self._plan
-        generation = writer.begin(query) if isinstance(writer, SupportsGenerations) else None
-        return Plan(query, generation, self._held(query))
+        offsets = self._planned_offsets()
+        epoch = Epoch(query, 0 if offsets is None else offsets.epoch, offsets=offsets)
+        generation = writer.begin(epoch) if isinstance(writer, SupportsGenerations) else None
+        mark = self._mark(query)
+        if offsets is not None:  # else only the tasks know the number
+            is_held(epoch, mark)
+        return Plan(query, generation, offsets, mark)
 
-    def _held(self, query: str) -> int | None:
-        writer = self._writer
-        return writer.last_committed(query) if isinstance(writer, TwoPhaseWriter) else None
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        raise NotImplementedError
+
+    def _mark(self, query: str) -> Mark | None:
+        raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         settle()
-        task = self._task(TaskContext.get())
-        if self._plan.held is not None and task.epoch <= self._plan.held:
-            return Staged(task, None)
+        plan, task = self._plan, self._task(TaskContext.get())
+        if plan.offsets is not None and task.epoch != plan.offsets.epoch:
+            raise Fenced(
+                f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
+                f"at epoch {plan.offsets.epoch} already: two drivers run on it, stop one of them"
+            )
+        staged = Staged(task, None, plan.offsets)
+        if is_held(staged.epoch, plan.mark):
+            return staged
         batches = (conform(batch, self._writer.schema) for batch in iterator)
-        return Staged(task, self._writer.stage(batches, task))
+        return replace(staged, payload=self._writer.stage(batches, task))
 
     def _task(self, context: TaskContext | None) -> Task:
         if context is None:
@@ -128,53 +118,86 @@ class _Write:
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         settle()
         received = [message for message in messages if isinstance(message, Staged)]
-        epoch = _epoch_of(received, number)
+        epoch = epoch_of(received, number)
         staged = [message.payload for message in received if message.payload is not None]
-        held = self._held(epoch.query)
-        if held is not None and number <= held:
-            self._settle_held(epoch, staged)
+        if self._is_held(epoch, staged):
+            self._check_owner(epoch)
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
             self._writer.publish(epoch, staged)
         else:
             self._check_owner(epoch)
 
-    def _settle_held(self, epoch: Epoch, staged: Sequence[Any]) -> None:
+    def _is_held(self, epoch: Epoch, staged: Sequence[Any]) -> bool:
+        """Whether there is nothing to publish; then nothing stays staged either."""
+        try:
+            if not is_held(epoch, self._mark(epoch.query)):
+                return False
+        except CheckpointMismatch:
+            self._writer.discard(staged)
+            self._check_owner(epoch)  # that another driver has gone on says more
+            raise
         self._writer.discard(staged)
-        self._check_owner(epoch)
+        return True
 
     def _check_owner(self, epoch: Epoch) -> None:
         if isinstance(self._writer, SupportsGenerations):
             self._writer.check_owner(epoch)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         # With every message present, the tasks succeeded and the commit failed: it may have
         # happened all the same, so nothing may be touched.
-        if all(message is not None for message in messages):
+        if messages and all(message is not None for message in messages):
             _log.warning("a commit failed: what it staged is left for the next attempt to settle")
             return
         received = [message for message in messages if isinstance(message, Staged)]
         try:
             self._writer.discard([m.payload for m in received if m.payload is not None])
-            for epoch in {Epoch(m.task.query, m.task.epoch, m.task.generation) for m in received}:
+            for epoch in {message.epoch for message in received} or self._silent(number):
                 self._writer.abandon(epoch)
         except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
             _log.exception("what the failed tasks had staged could not be removed")
 
-
-def _epoch_of(received: Sequence[Staged], number: int) -> Epoch:
-    epochs = {(m.task.query, m.task.epoch, m.task.generation) for m in received}
-    if len(epochs) != 1:
-        listed = ", ".join(sorted(map(str, epochs)))
-        raise SinkError(f"epoch {number} has messages of {len(epochs)} epochs: {listed}")
-    query, found, generation = epochs.pop()
-    if found != number:
-        raise SinkError(f"epoch {number} has messages of epoch {found}")
-    return Epoch(query, number, generation)
+    def _silent(self, number: int) -> set[Epoch]:
+        """The epoch none of whose tasks has sent a message, as far as that can be told."""
+        raise NotImplementedError
 
 
 @final
 class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
-    """``df.writeStream``."""
+    """``df.writeStream``.
+
+    Args:
+        writer: The sink's.
+        query: Id of the streaming query; None for a sink that was not told the checkpoint.
+        checkpoint: Location of the query's checkpoint, likewise.
+    """
+
+    def __init__(
+        self, writer: Writer[Any], query: str | None, checkpoint: str | None = None
+    ) -> None:
+        super().__init__(writer, query)
+        self._checkpoint = checkpoint
+
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        return None if self._checkpoint is None else planned_offsets(self._checkpoint)
+
+    def _mark(self, query: str) -> Mark | None:
+        if not isinstance(self._writer, TwoPhaseWriter):
+            return None
+        mark = self._writer.last_committed(query)
+        if not isinstance(mark, Mark | None):
+            raise TypeError(
+                f"last_committed() of {type(self._writer).__name__} returned {mark!r}: return "
+                "Mark(epoch, digest) with what publish() was given, or None"
+            )
+        return mark
+
+    def _silent(self, number: int) -> set[Epoch]:
+        writer, query = self._writer, self._plan.query
+        if query is None or not isinstance(writer, SupportsGenerations):
+            return set()
+        epoch = writer.begun_here(query, number)
+        return set() if epoch is None else {epoch}
 
     def commit(  # type: ignore[override]  # streams name the batch, batches do not
         self, messages: list[WriterCommitMessage | None], batchId: int
@@ -186,8 +209,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
         """Spark: commit process (driver), when a task or the commit has failed."""
-        del batchId
-        self._abort(messages)
+        self._abort(messages, batchId)
 
 
 @final
@@ -197,15 +219,29 @@ class BatchWrite(_Write, DataSourceArrowWriter):
     def __init__(self, writer: Writer[Any]) -> None:
         super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
 
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        return None
+
+    def _mark(self, query: str) -> Mark | None:
+        """None, since its id is new; unless the user has given the job a number."""
+        del query
+        writer = self._writer
+        is_done = isinstance(writer, SupportsJobNumbers) and writer.has_done()
+        return Mark(_ONLY_EPOCH) if is_done else None
+
     def _epoch(self, context: TaskContext) -> int:
         """The only one. In ``foreachBatch`` the context names the batch of the stream around it."""
         del context
-        return 0
+        return _ONLY_EPOCH
+
+    def _silent(self, number: int) -> set[Epoch]:
+        """The committer of a batch job has the planner's writer."""
+        return {Epoch(self._plan.query or "", number, self._plan.generation)}
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""
-        self._commit(messages, 0)
+        self._commit(messages, _ONLY_EPOCH)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, when a task or the commit has failed."""
-        self._abort(messages)
+        self._abort(messages, _ONLY_EPOCH)

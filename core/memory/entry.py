@@ -23,6 +23,7 @@ class Header:
         total_size: Bytes of their bodies.
         query: Whose rows they are, where a log has entries of several queries.
         stream: Whether the rows are not in the body, but in the log of the streaming query.
+        digest: Of an epoch, what tells it from another one of its number.
     """
 
     first: int
@@ -32,6 +33,7 @@ class Header:
     total_size: int = 0
     query: str = ""
     stream: bool = False
+    digest: str | None = None
 
     def line(self) -> bytes:
         """The header as the first line of its file."""
@@ -98,6 +100,7 @@ class Entry:
         bound: How much the log may hold with it.
         query: See `Header`.
         stream: See `Header`.
+        digest: See `Header`.
     """
 
     bodies: Sequence[bytes] = ()
@@ -106,6 +109,7 @@ class Entry:
     bound: Bound = field(default=UNBOUNDED)
     query: str = ""
     stream: bool = False
+    digest: str | None = None
 
     def after(self, number: int, newest: Header | None) -> Header:
         """The header when the entry follows the newest one, whatever the bound says."""
@@ -119,4 +123,5 @@ class Entry:
             before.total_size + size,
             self.query,
             self.stream,
+            self.digest,
         )

@@ -51,9 +51,14 @@ class Log:
 
     def state(self) -> Header | None:
         """Header of the newest entry; None when there is none."""
+        found = self.newest_header()
+        return None if found is None else found[1]
+
+    def newest_header(self) -> tuple[int, Header] | None:
+        """Number and header of the newest entry; None when there is none."""
         while (newest := self.newest()) is not None:
             with contextlib.suppress(FileNotFoundError):  # replaced since: look again
-                return self.header(newest)
+                return newest, self.header(newest)
         return None
 
     def first(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.parquet.identity import read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, query_tag, staged_folder
 
 __all__ = ["TableLog", "table_logs", "visible_epochs"]
@@ -28,8 +29,9 @@ class TableLog:
 
     @property
     def log(self) -> EpochLog:
-        """The log itself."""
-        return open_log(str(log_folder(self.table, self.query)))
+        """The log itself, wherever it is."""
+        elsewhere = read_pointer(self.table, self.query)
+        return open_log(elsewhere or str(log_folder(self.table, self.query)), self.query)
 
     def unfinished(self, state: State) -> bool:
         """Whether the newest intent may be half visible: its staged folder is removed last."""
@@ -38,13 +40,13 @@ class TableLog:
 
 
 def table_logs(table: Path) -> Iterator[TableLog]:
-    """The log of every query that keeps one in a table's folder."""
+    """The log of every query that writes into a table's folder."""
     try:
         names = os.listdir(table / META)
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        if is_folder(log_folder(table, name)):
+        if is_folder(log_folder(table, name)) or read_pointer(table, name) is not None:
             yield TableLog(table, name)
 
 
@@ -52,8 +54,8 @@ def visible_epochs(table: Path) -> dict[str, int]:
     """The newest wholly visible epoch of each query that writes a table, by its tag.
 
     Epochs above it may be half visible or unknown and must be left for later; -1 when there is
-    none. A query without an entry (it was a batch job that is over, its log is elsewhere or was
-    removed, or the files were copied here) has nothing to wait for.
+    none. A query without an entry (it was a batch job that is over, its log was removed, or the
+    files were copied here) has nothing to wait for.
     """
     return {query_tag(entry.query): _visible(entry) for entry in table_logs(table)}
 

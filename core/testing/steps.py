@@ -23,6 +23,7 @@ __all__ = [
     "Fault",
     "OtherQuery",
     "Resume",
+    "RollBack",
     "Sequence",
     "Sleep",
     "Stage",
@@ -155,6 +156,19 @@ class Resume(Step):
 @dataclass(frozen=True, repr=False)
 class Straggler(Step):
     """An attempt that straggled goes on to its end; nobody hears of it."""
+
+
+@dataclass(frozen=True, repr=False)
+class RollBack(Step):
+    """The query is stopped, and its checkpoint restored from a copy of some epochs ago.
+
+    The rows of the epochs that it has forgotten are planned again, in the next one.
+
+    Attributes:
+        epochs: How many epochs it forgets, of those that it knows.
+    """
+
+    epochs: int = 1
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,7 +26,7 @@ from tenacity import retry, retry_if_result, stop_after_delay
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
-from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.base import Epoch, Mark
 
 SECRET = "hunter3-very-secret"
 
@@ -150,7 +150,7 @@ def about_to_publish(life):
     life.epoch(0, numbered(0))
     staged = life.stage(1, numbered(1))
     writer = life.writer(numbered(1))
-    assert writer.last_committed("query-1") == 0
+    assert writer.last_committed("query-1") == Mark(0)
     return writer, staged
 
 

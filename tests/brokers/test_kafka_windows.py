@@ -232,7 +232,8 @@ def test_a_log_that_is_lost_is_noticed(play, tmp_path):
         (log,) = tmp_path.glob("**/krishiv")
         shutil.rmtree(log)
         driver.do(Begin())
-        assert "its epoch log is empty" in driver.story[-1]
+        assert "LogError: query " in driver.story[-1]
+        assert "log adopt" in driver.story[-1]
 
 
 def test_an_epoch_in_part_may_be_an_error(bench, play):

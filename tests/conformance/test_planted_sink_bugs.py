@@ -74,6 +74,7 @@ FOUND = [
     ("PublishesWithoutErrors", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
     # the look-up
     ("NeverLooks", "a_replayed_epoch_adds_nothing", Rule.GOES_ON),
+    ("KeepsNoDigest", "a_rolled_back_checkpoint_is_refused", Rule.NO_ROW_LOST),
     ("LooksForAnyQuery", "queries_have_epochs_of_their_own", Rule.NO_ROW_LOST),
     ("ComparesBatchIdsOnly", "queries_have_epochs_of_their_own", Rule.NO_ROW_LOST),
     ("OneLogForAllQueries", "queries_have_epochs_of_their_own", Rule.NO_ROW_LOST),

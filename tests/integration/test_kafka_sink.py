@@ -185,13 +185,13 @@ def left_by(cluster, checkpoint) -> None:
     import pyarrow as pa
 
     from krishiv_spark.kafka.writing.options import KafkaSinkOptions
-    from krishiv_spark.sinks.base import OutputMode, Task
+    from krishiv_spark.sinks.base import Epoch, OutputMode, Task
     from krishiv_spark.sinks.kafka import KafkaWriter
 
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
     options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")
     writer = KafkaWriter(options, pa.schema([("value", pa.string())]), OutputMode.APPEND)
-    generation = writer.begin("query-that-died")
+    generation = writer.begin(Epoch("query-that-died", 0))
     staged = []
     for number, value in enumerate(("named", "lost")):
         rows = pa.record_batch({"value": [value]})

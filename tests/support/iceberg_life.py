@@ -50,7 +50,14 @@ class IcebergLife:
         """The planner's writer, as tasks get it, and the epoch that the table holds."""
         writer = self.writer(rows)
         writer.check()
-        return pickle.dumps(writer), writer.last_committed(self.query)
+        return pickle.dumps(writer), self.held(writer)
+
+    def held(self, writer):
+        """The newest epoch that the table holds; a batch job has the one epoch 0."""
+        if not self.streaming:
+            return 0 if writer.has_done() else None
+        mark = writer.last_committed(self.query)
+        return None if mark is None else mark.epoch
 
     def stage(self, epoch, rows, tasks=1):
         planned, _ = self.plan(rows)
@@ -67,7 +74,7 @@ class IcebergLife:
 
     def publish(self, epoch, staged, rows):
         writer = self.writer(rows)
-        held = writer.last_committed(self.query)
+        held = self.held(writer)
         if held is None or held < epoch:
             writer.publish(Epoch(self.query, epoch), [item for item in staged if item is not None])
 

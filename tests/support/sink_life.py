@@ -2,12 +2,15 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.lifecycle.writing import BatchWrite, Staged, StreamWrite
+from krishiv_spark.lifecycle.plans import Staged
+from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
+from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.testing import FILES, Fault
 from krishiv_spark.testing.processes.pool import Process
 
@@ -37,9 +40,10 @@ class Life:
     def task(self, epoch: int, partition: int, batch: pa.RecordBatch, attempt: int = 0) -> Staged:
         plan = self._planned._plan
         task = Task(self._query, epoch, partition, attempt, plan.generation)
-        if plan.held is not None and epoch <= plan.held:
-            return Staged(task, None)
-        return Staged(task, self._planned._writer.stage(iter([batch]), task))
+        staged = Staged(task, None, plan.offsets)
+        if is_held(staged.epoch, plan.mark):
+            return staged
+        return replace(staged, payload=self._planned._writer.stage(iter([batch]), task))
 
     def commit(self, epoch: int, messages: Sequence[Staged | None]) -> None:
         StreamWrite(self._make(), self._query).commit(list(messages), epoch)

@@ -19,6 +19,7 @@ from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
     Guarantee,
+    Mark,
     OutputMode,
     SupportsGenerations,
     Task,
@@ -61,9 +62,9 @@ class FolderWriter(TwoPhaseWriter[Part]):
         (self.options.path / name).write_text("\n".join(lines))
         return Part(name) if lines else None
 
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         mark = self.options.path / query
-        return int(mark.read_text()) if mark.exists() else None
+        return Mark(int(mark.read_text()), "digest") if mark.exists() else None
 
     def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None:
         for part in staged:
@@ -79,8 +80,12 @@ class FolderWriter(TwoPhaseWriter[Part]):
 
 
 class FencedWriter(FolderWriter):
-    def begin(self, query: str) -> int:
-        return len(query)
+    def begin(self, epoch: Epoch) -> int:
+        assert_type(epoch.digest, str | None)
+        return len(epoch.query)
+
+    def begun_here(self, query: str, number: int) -> Epoch | None:
+        return Epoch(query, number, 1)
 
     def check_owner(self, epoch: Epoch) -> None:
         assert_type(epoch.generation, int | None)
@@ -131,7 +136,7 @@ class BellSource(KrishivDataSource):
 
 def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
     if isinstance(writer, SupportsGenerations):
-        assert_type(writer.begin("q"), int)
+        assert_type(writer.begin(Epoch("q", 0)), int)
     generation = log.begin().owner
     assert_type(generation, int)
     state = log.intend(generation, 0, [{"any": "JSON"}])
@@ -166,5 +171,5 @@ class WrongPayload(TwoPhaseWriter[Part]):
 
 
 class OwnBegin(LoggedFolderWriter):
-    def begin(self, query: str) -> int:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
-        return len(query)
+    def begin(self, epoch: Epoch) -> int:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return len(epoch.query)

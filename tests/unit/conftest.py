@@ -5,6 +5,7 @@ import urllib.request
 import uuid
 
 import pytest
+from forgetting_proxy import forgetting
 from journals import ModelJournal
 
 from krishiv_spark.offsets.journal import DiskJournal, ObjectJournal
@@ -44,11 +45,22 @@ def refusing(list_names, folder):
 @pytest.fixture
 def s3(s3_server, monkeypatch):
     """The URL of a fresh bucket."""
+    return fresh_bucket(s3_server, s3_server, monkeypatch)
+
+
+@pytest.fixture
+def lying_s3(s3_server, monkeypatch):
+    """The same behind a proxy that does not pass 'If-None-Match' on, as some stores ignore it."""
+    with forgetting("If-None-Match", s3_server) as proxy:
+        yield fresh_bucket(s3_server, proxy, monkeypatch)
+
+
+def fresh_bucket(server, endpoint, monkeypatch):
     bucket = f"log-{uuid.uuid4().hex}"
-    request = urllib.request.Request(f"{s3_server}/{bucket}", method="PUT")
+    request = urllib.request.Request(f"{server}/{bucket}", method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
     for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",

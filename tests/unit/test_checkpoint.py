@@ -1,11 +1,12 @@
 """What a sink reads from Spark's checkpoint folder."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from krishiv_spark.checkpoint import epoch_offsets, query_id
+from krishiv_spark.checkpoint import offset_seq, planned_offsets, query_id
 from krishiv_spark.errors import OptionError
 
 
@@ -35,13 +36,68 @@ def test_a_folder_that_is_not_there_is_told(location):
         query_id(location)
 
 
-def test_the_offsets_of_an_epoch_are_its_lines_behind_the_version(folder):
-    lines = [{"batchWatermarkMs": 5}, {"kind": "memory", "next": 1, "v": 1}]
-    (folder / "offsets" / "3").write_text("v1\n" + "\n".join(map(json.dumps, lines)))
-    assert epoch_offsets(str(folder), 3) == lines
-    assert epoch_offsets(str(folder), 4) == []
+def offsets(folder: Path, epoch: int, *sources: str, version: int = 1) -> None:
+    """Write what Spark plans for an epoch."""
+    conf = json.dumps({"batchWatermarkMs": 5, "batchTimestampMs": time.time_ns() // 10**6})
+    (folder / "offsets" / str(epoch)).write_text("\n".join([f"v{version}", conf, *sources]))
+
+
+def test_the_offsets_of_an_epoch_are_those_of_its_sources(folder):
+    offsets(folder, 3, '{"kind":"memory","next":1,"v":1}')
+    found = offset_seq(str(folder), 3)
+    assert found.objects == [{"kind": "memory", "next": 1, "v": 1}]
+    assert found.watermark_ms == 5
+    assert offset_seq(str(folder), 4) is None
+
+
+def test_named_sources_are_read_from_the_second_version_of_sparks_log(folder):
+    offsets(folder, 0, 'orders:{"a":"x:y"}', "clicks:-", "0:17", version=2)
+    found = offset_seq(str(folder), 0)
+    assert found.sources == {"orders": '{"a":"x:y"}', "clicks": "-", "0": "17"}
+    assert found.objects == [{"a": "x:y"}]
 
 
 def test_a_source_without_an_offset_is_left_out(folder):
-    (folder / "offsets" / "0").write_text('v1\n{"a":1}\n-\n{"b":2}')
-    assert epoch_offsets(str(folder), 0) == [{"a": 1}, {"b": 2}]
+    offsets(folder, 0, '{"a":1}', "-", '{"b":2}')
+    assert offset_seq(str(folder), 0).objects == [{"a": 1}, {"b": 2}]
+
+
+def test_the_epoch_that_spark_is_at_is_the_newest_that_it_has_planned(folder):
+    for epoch in (9, 10, 8):
+        offsets(folder, epoch, json.dumps({"end": epoch}))
+    (folder / "offsets" / ".11.crc").touch()
+    planned = planned_offsets(f"file://{folder}")
+    assert (planned.epoch, planned.shown) == (10, '0: {"end": 10}')
+
+
+def test_an_epoch_is_known_again_by_where_it_begins_and_ends(folder):
+    def planned(first: int, last: int, version: int = 1) -> str:
+        name = "0:" if version == 2 else ""
+        offsets(folder, 0, f"{name}{first}", version=version)
+        offsets(folder, 1, f"{name}{last}", version=version)
+        return planned_offsets(str(folder)).digest
+
+    assert planned(1, 2) == planned(1, 2) == planned(1, 2, version=2)
+    assert len({planned(1, 2), planned(1, 3), planned(0, 2), planned(1, 23), planned(12, 3)}) == 5
+
+
+def test_an_epoch_that_spark_has_not_planned_cannot_begin(folder):
+    with pytest.raises(OptionError, match=r"no offsets in .*'checkpointLocation'"):
+        planned_offsets(str(folder))
+
+
+def test_offsets_of_a_form_that_is_not_known_are_no_identity(folder):
+    offsets(folder, 0, "1", version=3)
+    with pytest.raises(ValueError, match=r"'v3'.*upgrade"):
+        planned_offsets(str(folder))
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n", "v1\n{", "v2\n[", "\udcff"])
+def test_damaged_offsets_say_nothing(folder, text):
+    (folder / "offsets" / "0").write_bytes(text.encode(errors="surrogateescape"))
+    assert offset_seq(str(folder), 0) is None
+
+
+def test_long_offsets_are_told_apart_and_not_repeated(folder):
+    offsets(folder, 0, "7" * 5_000)
+    assert planned_offsets(str(folder)).shown is None

@@ -34,12 +34,14 @@ from journals import (
 from log_racer import race
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
-from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State, open_log
 from krishiv_spark.offsets.epochs import Entry
 from krishiv_spark.offsets.journal import DiskJournal, Journal, ObjectJournal
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "epoch_log"
 NEVER = 10**9
+PROBED = 2
+"""How many names are created to try a storage, before the first entry."""
 
 
 def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
@@ -51,6 +53,12 @@ def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
 
 def next_epoch(held: int | None) -> int:
     return 0 if held is None else held + 1
+
+
+def claim(epoch: int, begins: int | None = None, ends: int | None = None, **more: str) -> Claim:
+    """Of the epoch that begins where the one before ends, unless it is said otherwise."""
+    first, last = ({"0": str(at)} for at in (begins or 10 * epoch, ends or 10 * epoch + 10))
+    return Claim(query="query-1", offsets=PlannedOffsets.of(epoch, first, last), **more)
 
 
 # --- what the log says, on every storage
@@ -69,17 +77,17 @@ def test_generations_grow_and_hold_nothing_by_themselves(journal):
     assert log.state().held is None
 
 
-def test_what_speaks_against_the_first_entry_is_raised_before_it(journal):
+def test_what_speaks_against_an_owner_is_raised_before_its_entry(journal):
     log = EpochLog(journal)
 
-    def refuse() -> None:
-        raise LogError("published before")
+    def refuse(state: State) -> None:
+        raise LogError(f"entry {state.number} says no")
 
-    with pytest.raises(LogError, match="published before"):
-        log.begin(refuse)
-    assert log.state().number == 0
-    log.begin()
-    assert log.begin(refuse).owner == 2
+    for number in range(2):
+        with pytest.raises(LogError, match=f"entry {number} says no"):
+            log.begin(check=refuse)
+        assert log.state().number == number
+        assert log.begin().owner == number + 1
 
 
 def test_an_intent_holds_its_epoch_and_names_what_was_staged(journal):
@@ -196,9 +204,8 @@ def test_folding_changes_nothing_that_is_said(journal, fold_every):
         publish(folded, epoch, [epoch])
         for log in (folded, EpochLog(journal, fold_every)):
             said, expected = log.state(), plain.state()
-            assert said.model_dump(exclude={"nonce": True, "intent": {"nonce"}}) == (
-                expected.model_dump(exclude={"nonce": True, "intent": {"nonce"}})
-            )
+            without = {"nonce": True, "at": True, "intent": {"nonce", "at"}}
+            assert said.model_dump(exclude=without) == expected.model_dump(exclude=without)
     assert len(journal.list().entries) <= fold_every + 2
     assert len(journal.list().snapshots) <= 2
 
@@ -527,7 +534,7 @@ def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_CALL])
 def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault):
     journal = ModelJournal()
-    log = EpochLog(FaultyAt(journal, "create", fault, at=1))
+    log = EpochLog(FaultyAt(journal, "create", fault, at=PROBED + 1))
     generation = log.begin().owner
     with pytest.raises(CommitUnknown, match=r"epoch 0.*restart the query"):
         log.intend(generation, 0, [])
@@ -556,14 +563,14 @@ def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_name_that_is_taken_by_ones_own_lost_try_is_ones_own(at):
     journal = ModelJournal()
-    log = EpochLog(FaultyAt(journal, "create", Fault.TAKEN, at))
+    log = EpochLog(FaultyAt(journal, "create", Fault.TAKEN, PROBED + at))
     assert log.intend(log.begin().owner, 0, ["x"]).held == 0
     assert [created.entry.kind for created in journal.counting] == ["owner", "intent"]
 
 
 def test_an_owner_entry_whose_answer_is_lost_is_in_nobodys_way():
     journal = ModelJournal()
-    log = EpochLog(FaultyAt(journal, "create", Fault.LOST_ANSWER))
+    log = EpochLog(FaultyAt(journal, "create", Fault.LOST_ANSWER, PROBED))
     with pytest.raises(ConnectionResetError):
         log.begin()
     assert log.intend(log.begin().owner, 0, []).held == 0
@@ -739,6 +746,95 @@ def test_a_folder_stays_small(tmp_path):
         assert len(os.listdir(tmp_path)) <= 8 + 2 + 2
 
 
+# --- whose log it is, and of which epochs
+
+
+def test_an_intent_is_of_the_epoch_that_its_owner_claimed(journal):
+    log = EpochLog(journal)
+    state = log.intend(log.begin(claim(3)).owner, 3, [])
+    assert (state.held, state.held_offsets) == (3, claim(3).offsets)
+    generation = log.begin(claim(4)).owner
+    assert log.state().held_offsets == claim(3).offsets
+    with pytest.raises(SinkError, match="begun for epoch 4, and cannot publish epoch 5"):
+        log.intend(generation, 5, [])
+
+
+def test_a_void_gives_back_what_was_planned_before(journal):
+    log = EpochLog(journal)
+    for epoch in (0, 1):
+        log.intend(log.begin(claim(epoch)).owner, epoch, [])
+    assert log.void(log.state()).held_offsets == claim(0).offsets
+
+
+@pytest.mark.parametrize("ask", [EpochLog.state, EpochLog.begin], ids=["state", "begin"])
+def test_the_log_of_another_query_is_refused(journal, ask):
+    EpochLog(journal, query="query-1").begin(claim(0))
+    with pytest.raises(LogError, match=r"that of query query-1, not of query-2.*'epochLog'"):
+        ask(EpochLog(journal, query="query-2"))
+    assert EpochLog(journal).state().number == 1
+
+
+def test_a_log_without_claims_is_taken_over_by_the_query_that_finds_it(journal):
+    EpochLog(journal).begin()
+    log = EpochLog(journal, query="query-1")
+    assert log.begin(claim(0)).claim == claim(0)
+
+
+def test_an_adopted_log_holds_what_the_operator_says(journal):
+    log = EpochLog(journal)
+    for epoch in (0, 1):
+        log.intend(log.begin(claim(epoch)).owner, epoch, [])
+    log.adopt(log.begin(claim(7)), 7)
+    state = EpochLog(journal).state()
+    assert (state.held, state.held_offsets, state.intent) == (7, claim(7).offsets, None)
+    assert log.intend(log.begin(claim(8)).owner, 8, []).held_before == 7
+    log.adopt(log.begin(Claim(query="query-1")), None)
+    assert log.state().held is None
+
+
+def test_an_adoption_by_somebody_who_was_overtaken_is_none(journal):
+    log = EpochLog(journal)
+    taken = log.begin(claim(7))
+    log.begin()
+    with pytest.raises(Fenced):
+        log.adopt(taken, 7)
+
+
+# --- a storage that lies
+
+
+@pytest.mark.parametrize("wait", [0, 1], ids=["at once", "later"])
+def test_a_storage_that_overwrites_is_refused_before_the_first_entry(wait):
+    class Overwriting(ModelJournal):
+        def create(self, name: str, data: bytes) -> bool:
+            self.names[name] = data
+            return True
+
+    class LateToo(Overwriting):
+        def create(self, name: str, data: bytes) -> bool:
+            is_new = name not in self.names
+            super().create(name, data)
+            return is_new
+
+    journal = (Overwriting, LateToo)[wait]()
+    with pytest.raises(LogError, match=r"does not create exclusively.*'epochLog'.*If-None-Match"):
+        EpochLog(journal).begin()
+    assert journal.names == {}
+
+
+def test_an_object_store_that_passes_over_put_if_absent_is_refused(lying_s3):
+    with pytest.raises(LogError, match=r"s3://.* does not create exclusively"):
+        EpochLog(ObjectJournal(lying_s3)).begin()
+    assert ObjectJournal(lying_s3).list().entries == ()
+
+
+def test_a_storage_is_tried_once_in_a_process(journal):
+    counting = Counting(journal)
+    log = EpochLog(counting)
+    first, second = (counting.during(log.begin) for _ in range(2))
+    assert (first["create"], second["create"]) == (3, 1)
+
+
 # --- released forms
 
 
@@ -750,17 +846,31 @@ def test_a_log_that_version_1_wrote_still_loads(tmp_path):
     assert publish(open_log(str(tmp_path / "log")), 4).held == 4
 
 
+def write_every_form(folder: Path) -> EpochLog:
+    """A log with an entry and a snapshot of each form."""
+    log = EpochLog(DiskJournal(folder), fold_every=4, query="query-1")
+    for epoch in range(3):
+        state = log.begin(claim(epoch))
+        log.fold(state)
+        log.intend(state.owner, epoch, [{"files": [], "folder": "x"}])
+    log.void(log.state(), [])
+    log.adopt(log.begin(claim(5)), 5)
+    return log
+
+
+def test_a_log_with_claims_still_loads(tmp_path):
+    shutil.copytree(GOLDEN / "claims", tmp_path / "log")
+    state = EpochLog(DiskJournal(tmp_path / "log"), query="query-1").state()
+    said = json.loads((GOLDEN / "claims-state.json").read_text())
+    assert state.model_dump(mode="json", exclude_none=True) == said
+    log = EpochLog(DiskJournal(tmp_path / "log"), query="query-1")
+    assert log.intend(log.begin(claim(6)).owner, 6, []).held_offsets == claim(6).offsets
+
+
 def test_entries_are_written_in_the_golden_form(tmp_path):
-    log = EpochLog(DiskJournal(tmp_path), fold_every=4)
-    for epoch in range(2):
-        publish(log, epoch, [{"files": [], "folder": "x"}])
-    log.begin()
-    golden = {
-        name: {*json.loads((GOLDEN / "v1" / name).read_text())}
-        for name in os.listdir(GOLDEN / "v1")
-        if name.startswith("0")
-    }
-    forms = {frozenset(keys) for keys in golden.values()}
+    write_every_form(tmp_path)
+    texts = [path.read_text() for path in (GOLDEN / "claims").iterdir()]
+    forms = {frozenset(json.loads(text)) for text in texts}
     for name in os.listdir(tmp_path):
         text = (tmp_path / name).read_text()
         assert frozenset(json.loads(text)) in forms

@@ -13,14 +13,23 @@ from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-from krishiv_spark.errors import CommitUnknown, Fenced, OptionError, SinkError
+from krishiv_spark.errors import (
+    CheckpointMismatch,
+    CommitUnknown,
+    Fenced,
+    OptionError,
+    SinkError,
+)
 from krishiv_spark.lifecycle import writing
-from krishiv_spark.lifecycle.writing import BatchWrite, PlanningFailed, Staged, StreamWrite
+from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
+from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
+from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import (
     BATCH_PREFIX,
     AtLeastOnceWriter,
     Epoch,
+    Mark,
     OutputMode,
     Task,
     TwoPhaseWriter,
@@ -33,7 +42,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 class Outside:
     """The external system that the writers of a test write to, and every call to it."""
 
-    held: dict[str, int] = field(default_factory=dict)
+    held: dict[str, Mark] = field(default_factory=dict)
     rows: dict[tuple[str, int], list] = field(default_factory=dict)
     calls: list[tuple] = field(default_factory=list)
     generation: int = 0
@@ -72,7 +81,7 @@ class Recorder(TwoPhaseWriter[list]):
             found += batch.column("id").to_pylist()
         return found or None
 
-    def last_committed(self, query: str) -> int | None:
+    def last_committed(self, query: str) -> Mark | None:
         self.outside.calls.append(("last_committed", query))
         return self.outside.held.get(query)
 
@@ -80,7 +89,7 @@ class Recorder(TwoPhaseWriter[list]):
         self.outside.calls.append(("publish", epoch, list(staged)))
         assert (epoch.query, epoch.number) not in self.outside.rows
         self.outside.rows[epoch.query, epoch.number] = sorted(x for part in staged for x in part)
-        self.outside.held[epoch.query] = epoch.number
+        self.outside.held[epoch.query] = Mark(epoch.number, epoch.digest)
 
     def discard(self, staged: Sequence[list]) -> None:
         self.outside.calls.append(("discard", list(staged)))
@@ -91,10 +100,16 @@ class Recorder(TwoPhaseWriter[list]):
 class Fencing(Recorder):
     """One that fences off drivers believed dead."""
 
-    def begin(self, query: str) -> int:
-        self.outside.calls.append(("begin", query))
+    def begin(self, epoch: Epoch) -> int:
+        self.outside.calls.append(("begin", epoch.query))
         self.outside.generation += 1
         return self.outside.generation
+
+    def begun_here(self, query: str, number: int) -> Epoch | None:
+        return Epoch(query, number, self.outside.generation) if self.outside.generation else None
+
+    def abandon(self, epoch: Epoch) -> None:
+        self.outside.calls.append(("abandon", epoch))
 
     def check_owner(self, epoch: Epoch) -> None:
         self.outside.calls.append(("check_owner", epoch))
@@ -184,9 +199,9 @@ def test_planning_checks_takes_over_and_looks_in_this_order_and_once(make, outsi
 
 @pytest.mark.parametrize("way", [pickle, cloudpickle], ids=lambda way: way.__name__)
 def test_the_plan_reaches_the_tasks(make, outside, way):
-    outside.held["q"] = 4
+    outside.held["q"] = Mark(4)
     loaded = way.loads(way.dumps(StreamWrite(make(Fencing), "q")))
-    assert loaded._plan == writing.Plan("q", 1, 4)
+    assert loaded._plan == Plan("q", 1, mark=Mark(4))
 
 
 def test_every_epoch_is_planned_anew(make):
@@ -195,7 +210,7 @@ def test_every_epoch_is_planned_anew(make):
 
 
 def test_a_writer_without_a_checkpoint_is_only_checked(make, outside):
-    assert shipped(StreamWrite(make(Recorder), None))._plan == writing.Plan(None)
+    assert shipped(StreamWrite(make(Recorder), None))._plan == Plan(None)
     assert outside.names() == ["check"]
 
 
@@ -246,11 +261,10 @@ def test_rows_come_in_the_declared_types(make, in_task):
     assert write.write(iter([small])).payload == [5]
 
 
-@pytest.mark.parametrize(("held", "epoch"), [(3, 3), (3, 0)])
-def test_a_replayed_epoch_consumes_no_rows(make, outside, in_task, held, epoch):
-    outside.held["q"] = held
+def test_a_replayed_epoch_consumes_no_rows(make, outside, in_task):
+    outside.held["q"] = Mark(3)
     write = shipped(StreamWrite(make(), "q"))
-    in_task(epoch=epoch)
+    in_task(epoch=3)
     rows = batches(1, 2)
     assert write.write(rows).payload is None
     assert next(rows).num_rows == 1
@@ -303,9 +317,8 @@ def test_a_commit_plans_nothing(make, outside):
     assert "check" not in outside.names()
 
 
-@pytest.mark.parametrize("held", [2, 3])
-def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside, held):
-    outside.held["q"] = held
+def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside):
+    outside.held["q"] = Mark(2)
     StreamWrite(make(), "q").commit([Staged(task(2), [1]), Staged(task(2, 1), None)], 2)
     assert outside.calls == [("last_committed", "q"), ("discard", [[1]])]
 
@@ -314,7 +327,7 @@ def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside, h
 def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(
     make, outside, generation
 ):
-    outside.held["q"], outside.generation = 2, 2
+    outside.held["q"], outside.generation = Mark(2), 2
     write = StreamWrite(make(Fencing), "q")
     with nullcontext() if generation == 2 else pytest.raises(Fenced):
         write.commit([Staged(task(2, generation=generation), [1])], 2)
@@ -323,7 +336,7 @@ def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(
 
 def test_a_commit_looks_at_the_truth_of_now_and_not_at_that_of_the_plan(make, outside):
     write = shipped(StreamWrite(make(), "q"))
-    outside.held["q"] = 0
+    outside.held["q"] = Mark(0)
     write.commit([Staged(task(0), [1])], 0)
     assert "publish" not in outside.names()
 
@@ -371,7 +384,128 @@ def test_a_sink_without_two_phases_delivers_again(make, outside):
     assert outside.names() == ["publish", "publish"]
 
 
+# --- which epoch is which
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Spark's offset log, of one source."""
+
+    def plan(**ends: int) -> str:
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        for epoch, end in ends.items():
+            (tmp_path / "offsets" / epoch[1:]).write_text(f"v1\n{{}}\n{end}")
+        return str(tmp_path)
+
+    return plan
+
+
+def run(make, in_task, location: str, epoch: int) -> None:
+    """One epoch, as Spark runs it."""
+    write = shipped(StreamWrite(make(), "q", location))
+    in_task(epoch=epoch)
+    message = write.write(batches(epoch))
+    StreamWrite(make(), "q", location).commit([message], epoch)
+
+
+def test_what_spark_planned_reaches_publish(make, outside, in_task, checkpoint):
+    run(make, in_task, checkpoint(_0=5), 0)
+    planned = PlannedOffsets.of(0, {}, {"0": "5"})
+    assert outside.calls[-1] == ("publish", Epoch("q", 0, None, planned), [[0]])
+    assert outside.held["q"] == Mark(0, planned.digest)
+
+
+def test_an_epoch_that_is_repeated_is_skipped(make, outside, in_task, checkpoint):
+    for _ in range(2):
+        run(make, in_task, checkpoint(_0=5), 0)
+    assert outside.names().count("publish") == 1
+
+
+@pytest.mark.parametrize("held", [{"_0": 5, "_1": 7}, {"_0": 4, "_1": 9}], ids=["end", "start"])
+def test_an_epoch_with_other_rows_than_the_held_one_is_refused(
+    make, outside, in_task, checkpoint, held
+):
+    run(make, in_task, checkpoint(**held), 1)
+    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: epoch 1 .*\(up to 0: 9\)"):
+        shipped(StreamWrite(make(), "q", checkpoint(_0=5, _1=9)))
+    assert outside.names().count("publish") == 1
+
+
+def test_an_epoch_before_the_held_one_is_refused(make, outside, checkpoint):
+    outside.held["q"] = Mark(17, shown="0: 99")
+    with pytest.raises(PlanningFailed, match=r"at epoch 1, .*holds epoch 17 .*\(up to 0: 99\)"):
+        shipped(StreamWrite(make(), "q", checkpoint(_0=5, _1=9)))
+
+
+def test_a_mark_without_a_digest_is_known_by_its_number(make, outside, in_task, checkpoint):
+    outside.held["q"] = Mark(0)
+    run(make, in_task, checkpoint(_0=5), 0)
+    assert "publish" not in outside.names()
+
+
+def test_a_task_of_an_epoch_that_the_checkpoint_has_left_is_fenced(make, in_task, checkpoint):
+    write = shipped(StreamWrite(make(), "q", checkpoint(_0=5, _1=9)))
+    in_task(epoch=0)
+    with pytest.raises(Fenced, match=r"epoch 0, but .* at epoch 1 already"):
+        write.write(batches(1))
+
+
+def test_a_task_of_an_epoch_before_the_held_one_is_refused(make, outside, in_task):
+    outside.held["q"] = Mark(3)
+    write = shipped(StreamWrite(make(), "q"))
+    in_task(epoch=2)
+    with pytest.raises(CheckpointMismatch, match=r"at epoch 2, .* holds epoch 3"):
+        write.write(batches(1))
+
+
+@pytest.mark.parametrize("owner", [1, 2])
+def test_a_commit_before_the_held_epoch_is_refused_or_fenced(make, outside, owner):
+    outside.held["q"], outside.generation = Mark(3), owner
+    with pytest.raises(CheckpointMismatch if owner == 1 else Fenced):
+        StreamWrite(make(Fencing), "q").commit([Staged(task(2, generation=1), [1])], 2)
+    assert outside.names() == ["last_committed", "discard", "check_owner"]
+
+
+def test_an_author_is_told_what_last_committed_has_to_return(make, outside):
+    outside.held["q"] = 4
+    with pytest.raises(PlanningFailed, match=r"last_committed\(\) of Recorder .*Mark\(epoch"):
+        shipped(StreamWrite(make(), "q"))
+
+
+def test_a_batch_job_is_never_asked_what_it_holds(make, outside, in_task):
+    write = shipped(BatchWrite(make(Fencing)))
+    in_task(epoch=None, query=None)
+    write.commit([write.write(batches(1))])
+    assert outside.names() == ["check", "begin", "stage", "publish"]
+
+
+def test_a_batch_job_that_the_target_knows_by_its_number_is_skipped(make, outside, in_task):
+    class Numbered(Recorder):
+        def has_done(self) -> bool:
+            return bool(self.outside.rows)
+
+    for _ in range(2):
+        write = shipped(BatchWrite(make(Numbered)))
+        in_task(epoch=None, query=None)
+        write.commit([write.write(batches(1))])
+    assert outside.names().count("publish") == 1
+
+
 # --- aborts
+
+
+def test_an_abort_without_any_message_sweeps_what_this_application_has_begun(make, outside):
+    StreamWrite(make(Fencing), "q").abort([None, None], 2)
+    assert outside.calls == [("discard", [])]
+    outside.generation = 5
+    StreamWrite(make(Fencing), "q").abort([None, None], 2)
+    assert outside.calls[-1] == ("abandon", Epoch("q", 2, 5))
+
+
+def test_an_abort_of_a_batch_job_without_any_message_sweeps_its_own(make, outside):
+    write = shipped(BatchWrite(make(Fencing)))
+    write.abort([None])
+    assert outside.calls[-1] == ("abandon", Epoch(write._plan.query, 0, 1))
 
 
 def test_an_abort_after_tasks_failed_discards_what_the_others_staged(make, outside):

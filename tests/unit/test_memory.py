@@ -26,9 +26,10 @@ from krishiv_spark.memory import memory_batches, memory_clear, memory_source, me
 from krishiv_spark.memory import store as store_module
 from krishiv_spark.memory.entry import Bound, Entry
 from krishiv_spark.memory.log import Log, sweep
+from krishiv_spark.memory.results import NamedResult
 from krishiv_spark.memory.store import open_store, quoted
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task
 from krishiv_spark.sinks.memory import MemorySinkOptions, MemoryWriter
 from krishiv_spark.sources.base import (
     UNLIMITED,
@@ -95,7 +96,7 @@ class TestEpochs:
         assert writer().last_committed("q") is None
         for epoch in (0, 1, 2):
             publish(writer(), "q", epoch, epoch)
-            assert writer().last_committed("q") == epoch
+            assert writer().last_committed("q") == Mark(epoch)
         assert writer().last_committed("other") is None
 
     @pytest.mark.parametrize("epoch", [0, 1])
@@ -130,7 +131,7 @@ class TestEpochs:
             with pytest.raises(KeyboardInterrupt):
                 publish(writer(**named), "q", 1, 2)
         assert shown("q") == [1]
-        assert writer(**named).last_committed("q") == 0
+        assert writer(**named).last_committed("q") == Mark(0)
         publish(writer(**named), "q", 1, 2)
         assert shown("q") == [1, 2]
 
@@ -141,8 +142,8 @@ class TestEpochs:
         for victim in range(200):
             query = f"q{victim}"
             crashed = _publish_until(monkeypatch, victim, lambda q=query: _three(q, options))
-            held = writer(**options).last_committed(query)
-            begin = 0 if held is None else held + 1
+            mark = writer(**options).last_committed(query)
+            begin = 0 if mark is None else mark.epoch + 1
             for epoch in range(begin, 3):
                 publish(writer(**options), query, epoch, epoch)
             assert shown("clicks") == shown(query) == [1, 2]
@@ -186,7 +187,7 @@ class TestEpochs:
     def test_an_empty_folder_behind_the_newest_epoch_is_no_epoch(self, root: Path) -> None:
         publish(writer(), "q", 0, 1)
         (root / "queries" / "q" / "epochs" / "00" / "00" / "00" / "00" / "01").mkdir()
-        assert writer().last_committed("q") == 0
+        assert writer().last_committed("q") == Mark(0)
 
 
 class TestBounds:
@@ -195,7 +196,7 @@ class TestBounds:
         with pytest.raises(CommitRejected, match=r"4 rows .* maxRows is 3 .*dropOldest"):
             publish(writer(maxRows="3"), "q", 1, 3, 4)
         assert shown("q") == [1, 2]
-        assert writer().last_committed("q") == 0
+        assert writer().last_committed("q") == Mark(0)
         publish(writer(maxRows="3"), "q", 1, 3)
         assert shown("q") == [1, 2, 3]
 
@@ -217,7 +218,7 @@ class TestBounds:
         for epoch in range(4):
             publish(sink, "q", epoch, 2 * epoch, 2 * epoch + 1)
         assert shown("q") == [4, 5, 6, 7]
-        assert writer().last_committed("q") == 3
+        assert writer().last_committed("q") == Mark(3)
         assert len(files(root)) == 2
         publish(sink, "q", 4, 8, 9, 10)
         assert shown("q") == [8, 9, 10]
@@ -229,7 +230,7 @@ class TestBounds:
         assert shown("q") == [2, 3, 4]
         publish(sink, "q", 2, 5)
         assert shown("q") == [5]
-        assert writer().last_committed("q") == 2
+        assert writer().last_committed("q") == Mark(2)
 
     def test_a_crash_before_old_files_are_removed_shows_nothing_old(
         self, monkeypatch: pytest.MonkeyPatch, root: Path
@@ -241,7 +242,7 @@ class TestBounds:
             with pytest.raises(KeyboardInterrupt):
                 publish(sink, "q", 1, 2)
         assert shown("q") == [2]
-        assert writer().last_committed("q") == 1
+        assert writer().last_committed("q") == Mark(1)
         publish(sink, "q", 2, 3)
         assert len(files(root)) == 1
 
@@ -253,7 +254,7 @@ class TestBounds:
         assert len(files(root)) == 1
         publish(sink, "q", 2)
         assert shown("q") == []
-        assert writer(OutputMode.REPLACE).last_committed("q") == 2
+        assert writer(OutputMode.REPLACE).last_committed("q") == Mark(2)
 
     def test_replace_is_bounded_by_one_epoch(self) -> None:
         sink = writer(OutputMode.REPLACE, maxRows="2")
@@ -370,9 +371,9 @@ class TestBatchJobs:
             patched.setattr(Log, "_appear", _die)
             with pytest.raises(KeyboardInterrupt):
                 publish(sink, "batch-1", 0, 1)
-        assert sink.last_committed("batch-1") is None
+        assert not NamedResult(open_store(), "clicks").holds("batch-1")
         publish(sink, "batch-1", 0, 1)
-        assert sink.last_committed("batch-1") == 0
+        assert NamedResult(open_store(), "clicks").holds("batch-1")
         with pytest.raises(CommitRejected, match="already"):
             publish(sink, "batch-1", 0, 1)
         assert shown("clicks") == [1]
@@ -397,7 +398,7 @@ class TestBatchJobs:
         full = writer(name="clicks", streaming=False, maxRows="3")
         with pytest.raises(CommitRejected, match="maxRows"):
             publish(full, "batch-2", 0, 3, 4)
-        assert full.last_committed("batch-2") is None
+        assert not NamedResult(open_store(), "clicks").holds("batch-2")
         dropping = writer(name="clicks", streaming=False, maxRows="3", onFull="dropOldest")
         publish(dropping, "batch-2", 0, 3, 4)
         assert shown("clicks") == [3, 4]

@@ -130,8 +130,7 @@ class Committer:
         transaction = EpochTransaction(table)
         self._change(transaction, self._summary())
         if self._has_mark:
-            mark = {marks.property_of(self._epoch.query): str(self._epoch.number)}
-            transaction.set_properties(mark)
+            transaction.set_properties(marks.properties_of(self._epoch))
         self._tried.append(transaction)
         self._compare_and_set(transaction)
 
@@ -160,11 +159,11 @@ class Committer:
 
     def _check_mark(self, table: Table) -> None:
         newest = marks.held(table.metadata, self._epoch.query)
-        if newest is not None and newest >= self._epoch.number:
+        if newest is not None and newest.epoch >= self._epoch.number:
             raise Fenced(
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
-                f"published: the table holds epoch {newest} of the query from another driver; two "
-                "drivers run on one checkpoint"
+                f"published: the table holds epoch {newest.epoch} of the query from another "
+                "driver; two drivers run on one checkpoint"
             )
 
     def _look(self) -> Table | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from krishiv_spark.caches import user_cache
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
@@ -15,6 +14,7 @@ from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.rows import check_columns
 from krishiv_spark.kafka.writing.topics import partition_count
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.workers import local_folder
 
 __all__ = ["check", "log_location"]
 
@@ -43,17 +43,17 @@ def _check_cluster(connection: Connection, topic: str | None) -> None:
         partition_count(client, topic)
 
 
-def log_location(options: KafkaSinkOptions, query: str) -> str:
+def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:
     """Where the epoch log of a query is.
 
-    In the option ``epochLog``, or in the checkpoint; a batch job, which has none, keeps its log in
-    the cache of its user until it is over.
+    In the option ``epochLog``, or in the checkpoint. A batch job has none, whatever its options
+    say: its log serves the driver's own processes, and goes with the driver.
     """
     if options.epoch_log is not None:
         return f"{options.epoch_log.rstrip('/')}/{query}"
-    if options.checkpoint_location is not None:
+    if streaming and options.checkpoint_location is not None:
         return f"{_absolute(options.checkpoint_location).rstrip('/')}/krishiv"
-    return str(user_cache() / "epochs" / query)
+    return str(local_folder() / "krishiv" / query)
 
 
 def _absolute(location: str) -> str:

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from krishiv_spark.checkpoint import query_id
 from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.writing.checks import log_location
 from krishiv_spark.kafka.writing.inspection import Found, inspect, open_transactions
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
-from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.base import BATCH_PREFIX, OutputMode
 from krishiv_spark.sinks.kafka import KafkaWriter
 
-__all__ = ["Desk", "open_lines"]
+__all__ = ["Desk", "abort_job", "open_lines"]
 
 
 def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> list[str]:
@@ -31,6 +31,22 @@ def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> 
     client = open_client(Connection.of(_settings(bootstrap, config)))
     start = f"{prefix}.{query}." if query else f"{prefix}."
     return [_line(found) for found in open_transactions(client, start)]
+
+
+def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> None:
+    """Abort what a batch job has open.
+
+    Raises:
+        OptionError: If it is no batch job, or a setting is not understood.
+        KafkaFailedError: If the cluster refuses, or does not answer.
+    """
+    if not query.startswith(BATCH_PREFIX):
+        raise OptionError(
+            f"{query!r} is no batch job, whose id begins with {BATCH_PREFIX!r}: what a streaming "
+            "query has open is for its next driver, or for 'resolve'"
+        )
+    client = open_client(Connection.of(_settings(bootstrap, config)))
+    transactions.abort_open(client, f"{prefix}.{query}.", (), lambda: True)
 
 
 @dataclass(frozen=True)
@@ -68,10 +84,11 @@ class Desk:
         options = KafkaSinkOptions.parse(given, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
         query = query_id(checkpoint)
-        if writer.log(query).state().number == 0:
+        log = writer.log(query)
+        if log.state().number == 0:
             raise OptionError(
-                f"query {query} has no epoch log in {log_location(options, query)}: if it runs "
-                "with the option 'epochLog', give its value as --epoch-log"
+                f"query {query} has no epoch log in {log}: if it runs with the option 'epochLog', "
+                "give its value as --epoch-log"
             )
         return cls(writer, query)
 
@@ -92,7 +109,7 @@ class Desk:
             CommitUnknown: If what became of a transaction cannot be found out.
             KafkaFailedError: If the cluster refuses, or does not answer.
         """
-        self.writer.begin(self.query)
+        self.writer.resolve(self.query)
 
 
 def _settings(bootstrap: str, config: Path | None) -> dict[str, str]:

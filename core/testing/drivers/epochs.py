@@ -147,6 +147,8 @@ class EpochDriver(Driver):
             query.sleeper.workers.close()
         query.sleeper = None
         query.awake.workers.kill_sleepers()
+        if query.checkpoint is not None:
+            query.checkpoint.put_back()
         query.awake = self._new_life(query.checkpoint, query.awake.workers)
 
     def _good_epoch(self) -> None:
@@ -159,7 +161,8 @@ class EpochDriver(Driver):
         if query.checkpoint is None:
             return self._ledger.new(f"job {next(self._jobs)}", rows)
         if life.next == len(query.checkpoint.units):
-            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows)
+            again = query.checkpoint.forgotten()
+            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows, again)
             query.checkpoint.plan(unit)
         return query.checkpoint.units[life.next]
 
@@ -248,6 +251,13 @@ class EpochDriver(Driver):
     def _crash(self, step: steps.Crash) -> str:
         del step
         return f"{self._query.awake.name} and its tasks are killed; {self._restart(crashed=True)}"
+
+    @_step.register
+    def _roll_back(self, step: steps.RollBack) -> str:
+        checkpoint = self._query.checkpoint
+        if checkpoint is not None:
+            checkpoint.roll_back(step.epochs)
+        return f"the checkpoint is that of {step.epochs} epochs ago; {self._restart(crashed=True)}"
 
     @_step.register
     def _take_over(self, step: steps.TakeOver) -> str:

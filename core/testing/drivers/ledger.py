@@ -37,11 +37,13 @@ class Unit:
         name: For the story.
         rows: Numbers of its rows.
         fate: What is known of it.
+        again: Whether older units had some of its rows already, which may be visible alone.
     """
 
     name: str
     rows: range
     fate: Fate = Fate.HIDDEN
+    again: bool = False
 
     def open(self) -> None:
         """A commit is being called."""
@@ -69,10 +71,11 @@ class Ledger:
         self._shown = -1
         self._written = 0
 
-    def new(self, name: str, rows: int) -> Unit:
-        """A unit with the next so many rows."""
-        unit = Unit(name, range(self._written, self._written + rows))
+    def new(self, name: str, rows: int, again: range = range(0)) -> Unit:
+        """A unit with the next so many rows, and before them those of units before it."""
+        first = again.start if again else self._written
         self._written += rows
+        unit = Unit(name, range(first, self._written), again=bool(again))
         self._units.append(unit)
         return unit
 
@@ -100,7 +103,8 @@ class Ledger:
 
     def _exactly_once(self, counts: dict[int, int]) -> None:
         self._refuse([row for row, count in counts.items() if count > 1], Rule.NO_ROW_TWICE)
-        hidden = [row for row in self._rows(Fate.HIDDEN) if row in counts]
+        allowed = {*self._rows(Fate.OPEN), *self._rows(Fate.SETTLED)}
+        hidden = [row for row in self._rows(Fate.HIDDEN) if row in counts and row not in allowed]
         self._refuse(hidden, Rule.NOTHING_EARLY)
         if self._complete:
             self._newest_only(set(counts))
@@ -123,7 +127,7 @@ class Ledger:
     def _all_whole(self, counts: dict[int, int]) -> None:
         for unit in self._units:
             part = [row for row in unit.rows if row in counts]
-            if len(part) not in {0, len(unit.rows)}:
+            if not unit.again and len(part) not in {0, len(unit.rows)}:
                 self._refuse(part, Rule.WHOLE_EPOCHS)
 
     def _newest_only(self, seen: set[int]) -> None:

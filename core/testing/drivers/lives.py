@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -29,16 +30,45 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.query = str(uuid.uuid4())
+        self._newest: tuple[list[Unit], int] | None = None
+        self._make_folders()
+
+    def _make_folders(self) -> None:
         self.units: list[Unit] = []
         self.committed = -1
         for name in ("offsets", "commits"):
-            (folder / name).mkdir(parents=True)
-        (folder / "metadata").write_text(json.dumps({"id": self.query}))
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "metadata").write_text(json.dumps({"id": self.query}))
 
     def plan(self, unit: Unit) -> None:
         """Add an epoch to the offset log."""
         self._log("offsets", len(self.units), [{"batchWatermarkMs": 0}, {"end": unit.rows.stop}])
         self.units.append(unit)
+
+    def roll_back(self, epochs: int) -> None:
+        """An operator puts an older copy in its place."""
+        self._newest = self._newest or (list(self.units), self.committed)
+        for _ in range(epochs):
+            self.units.pop()
+            for name in ("offsets", "commits"):
+                (self.folder / name / str(len(self.units))).unlink(missing_ok=True)
+        self.committed = min(self.committed, len(self.units) - 1)
+
+    def put_back(self) -> None:
+        """The operator puts the newest copy back, if there is an older one in its place."""
+        if self._newest is not None:
+            (units, committed), self._newest = self._newest, None
+            shutil.rmtree(self.folder)
+            self._make_folders()
+            for unit in units:
+                self.plan(unit)
+            for epoch in range(committed + 1):
+                self.commit(epoch)
+
+    def forgotten(self) -> range:
+        """The rows of the epochs that an older copy does not know; none where it is the newest."""
+        units = [] if self._newest is None else self._newest[0][len(self.units) :]
+        return range(units[0].rows.start, units[-1].rows.stop) if units else range(0)
 
     def commit(self, epoch: int) -> bool:
         """Add an epoch to the commit log; False if another driver has done it."""
@@ -46,6 +76,7 @@ class Checkpoint:
             return False
         self._log("commits", epoch, [{"nextBatchWatermarkMs": 0}])
         self.committed = epoch
+        self._newest = None  # nobody would take back what Spark has committed since
         return True
 
     def _log(self, name: str, epoch: int, lines: Sequence[Any]) -> None:

@@ -43,6 +43,10 @@ class Query:
         condition = _POSSIBLE.get(type(step))
         return condition is None or condition(self, step)
 
+    def knows(self, epochs: int) -> bool:
+        """Whether its checkpoint knows so many epochs."""
+        return self.checkpoint is not None and len(self.checkpoint.units) >= epochs
+
     def next_step(self, *, rows: int, tasks: int) -> Step:
         """What Spark does next if nothing happens; a new epoch has so many rows and tasks."""
         life = self.awake
@@ -59,6 +63,7 @@ _POSSIBLE: dict[type[Step], Callable[[Query, Any], bool]] = {
     Stage: lambda query, step: query.awake.is_open() and query.awake.needs(step),
     Commit: lambda query, _: query.awake.is_open() and query.awake.is_staged(),
     steps.Abort: lambda query, _: query.awake.is_open() and not query.awake.is_staged(),
+    steps.RollBack: lambda query, step: query.knows(step.epochs),
     steps.TakeOver: lambda query, _: query.sleeper is None and query.checkpoint is not None,
     steps.Switch: lambda query, _: query.sleeper is not None,
     steps.Resume: lambda query, _: query.awake.asleep is not None,

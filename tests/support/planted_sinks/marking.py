@@ -8,6 +8,7 @@ import uuid
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
+from krishiv_spark.sinks.base import Epoch, Mark
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     TABLES,
@@ -142,12 +143,21 @@ class NeverLooks(DatabaseWriter):
 
 
 @on_our_base
+class KeepsNoDigest(DatabaseWriter):
+    """An epoch is known by its number alone."""
+
+    def mark(self, db, epoch):
+        super().mark(db, Epoch(epoch.query, epoch.number))
+
+
+@on_our_base
 class LooksForAnyQuery(DatabaseWriter):
     """The newest epoch of whichever query."""
 
     def last_committed(self, query):
         del query
-        return ask(self.folder, "SELECT max(epoch) FROM marks")[0][0]
+        newest = ask(self.folder, "SELECT max(epoch) FROM marks")[0][0]
+        return None if newest is None else Mark(newest)
 
 
 @on_pyspark
@@ -175,7 +185,7 @@ class ComparesEpochsAsText(DatabaseWriter):
 
     def last_committed(self, query):
         newest = super().last_committed(query)
-        return None if newest is None else int(newest)
+        return None if newest is None else Mark(int(newest.epoch), newest.digest)
 
 
 @on_our_base
@@ -183,7 +193,8 @@ class WantsNoGaps(DatabaseWriter):
     """Wants epochs to follow one another, but those without rows leave no mark."""
 
     def publish(self, epoch, staged):
-        if epoch.number > 0 and self.last_committed(epoch.query) != epoch.number - 1:
+        newest = self.last_committed(epoch.query)
+        if epoch.number > 0 and (newest is None or newest.epoch != epoch.number - 1):
             raise CommitRejected(f"epoch {epoch.number} is out of order")
         super().publish(epoch, staged)
 
@@ -212,7 +223,8 @@ class WritesOverItsMark(DatabaseWriter):
     """A mark that is there already does not stop it."""
 
     def mark(self, db, epoch):
-        db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (epoch.query, epoch.number))
+        mark = (epoch.query, epoch.number, epoch.digest)
+        db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", mark)
 
 
 @on_our_base

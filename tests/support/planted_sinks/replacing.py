@@ -48,7 +48,8 @@ class AnyResultIsTheNewest(DatabaseWriter):
 
     def mark(self, db, epoch):
         how = "OR REPLACE" if self.mode is OutputMode.REPLACE else ""
-        db.execute(f"INSERT {how} INTO marks VALUES (?, ?)", (epoch.query, epoch.number))
+        mark = (epoch.query, epoch.number, epoch.digest)
+        db.execute(f"INSERT {how} INTO marks VALUES (?, ?, ?)", mark)
 
 
 @on_our_base

@@ -6,7 +6,14 @@ import sqlite3
 import uuid
 
 from planted_sinks.outside import on_our_base, rows_of
-from planted_sinks.twins import DatabaseWriter, Part, TableWriter, ask, on_pyspark, transaction
+from planted_sinks.twins import (
+    DatabaseWriter,
+    Part,
+    TableWriter,
+    newest_mark,
+    on_pyspark,
+    transaction,
+)
 
 # ---------------------------------------------------------------- staging
 
@@ -139,9 +146,7 @@ class KeepsItsRunOnSelf(DatabaseWriter):
         super().move(db, [part for part in staged if part.name.startswith(f"{self.run}/")])
 
 
-@functools.cache
-def newest_mark(folder, query):
-    return ask(folder, "SELECT max(epoch) FROM marks WHERE query = ?", query)[0][0]
+remembered_mark = functools.cache(newest_mark)
 
 
 @on_our_base
@@ -149,7 +154,7 @@ class RemembersItsFirstLook(DatabaseWriter):
     """What was committed last is looked up once in each process."""
 
     def last_committed(self, query):
-        return newest_mark(self.folder, query)
+        return remembered_mark(self.folder, query)
 
 
 _tried = set()

@@ -17,7 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCom
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
-from krishiv_spark.sinks.base import AtLeastOnceWriter, Guarantee, OutputMode, TwoPhaseWriter
+from krishiv_spark.sinks.base import (
+    AtLeastOnceWriter,
+    Guarantee,
+    Mark,
+    OutputMode,
+    TwoPhaseWriter,
+)
 from krishiv_spark.sinks.logged import LoggedWriter
 from planted_sinks.outside import Place, read_rows, rows_of, write_rows
 
@@ -29,7 +35,7 @@ PRAGMA synchronous = OFF;
 BEGIN;
 CREATE TABLE visible (id, text);
 CREATE TABLE staged (part, id, text);
-CREATE TABLE marks (query, epoch, PRIMARY KEY (query, epoch));
+CREATE TABLE marks (query, epoch, digest, PRIMARY KEY (query, epoch));
 COMMIT;
 """
 
@@ -51,6 +57,11 @@ def transaction(folder):
 def ask(folder, query, *values) -> list:
     with connection(folder) as db:
         return db.execute(query, values).fetchall()
+
+
+def newest_mark(folder, query) -> Mark | None:
+    newest = "SELECT epoch, digest FROM marks WHERE query = ? ORDER BY epoch DESC LIMIT 1"
+    return next((Mark(*found) for found in ask(folder, newest, query)), None)
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
             db.executemany("INSERT INTO staged VALUES (?, ?, ?)", [(name, *row) for row in rows])
 
     def last_committed(self, query):
-        return ask(self.folder, "SELECT max(epoch) FROM marks WHERE query = ?", query)[0][0]
+        return newest_mark(self.folder, query)
 
     def publish(self, epoch, staged):
         with transaction(self.folder) as db:
@@ -100,7 +111,8 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
             self.move(db, staged)
 
     def mark(self, db, epoch):
-        db.execute("INSERT INTO marks VALUES (?, ?)", (epoch.query, epoch.number))
+        mark = (epoch.query, epoch.number, epoch.digest)
+        db.execute("INSERT INTO marks VALUES (?, ?, ?)", mark)
 
     def clear(self, db):
         if self.mode is OutputMode.REPLACE:

@@ -1,0 +1,72 @@
+"""What travels between the processes of an epoch: planner to tasks, tasks to committer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from krishiv_spark.errors import SinkError
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.base import Epoch, Mark, Task
+
+__all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
+
+
+class PlanningFailed(pickle.PicklingError):
+    """An epoch cannot begin; the text is that of the error behind it.
+
+    A PicklingError, because planning happens while Spark pickles the writer, and only these pass
+    its serializer unchanged (``CloudPickleSerializer.dumps``).
+    """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the planner found out before the tasks of an epoch.
+
+    Attributes:
+        query: Id of the streaming query or batch job; None for a sink without a checkpoint.
+        generation: See `SupportsGenerations.begin`.
+        offsets: What Spark planned for the epoch, where there is a checkpoint.
+        mark: The newest epoch that the external system holds.
+    """
+
+    query: str | None
+    generation: int | None = None
+    offsets: PlannedOffsets | None = None
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task tells the committer."""
+
+    task: Task
+    payload: Any
+    offsets: PlannedOffsets | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """Which epoch it belongs to."""
+        task = self.task
+        return Epoch(task.query, task.epoch, task.generation, self.offsets)
+
+
+def epoch_of(received: Sequence[Staged], number: int) -> Epoch:
+    """The one epoch that the messages of its tasks are of.
+
+    Raises:
+        SinkError: If there are none, or if they are of several epochs or of another one.
+    """
+    epochs = {message.epoch for message in received}
+    if len(epochs) != 1:
+        listed = ", ".join(sorted(map(str, epochs)))
+        raise SinkError(f"epoch {number} has messages of {len(epochs)} epochs: {listed}")
+    epoch = epochs.pop()
+    if epoch.number != number:
+        raise SinkError(f"epoch {number} has messages of epoch {epoch.number}")
+    return epoch

@@ -1,0 +1,142 @@
+"""``krishiv-spark log``: the epoch log of a query, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from krishiv_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.operating import Operator
+
+__all__ = ["log"]
+
+_RISKS = {
+    "committed": "its epoch counts as published: rows of it that are not visible are LOST",
+    "aborted": "its epoch is staged again: rows of it that are visible now may appear TWICE",
+}
+
+
+@click.group()
+def log() -> None:
+    """The epoch log of a query: what it says, and how to settle what it cannot tell.
+
+    Stop the query first: a driver that still runs is fenced, and fails.
+    """
+
+
+def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which a query's sink is found."""
+    for option in (
+        click.option(
+            "-o",
+            "--option",
+            "given",
+            multiple=True,
+            help="The options of the query's writer, each as name=value, such as path=/data/t.",
+        ),
+        click.option("--checkpoint", required=True, help="The query's checkpointLocation."),
+        click.option(
+            "--format", "name", required=True, type=click.Choice(["kafka", "parquet"]), help="Sink."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+
+
+@log.command()
+@_of_a_query
+def show(name: str, checkpoint: str, given: tuple[str, ...]) -> None:
+    """Show what log and checkpoint say."""
+    _tell(_operator(name, checkpoint, given))
+
+
+@log.command()
+@_of_a_query
+@click.option(
+    "--assume",
+    type=click.Choice(["committed", "aborted"]),
+    help="Decide what nobody can find out about the newest intent. "
+    f"committed: {_RISKS['committed']}. aborted: {_RISKS['aborted']}.",
+)
+@_DRY_RUN
+def resolve(
+    name: str, checkpoint: str, given: tuple[str, ...], assume: str | None, *, dry_run: bool
+) -> None:
+    """Settle the newest intent: as the next driver would, or by decree."""
+    operator = _operator(name, checkpoint, given)
+    _tell(operator)
+    if assume is not None:
+        click.echo(f"the newest intent is taken for {assume}: {_RISKS[assume]}")
+    if dry_run:
+        return
+    if assume is None:
+        operator.resolve()
+    else:
+        operator.assume(committed=assume == "committed")
+    click.echo("done")
+
+
+@log.command()
+@_of_a_query
+@click.option(
+    "--newest",
+    type=click.Choice(["published", "unpublished"]),
+    help="What became of the newest epoch, if the query was not stopped in good order. published: "
+    f"{_RISKS['committed']}. unpublished: {_RISKS['aborted']}.",
+)
+@_DRY_RUN
+def adopt(
+    name: str, checkpoint: str, given: tuple[str, ...], newest: str | None, *, dry_run: bool
+) -> None:
+    """Begin the log anew for the checkpoint as it is, in the target that is given.
+
+    For a checkpoint whose log was lost, was restored from an older copy, or is of another target.
+    What the checkpoint has planned counts as published: rows that are not, are LOST.
+    """
+    operator = _operator(name, checkpoint, given)
+    _tell(operator)
+    planned = operator.adopted(newest)
+    until = "nothing" if planned is None else f"everything up to epoch {planned.epoch}"
+    click.echo(f"from here on the target counts as holding {until}")
+    if not dry_run:
+        operator.adopt(newest)
+        click.echo("done")
+
+
+def _tell(operator: Operator) -> None:
+    for line in operator.lines():
+        click.echo(line)
+
+
+def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
+    import pyarrow as pa
+
+    from krishiv_spark.checkpoint import query_id
+    from krishiv_spark.sinks.base import OutputMode
+    from krishiv_spark.sinks.logged import LoggedWriter
+    from krishiv_spark.sinks.operating import Operator
+
+    options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
+    source: Any = import_module(f"krishiv_spark.formats.{name}")
+    kind = getattr(source, f"{name.capitalize()}DataSource").writer_type
+    parsed = kind.options_type.parse(options, f"krishiv-{name}")
+    writer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True)
+    if not isinstance(writer, LoggedWriter):
+        raise OptionError(f"krishiv-{name} has no epoch log")
+    return Operator(writer, query_id(checkpoint), checkpoint)
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """One option of a query, as it is given on the command line."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
+    return name, value

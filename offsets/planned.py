@@ -1,0 +1,59 @@
+"""What Spark planned for an epoch: its identity, beside its number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+
+from krishiv_spark.offsets.offset import Value
+
+__all__ = ["PlannedOffsets"]
+
+_LONGEST_SHOWN = 4096
+"""Characters. Every owner entry of an epoch log repeats them."""
+
+
+class PlannedOffsets(Value):
+    """The offsets between which an epoch lies, as Spark wrote them down before it ran.
+
+    A number alone is no identity: when a checkpoint is rolled back to an older copy of itself,
+    Spark gives the same numbers to other rows.
+
+    Attributes:
+        epoch: Spark's batch id.
+        begins: Digest of the offsets of all sources at which the epoch before ended.
+        ends: Digest of those at which this one ends.
+        shown: The latter themselves, for people; None if they are long.
+    """
+
+    epoch: int
+    begins: str
+    ends: str
+    shown: str | None = None
+
+    @classmethod
+    def of(cls, epoch: int, begins: Mapping[str, str], ends: Mapping[str, str]) -> PlannedOffsets:
+        """From the texts of the sources' offsets, by source.
+
+        Args:
+            epoch: Spark's batch id.
+            begins: Where the epoch before ended; empty for epoch 0.
+            ends: Where this one ends.
+        """
+        shown = ", ".join(f"{source}: {offset}" for source, offset in ends.items())
+        return cls(
+            epoch=epoch,
+            begins=_digest(begins),
+            ends=_digest(ends),
+            shown=shown if len(shown) <= _LONGEST_SHOWN else None,
+        )
+
+    @property
+    def digest(self) -> str:
+        """What tells this epoch from another one of its number."""
+        return f"{self.begins}-{self.ends}"
+
+
+def _digest(offsets: Mapping[str, str]) -> str:
+    return sha256(json.dumps(offsets).encode()).hexdigest()[:24]

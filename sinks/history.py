@@ -1,0 +1,85 @@
+"""Does a log tell the same story as the checkpoint, up to the epoch that is about to begin?"""
+
+from __future__ import annotations
+
+from krishiv_spark.errors import CheckpointMismatch, LogError
+from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
+from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.identity import is_held
+
+__all__ = ["ADOPT", "check_history", "check_target", "held_mark", "operators_claim"]
+
+ADOPT = (
+    "If the query was stopped in good order, and all that it has planned is in its target or shall "
+    "not go there, 'krishiv-spark log adopt' begins a new log for the checkpoint as it is"
+)
+
+
+def held_mark(state: State) -> Mark | None:
+    """What a log says the target holds."""
+    if state.held is None:
+        return None
+    offsets = state.held_offsets
+    return Mark(state.held) if offsets is None else Mark(state.held, offsets.digest, offsets.shown)
+
+
+def operators_claim(query: str, state: State) -> Claim:
+    """For an owner entry that begins no epoch: the log goes on from where it is."""
+    return Claim(query=query) if state.claim is None else state.claim.of_nobody()
+
+
+def check_target(log: EpochLog, claim: Claim, state: State) -> None:
+    """Refuse a driver whose epochs would go elsewhere than those in the log. Planner.
+
+    Args:
+        log: Of the query, for the message.
+        claim: What the owner entry of this driver would say.
+        state: What the log says before it.
+
+    Raises:
+        LogError: If the target is another one.
+    """
+    before = None if state.claim is None else state.claim.target
+    if before is not None and claim.target != before:
+        raise LogError(
+            f"the epochs in the epoch log {log} went to {before}, and would now go to "
+            f"{claim.target}. Nothing was written: give the old target, or use a new checkpoint. "
+            f"{ADOPT}"
+        )
+
+
+def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: State) -> None:
+    """Refuse a driver whose checkpoint is not the one that the log knows. Planner.
+
+    Before its owner entry: what is refused has changed nothing, and has fenced nobody.
+
+    Args:
+        log: Of the query, for the message.
+        epoch: That is about to begin.
+        planned: What Spark planned for it.
+        state: What the log says before.
+
+    Raises:
+        CheckpointMismatch: If the checkpoint is older than the log, or the log than the checkpoint.
+    """
+    is_held(epoch, held_mark(state))
+    if state.offsets is not None:
+        _check_follows(log, planned, state.offsets)
+
+
+def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffsets) -> None:
+    """Every epoch begins with an entry in the log, also one without rows."""
+    if planned.epoch > before.epoch + 1:
+        raise CheckpointMismatch(
+            f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen none after "
+            f"{before.epoch}: it was restored from an older copy, or epochs went to another sink "
+            "meanwhile. Nothing was written: put the newest log back, or use a new checkpoint. "
+            f"{ADOPT}"
+        )
+    if planned.epoch == before.epoch + 1 and planned.begins != before.ends:
+        raise CheckpointMismatch(
+            f"epoch {planned.epoch} does not begin where epoch {before.epoch} ended when the epoch "
+            f"log {log} saw it ({before.shown or 'long offsets'}): the offsets of epoch "
+            f"{before.epoch} were changed in the checkpoint. Nothing was written: put the "
+            f"checkpoint back, or use a new one. {ADOPT}"
+        )

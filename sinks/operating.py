@@ -1,0 +1,145 @@
+"""What an operator may decide where a log and its target do not tell: ``krishiv-spark log``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krishiv_spark.checkpoint import is_committed, offsets_of, planned_offsets
+from krishiv_spark.errors import LogError, OptionError
+from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.history import operators_claim
+from krishiv_spark.sinks.logged import LoggedWriter
+
+__all__ = ["Operator"]
+
+
+class Operator:
+    """One query's sink and log, in the hands of a person. No driver may run meanwhile.
+
+    One that does is fenced, and fails.
+
+    Args:
+        writer: The sink, made from the options of the query.
+        query: Id of the query.
+        checkpoint: Location of its checkpoint.
+    """
+
+    def __init__(self, writer: LoggedWriter[Any], query: str, checkpoint: str) -> None:
+        self._writer = writer
+        self._query = query
+        self._checkpoint = checkpoint
+        self._log: EpochLog = writer.log(query)
+
+    # --- what is
+
+    def lines(self) -> list[str]:
+        """What the log and the checkpoint say, a line each."""
+        state, planned = self._log.state(), planned_offsets(self._checkpoint)
+        over = "over" if is_committed(self._checkpoint, planned.epoch) else "not over"
+        target = None if state.claim is None else state.claim.target
+        return [
+            f"query {self._query}, epoch log {self._log}, {state.number} entries",
+            f"target: {target or 'not known'}; newest owner: {state.owner_writer or 'none'}",
+            f"the checkpoint has planned epoch {planned.epoch}, which is {over}",
+            f"the log holds epoch {'none' if state.held is None else state.held}",
+            self._intent_line(state),
+        ]
+
+    def _intent_line(self, state: State) -> str:
+        if state.intent is None:
+            return "no intent is open"
+        known = "finished" if self._is_finished(state) else "perhaps not finished"
+        return f"the newest intent is of epoch {state.intent.epoch}, and {known}"
+
+    def _is_finished(self, state: State) -> bool:
+        if self._log.is_finished(state) or state.intent is None or state.intent.epoch is None:
+            return True
+        return is_committed(self._checkpoint, state.intent.epoch)
+
+    # --- what can be done
+
+    def resolve(self) -> None:
+        """Do what the next driver would do: finish the newest intent, or void it, and sweep.
+
+        Raises:
+            CommitUnknown: If what became of the intent cannot be found out; see `assume`.
+        """
+        self._writer.resolve(self._query)
+
+    def assume(self, *, committed: bool) -> None:
+        """Settle the newest intent by decree.
+
+        Args:
+            committed: Its epoch counts as published: rows that are not visible are lost. Otherwise
+                it is staged again: rows that are visible, and cannot be taken back, appear twice.
+
+        Raises:
+            OptionError: If there is nothing to settle, or if Spark has written down that the epoch
+                is over, so that it would never be staged again.
+        """
+        state = self._open_state()
+        if not committed and self._is_over(state):
+            raise OptionError(
+                f"Spark has written down that epoch {state.held} is over, and would not stage it "
+                "again: its rows would be lost. Use --assume committed"
+            )
+        taken = self._log.begin(operators_claim(self._query, state))
+        intent = taken.intent
+        if intent is None or intent.epoch is None:
+            raise LogError(f"the epoch log {self._log} has moved on: look again")
+        epoch = Epoch(self._query, intent.epoch, taken.intent_generation)
+        self._writer.assume(epoch, self._writer.loaded(intent.staged), committed=committed)
+        if committed:
+            self._log.note_finished(taken)
+            self._log.begin(operators_claim(self._query, taken))  # its entry says that it is
+        else:
+            self._log.void(taken)
+
+    def _open_state(self) -> State:
+        state = self._log.state()
+        if self._log.is_finished(state):
+            raise OptionError(f"the epoch log {self._log} has no intent that is open")
+        return state
+
+    def _is_over(self, state: State) -> bool:
+        return state.held is not None and is_committed(self._checkpoint, state.held)
+
+    def adopt(self, newest: str | None) -> PlannedOffsets | None:
+        """Begin the log anew for the checkpoint as it is.
+
+        Args:
+            newest: What became of the epoch that the checkpoint has planned last, if Spark has not
+                written down that it is over: "published" or "unpublished".
+
+        Returns:
+            What the log says from now on is the newest that the target holds.
+
+        Raises:
+            OptionError: If it is not known what became of the newest epoch.
+            LogError: If the log has an intent that may not be finished.
+        """
+        state = self._log.state()
+        if not self._is_finished(state):
+            raise LogError(
+                f"the newest intent in the epoch log {self._log}, of epoch {state.held}, may not "
+                "be finished: 'krishiv-spark log resolve' finishes it, in its old target"
+            )
+        planned = self.adopted(newest)
+        claim = Claim(query=self._query, offsets=planned, target=self._writer.target())
+        taken = self._log.begin(claim)
+        self._log.adopt(taken, None if planned is None else planned.epoch)
+        return planned
+
+    def adopted(self, newest: str | None) -> PlannedOffsets | None:
+        """What `adopt` returns, without changing anything; raises likewise."""
+        planned = planned_offsets(self._checkpoint)
+        if is_committed(self._checkpoint, planned.epoch) or newest == "published":
+            return planned
+        if newest is None:
+            raise OptionError(
+                f"the query was not stopped in good order: epoch {planned.epoch} was planned, and "
+                "Spark has not written down that it is over. Look whether its rows are in the "
+                "target, and say so: --newest published or --newest unpublished"
+            )
+        return None if planned.epoch == 0 else offsets_of(self._checkpoint, planned.epoch - 1)
