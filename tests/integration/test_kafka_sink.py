@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from kafka_topics import LIMITS, Onlooker, make_topic
 from patience import PATIENCE
 from pyspark.errors import PySparkException
 
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
@@ -108,6 +112,62 @@ def test_a_stream_and_its_next_run(spark, cluster, onlooker, topic, checkpoint, 
     stream(cluster, rows.selectExpr("to_json(struct(id)) AS value"), checkpoint, topic=topic)
     found = sorted(json.loads(record.value)["id"] for record in onlooker.records(topic))
     assert found == list(range(150))
+
+
+@pytest.mark.once
+def test_batches_with_the_options_of_a_stream_are_jobs_of_their_own(
+    spark, cluster, onlooker, topic, checkpoint, tmp_path
+):
+    """Before, they took the checkpoint's log: they wrote nothing, and ended the stream."""
+    options = {"topic": topic, "checkpointLocation": checkpoint}
+    rows = numbers(spark, tmp_path).selectExpr("to_json(struct(id)) AS value")
+    stream(cluster, rows, checkpoint, topic=topic)
+    for _ in range(2):
+        write(cluster, spark.range(1000, 1005).selectExpr(*NUMBERS), **options)
+    spark.range(100, 150).write.mode("append").parquet(str(tmp_path / "numbers"))
+    stream(cluster, rows, checkpoint, topic=topic)
+    assert len(onlooker.records(topic)) == 150 + 2 * 5
+
+
+SLOW = "if(id < 3000, value, concat(value, nvl(reflect('java.lang.Thread', 'sleep', 600000L), '')))"
+
+
+@pytest.mark.once
+def test_a_query_that_is_stopped_in_mid_batch_holds_nobody_up(
+    spark, cluster, onlooker, topic, checkpoint, tmp_path
+):
+    """Its one task has told nobody of its transaction."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    spark.range(0, 3001, 1, 1).write.parquet(str(tmp_path / "numbers"))
+    rows = numbers(spark, tmp_path).selectExpr("id", "repeat('x', 60) AS value")
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "checkpointLocation": checkpoint}
+    query = (
+        rows.selectExpr(f"{SLOW} AS value")
+        .writeStream.format("krishiv-kafka")
+        .options(**given, topic=topic, **{"kafka.batch.size": "200"})
+        .start()
+    )
+    try:
+        until(lambda: open_ids(cluster, query.id) or query.exception())
+        assert open_ids(cluster, query.id)
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    until(lambda: not open_ids(cluster, query.id))
+    assert onlooker.committed(topic) == []
+
+
+def open_ids(cluster, query: str) -> list[str]:
+    client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+    return list(transactions.unfinished(client, f"krishiv.{query}."))
+
+
+def until(condition) -> None:
+    """Wait for a third of the time after which the broker itself would abort."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def test_at_least_once(spark, cluster, onlooker, topic, checkpoint, tmp_path):

@@ -1,0 +1,350 @@
+"""A log and a checkpoint that tell different stories, and the ways out: over the Parquet sink."""
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sink_life import Job, Life, rows
+from tables import look
+
+from krishiv_spark.cli import main
+from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
+from krishiv_spark.lifecycle.writing import StreamWrite
+from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet import ParquetWriter
+
+
+class Stream(Life):
+    """A stream with a checkpoint, as Spark writes it; an epoch may be any rows."""
+
+    def __init__(self, place: Path, query: str = "q1", **options: str) -> None:
+        self.checkpoint = place / f"checkpoint-{query}"
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "metadata").write_text(f'{{"id": "{query}"}}')
+        self.table = Path(options.setdefault("path", str(place / "table")))
+        options.setdefault("partitionBy", "day")
+        super().__init__(ParquetWriter, options, query, OutputMode.APPEND)
+
+    def plan(self) -> None:
+        write = StreamWrite(self._make(), self._query, str(self.checkpoint))
+        self._planned = pickle.loads(pickle.dumps(write))
+
+    def offsets(self, epoch: int, first: int, count: int) -> None:
+        (self.checkpoint / "offsets" / str(epoch)).write_text(f"v1\n{{}}\n{first + count}")
+
+    def epoch(self, number: int, first: int, count: int = 10, *, over: bool = True) -> None:
+        """The rows from `first` on; `over` unless Spark dies before its commit log."""
+        self.offsets(number, first, count)
+        self.plan()
+        self.commit(number, [self.task(number, 0, rows(first, count))])
+        if over:
+            (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
+
+    def forget(self, *epochs: int) -> None:
+        """The checkpoint is that of some epochs ago."""
+        for epoch in epochs:
+            for name in ("offsets", "commits"):
+                (self.checkpoint / name / str(epoch)).unlink(missing_ok=True)
+
+    def count(self) -> int:
+        return look(self.table)[0]
+
+
+@pytest.fixture
+def stream(tmp_path) -> Stream:
+    stream = Stream(tmp_path)
+    for epoch in range(3):
+        stream.epoch(epoch, 10 * epoch)
+    return stream
+
+
+def refused(stream: Stream, why: str, number: int, first: int, count: int = 10) -> None:
+    """Nothing of the epoch is written, and nothing is changed: the same again is refused again."""
+    before = stream.count()
+    for _ in range(2):
+        with pytest.raises(PlanningFailed, match=why):
+            stream.epoch(number, first, count)
+    assert stream.count() == before
+
+
+# --- stories that differ
+
+
+def test_the_newest_epoch_removed_from_the_checkpoint(stream):
+    stream.forget(2)
+    refused(stream, r"CheckpointMismatch: epoch 2 .*\(up to 0: 30\).*\(up to 0: 40\)", 2, 20, 20)
+
+
+def test_an_older_copy_of_the_checkpoint(stream):
+    stream.forget(1, 2)
+    refused(stream, "CheckpointMismatch: query q1 is at epoch 1, but the sink holds epoch 2", 1, 10)
+
+
+def test_a_checkpoint_that_begins_anew_under_the_old_id(stream):
+    stream.forget(0, 1, 2)
+    refused(stream, "CheckpointMismatch: query q1 is at epoch 0", 0, 0, 40)
+
+
+def test_offsets_that_were_edited(stream):
+    stream.offsets(2, 20, 1_000)
+    refused(stream, "CheckpointMismatch: epoch 3 does not begin where epoch 2 ended", 3, 1_020)
+
+
+def test_an_older_copy_of_the_log(stream, tmp_path):
+    log = stream.table / "_krishiv" / "q1" / "log"
+    shutil.copytree(log, tmp_path / "copy")
+    for epoch in (3, 4):
+        stream.epoch(epoch, 10 * epoch)
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "copy", log)
+    refused(stream, "CheckpointMismatch: the query is at epoch 5, .* seen none after 2", 5, 50)
+
+
+def test_a_log_that_is_gone(stream):
+    shutil.rmtree(stream.table / "_krishiv")
+    refused(stream, "LogError: query q1 is at epoch 3, but its epoch log .* empty", 3, 30)
+
+
+def test_an_epoch_that_is_repeated_is_no_other_story(stream):
+    stream.epoch(3, 30, over=False)
+    stream.epoch(3, 30)
+    stream.epoch(4, 40)
+    assert stream.count() == 50
+
+
+def test_what_was_begun_and_not_published_may_be_planned_anew(stream):
+    stream.offsets(3, 30, 10)
+    stream.plan()
+    stream.forget(3)
+    stream.epoch(3, 30, 25)
+    assert stream.count() == 55
+
+
+def test_another_folder_under_a_log_that_is_elsewhere(tmp_path):
+    log = str(tmp_path / "logs")
+    Stream(tmp_path, epochLog=log).epoch(0, 0)
+    other = Stream(tmp_path, epochLog=log, path=str(tmp_path / "other"))
+    refused(other, "LogError: the epochs .* went to Parquet table .*, and would now go to", 1, 10)
+    (tmp_path / "table").rename(tmp_path / "moved")
+    Stream(tmp_path, epochLog=log, path=str(tmp_path / "moved")).epoch(1, 10)
+
+
+def test_another_querys_log(stream, tmp_path):
+    meta = stream.table / "_krishiv"
+    shutil.copytree(meta / "q1", meta / "q2")
+    refused(
+        Stream(tmp_path, "q2"), "LogError: the epoch log .* is that of query q1, not of q2", 0, 9
+    )
+
+
+# --- what fails for good fails before the intent
+
+
+def test_a_partition_folder_on_another_file_system(stream, tmp_path):
+    elsewhere = Path(
+        "/dev/shm" if os.stat("/dev/shm").st_dev != os.stat(tmp_path).st_dev else "/tmp"
+    )
+    target = elsewhere / f"krishiv-{os.getpid()}"
+    target.mkdir()
+    try:
+        shutil.rmtree(stream.table / "day=d1")
+        (stream.table / "day=d1").symlink_to(target)
+        left = stream.count()
+        with pytest.raises(CommitRejected, match=r"day=d1 is on another file system"):
+            stream.epoch(3, 30)
+        (stream.table / "day=d1").unlink()
+        stream.epoch(3, 30)
+        assert stream.count() == left + 10
+    finally:
+        shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("columns", ["", "id"])
+def test_other_partition_columns_than_those_of_the_folder(stream, tmp_path, columns):
+    why = r"OptionError: .*'partitionBy' is .* partitioned by 'day'"
+    refused(Stream(tmp_path, "q2", partitionBy=columns), why, 0, 0)
+    with pytest.raises(PlanningFailed, match=why):
+        job(stream, partitionBy=columns).epoch(0, rows(0, 1))
+
+
+def test_a_batch_that_replaces_everything_may_have_other_partition_columns(stream):
+    job(stream, OutputMode.REPLACE, partitionBy="").epoch(0, rows(0, 7))
+    assert stream.count() == 7
+
+
+# --- batch jobs
+
+
+def job(stream: Stream, mode: OutputMode = OutputMode.APPEND, **options: str) -> Job:
+    given = {"path": str(stream.table), "partitionBy": "day", **options}
+    return Job(ParquetWriter, given, mode)
+
+
+def commit_and_die(monkeypatch, driver: Life, epoch: int, *messages: Staged) -> None:
+    """The driver ends after the first of its renames."""
+    left = iter([os.rename])
+
+    def rename(source: str, target: str) -> None:
+        next(left, die)(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            driver.commit(epoch, messages)
+
+
+def die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def leave_half_a_job(stream: Stream, monkeypatch, **options: str) -> None:
+    killed = job(stream, **options)
+    killed.plan()
+    commit_and_die(monkeypatch, killed, 0, killed.task(0, 0, rows(100, 9)))
+
+
+@pytest.mark.parametrize("place", ["table", "elsewhere"])
+def test_a_job_that_is_half_visible_is_finished_by_the_next_writer(
+    stream, tmp_path, monkeypatch, place
+):
+    log = {} if place == "table" else {"epochLog": str(tmp_path / "logs")}
+    leave_half_a_job(stream, monkeypatch, **log)
+    assert 30 < stream.count() < 39
+    assert vacuumed(stream) == "0 files, 0 bytes removed"
+    job(stream).epoch(0, rows(200, 1))
+    assert stream.count() == 40
+
+
+def vacuumed(stream: Stream) -> str:
+    line = ["vacuum", str(stream.table), "--older-than", "0s"]
+    return CliRunner().invoke(main, line, catch_exceptions=False).output.splitlines()[-1]
+
+
+def test_a_job_that_cannot_be_finished_stops_nobody_else(stream, monkeypatch, caplog):
+    leave_half_a_job(stream, monkeypatch)
+    (stream.table / "day=d2").rename(stream.table / "away")
+    (stream.table / "day=d2").write_text("in the way")
+    job(stream, partitionBy="day").epoch(0, rows(201, 1))
+    stream.epoch(3, 33, 1)
+    assert "not all of it can be made visible" in caplog.text
+    assert list(stream.table.glob("_krishiv/batch-*/staged/*/*.staged"))
+
+
+def test_what_fails_after_a_job_was_published_does_not_fail_it(stream, monkeypatch, caplog):
+    def broken(_: object) -> None:
+        raise OSError("input/output error")
+
+    monkeypatch.setattr(DiskJournal, "destroy", broken)
+    job(stream).epoch(0, rows(100, 5))
+    assert stream.count() == 35
+    assert "could not be removed" in caplog.text
+
+
+# --- ways out
+
+
+def command(stream: Stream, *words: str, fails: str | None = None, **options: str) -> str:
+    given = {"path": str(stream.table), "partitionBy": "day", **options}
+    pairs = [text for name, value in given.items() for text in ("-o", f"{name}={value}")]
+    where = ["--format", "parquet", "--checkpoint", str(stream.checkpoint), *pairs]
+    result = CliRunner().invoke(main, ["log", words[0], *where, *words[1:]])
+    assert (result.exit_code != 0) == (fails is not None), result.output
+    assert (fails or "") in result.output
+    return result.output
+
+
+def test_show_says_what_log_and_checkpoint_know(stream):
+    shown = command(stream, "show")
+    assert "the checkpoint has planned epoch 2, which is over" in shown
+    assert "the log holds epoch 2" in shown
+    assert "the newest intent is of epoch 2, and finished" in shown
+
+
+def test_a_log_is_adopted_for_a_query_that_was_stopped_in_good_order(stream):
+    shutil.rmtree(stream.table / "_krishiv")
+    assert "holding everything up to epoch 2" in command(stream, "adopt", "--dry-run")
+    refused(stream, "is empty", 3, 30)
+    stream.forget(3)
+    command(stream, "adopt")
+    stream.epoch(3, 30)
+    stream.epoch(3, 30)
+    assert stream.count() == 40
+
+
+@pytest.mark.parametrize(("newest", "count"), [("published", 50), ("unpublished", 60)])
+def test_an_epoch_whose_end_is_not_known_is_adopted_as_the_operator_says(stream, newest, count):
+    stream.epoch(3, 30, over=False)
+    shutil.rmtree(stream.table / "_krishiv")
+    command(stream, "adopt", fails="--newest published or --newest unpublished")
+    command(stream, "adopt", "--newest", newest)
+    stream.epoch(3, 30)
+    stream.epoch(4, 40)
+    assert stream.count() == count
+
+
+def test_a_checkpoint_that_was_rolled_back_is_adopted_as_it_is(stream):
+    stream.forget(2)
+    command(stream, "adopt")
+    stream.epoch(2, 20, 20)
+    assert stream.count() == 50  # ten rows twice, as the operator was told
+
+
+def test_the_target_is_changed_by_adopting(tmp_path):
+    log = str(tmp_path / "logs")
+    Stream(tmp_path, epochLog=log).epoch(0, 0)
+    other = Stream(tmp_path, epochLog=log, path=str(tmp_path / "other"))
+    command(other, "adopt", epochLog=log)
+    other.epoch(1, 10)
+    assert other.count() == 10
+
+
+def killed_while_it_publishes(stream: Stream, monkeypatch) -> None:
+    """Epoch 3 has an intent, and one of its three files is visible."""
+    stream.offsets(3, 30, 9)
+    stream.plan()
+    commit_and_die(monkeypatch, stream, 3, stream.task(3, 0, rows(30, 9)))
+
+
+def half_published(stream: Stream, monkeypatch) -> None:
+    """The same, and another one is gone."""
+    killed_while_it_publishes(stream, monkeypatch)
+    next(stream.table.glob("_krishiv/q1/staged/*/*.staged")).unlink()
+
+
+def test_an_epoch_that_has_lost_a_file_is_not_passed_over(stream, monkeypatch):
+    half_published(stream, monkeypatch)
+    with pytest.raises(
+        PlanningFailed, match=rf"{CommitUnknown.__name__}: .* is gone.*--assume committed"
+    ):
+        stream.epoch(3, 30, 9)
+    command(stream, "resolve", fails="is gone")
+
+
+@pytest.mark.parametrize(("assumed", "count"), [("committed", 36), ("aborted", 39)])
+def test_an_epoch_that_has_lost_a_file_is_settled_by_decree(stream, monkeypatch, assumed, count):
+    half_published(stream, monkeypatch)
+    shown = command(stream, "resolve", "--assume", assumed, "--dry-run")
+    assert {"committed": "are LOST", "aborted": "appear TWICE"}[assumed] in shown
+    command(stream, "resolve", "--assume", assumed)
+    stream.epoch(3, 30, 9)
+    stream.epoch(4, 39, 1)
+    assert stream.count() == count + 1
+    command(stream, "resolve", "--assume", assumed, fails="no intent that is open")
+
+
+def test_an_epoch_that_spark_takes_for_over_is_not_assumed_to_be_aborted(stream, monkeypatch):
+    half_published(stream, monkeypatch)
+    (stream.checkpoint / "commits" / "3").write_text("v1\n{}")
+    command(stream, "resolve", "--assume", "aborted", fails="its rows would be lost")
+
+
+def test_resolve_does_what_the_next_driver_would(stream, monkeypatch):
+    killed_while_it_publishes(stream, monkeypatch)
+    command(stream, "resolve")
+    assert stream.count() == 39
