@@ -58,7 +58,8 @@ class Checkpoint:
         """The operator puts the newest copy back, if there is an older one in its place."""
         if self._newest is not None:
             (units, committed), self._newest = self._newest, None
-            shutil.rmtree(self.folder)
+            for name in ("offsets", "commits"):
+                shutil.rmtree(self.folder / name)
             self._make_folders()
             for unit in units:
                 self.plan(unit)
