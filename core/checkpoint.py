@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 
+_QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
 def query_id(location: str) -> str:
     """The id of the streaming query that a checkpoint belongs to. Driver.
 
@@ -32,12 +36,19 @@ def query_id(location: str) -> str:
         OptionError: If there is no readable checkpoint at the location.
     """
     try:
-        return str(json.loads(_read(f"{location}/metadata"))["id"])
+        return _checked_id(json.loads(_read(f"{location}/metadata"))["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"no query id in {location}/metadata: {error}; 'checkpointLocation' must be the one "
             "that Spark uses, readable from the driver's machine"
         ) from error
+
+
+def _checked_id(query: object) -> str:
+    """Spark's is a UUID; it becomes a part of paths and of transactional ids."""
+    if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
+        raise ValueError(f"{query!r} is no id of a query")
+    return query
 
 
 @dataclass(frozen=True)
@@ -140,10 +151,14 @@ def is_committed(location: str, epoch: int) -> bool:
     """Whether Spark has written down that an epoch is over (``<location>/commits/<epoch>``).
 
     It does so when the sink's commit has returned, and before the next epoch begins.
+
+    Raises:
+        OSError: If that cannot be found out: who takes it for "no" ends transactions once more,
+            whose ids may be in use again.
     """
     try:
         _read(f"{location}/commits/{epoch}")
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -39,8 +40,9 @@ def make_targets(staged: Path, folders: Collection[Path]) -> None:
 _NOTHING = "nothing is visible of the epoch: restart the query then"
 
 
-def check_partitioning(table: Path, partition_by: Sequence[str]) -> None:
-    """Refuse rows that a reader of the whole table would not find. Planner.
+@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
+def check_partitioning(table: Path, partition_by: tuple[str, ...]) -> None:
+    """Refuse rows that a reader of the whole table would not find. Planner, once in a process.
 
     Readers take the partition columns of a table from its folders: files beside them, or in other
     folders, are passed over, or refused.
@@ -53,7 +55,7 @@ def check_partitioning(table: Path, partition_by: Sequence[str]) -> None:
         return
     parents = there.relative_to(table).parts[:-1]
     found = tuple(unquote(part.partition("=")[0]) for part in parents if "=" in part)
-    if found != tuple(partition_by):
+    if found != partition_by:
         raise OptionError(
             f"krishiv-parquet: 'partitionBy' is {_listed(partition_by)}, but the files of {table} "
             f"are partitioned by {_listed(found)}, as {there} shows, and readers would not find "

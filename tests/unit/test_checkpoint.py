@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from krishiv_spark.checkpoint import offset_seq, planned_offsets, query_id
+from krishiv_spark.checkpoint import is_committed, offset_seq, planned_offsets, query_id
 from krishiv_spark.errors import OptionError
 
 
@@ -23,7 +23,10 @@ def test_the_query_is_found_under_every_name_of_the_folder(folder, form):
     assert query_id(form.format(folder)) == "0f-1"
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "7", "null", "\udcff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", "[]", "7", "null", "\udcff", '{"id":7}', '{"id":""}', '{"id":"../../x"}'],
+)
 def test_a_checkpoint_without_a_query_is_told_with_its_place(folder, text):
     (folder / "metadata").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(OptionError, match=r"no query id in .*metadata.*'checkpointLocation'"):
@@ -96,6 +99,13 @@ def test_offsets_of_a_form_that_is_not_known_are_no_identity(folder):
 def test_damaged_offsets_say_nothing(folder, text):
     (folder / "offsets" / "0").write_bytes(text.encode(errors="surrogateescape"))
     assert offset_seq(str(folder), 0) is None
+
+
+def test_a_commit_log_that_cannot_be_looked_at_says_neither_yes_nor_no(folder, monkeypatch):
+    assert not is_committed(str(folder), 0)
+    (folder / "commits" / "0").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        is_committed(str(folder), 0)
 
 
 def test_long_offsets_are_told_apart_and_not_repeated(folder):
