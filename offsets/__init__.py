@@ -1,6 +1,6 @@
 """Where a query stands: positions, watermarks, committed epochs."""
 
-from krishiv_spark.offsets.epochs import Claim, EpochLog, State, open_log
+from krishiv_spark.offsets.epochs import Claim, EpochLog, State, open_log, remove_dead_logs
 from krishiv_spark.offsets.offset import Offset, Start, Value, Watermark, canonical_json
 from krishiv_spark.offsets.planned import PlannedOffsets
 
@@ -15,4 +15,5 @@ __all__ = [
     "Watermark",
     "canonical_json",
     "open_log",
+    "remove_dead_logs",
 ]

@@ -26,6 +26,7 @@ newer snapshot *afterwards* and, finding one, counts as fenced.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -48,10 +49,16 @@ from krishiv_spark.offsets.entries import (
     snapshot_name,
     to_bytes,
 )
-from krishiv_spark.offsets.journal import Journal, Listing, check_exclusive, open_journal
+from krishiv_spark.offsets.journal import (
+    Journal,
+    Listing,
+    check_exclusive,
+    child_names,
+    open_journal,
+)
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["Claim", "Entry", "EpochLog", "State", "open_log"]
+__all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"]
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -243,6 +250,7 @@ class EpochLog:
     def destroy(self) -> None:
         """Remove the log, of a job that is over."""
         self._journal.destroy()
+        self._known = State()  # a worker lives for thousands of jobs
 
     def _check_query(self, state: State) -> None:
         claimed = None if state.claim is None else state.claim.query
@@ -341,6 +349,26 @@ class EpochLog:
 def _parsed(form: type[ValueT], data: bytes) -> ValueT:
     """A frozen value; the newest entries are read at every look, and are the same each time."""
     return form.model_validate_json(data)
+
+
+def remove_dead_logs(base: str, prefix: str, older_than_s: float) -> None:
+    """Remove logs that nobody will ask again, of jobs whose drivers have died.
+
+    Args:
+        base: Path or URL that they are in.
+        prefix: How their names begin.
+        older_than_s: How long ago their newest attempt began, seconds, by its own clock.
+
+    Raises:
+        LogError: As `open_journal`.
+    """
+    before = time.time() - older_than_s
+    for name in child_names(base):
+        if name.startswith(prefix):
+            log = EpochLog(open_journal(f"{base}/{name}"))
+            begun = log.state().at
+            if begun is not None and begun / 1000 < before:
+                log.destroy()
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ __all__ = [
     "Listing",
     "ObjectJournal",
     "check_exclusive",
+    "child_names",
     "open_journal",
 ]
 
@@ -95,10 +96,14 @@ class DiskJournal:
 
     def list(self) -> Listing:
         """See `Journal`."""
+        return Listing.of(self.names())
+
+    def names(self) -> Sequence[str]:
+        """What is in the folder; nothing if it is not there."""
         try:
-            return Listing.of(os.listdir(self.folder))
+            return os.listdir(self.folder)
         except FileNotFoundError:
-            return Listing()
+            return []
 
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
@@ -177,6 +182,13 @@ class ObjectJournal:
         pages = obstore.list(self._store)
         return Listing.of(item["path"].rsplit("/", 1)[-1] for page in pages for item in page)
 
+    def folders(self) -> Sequence[str]:
+        """The names below the prefix that are prefixes themselves."""
+        import obstore
+
+        found = obstore.list_with_delimiter(self._store)["common_prefixes"]
+        return [prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found]
+
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
         import obstore
@@ -232,6 +244,18 @@ class ObjectJournal:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "_opened": None}
+
+
+def child_names(location: str) -> Sequence[str]:
+    """The names right below a path or URL; none if it is not there.
+
+    Raises:
+        LogError: As `open_journal`.
+    """
+    journal = open_journal(location)
+    if isinstance(journal, DiskJournal):
+        return journal.names()
+    return journal.folders() if isinstance(journal, ObjectJournal) else []
 
 
 def check_exclusive(journal: Journal) -> None:

@@ -28,8 +28,8 @@ from krishiv_spark.kafka.writing.attempts import StagedTransaction
 from krishiv_spark.kafka.writing.checks import check, log_location
 from krishiv_spark.kafka.writing.markers import outcome_in_log
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
-from krishiv_spark.offsets import EpochLog, open_log
-from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
+from krishiv_spark.offsets import EpochLog, open_log, remove_dead_logs
+from krishiv_spark.sinks.base import BATCH_PREFIX, AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.logged import LoggedWriter, LostIntentError
 
 __all__ = ["KafkaAtLeastOnceWriter", "KafkaWriter", "StagedTransaction"]
@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 _VISIBLE_S = 5.0
 """How long a commit waits at most for the brokers to write the markers of its transactions."""
+
+_DEAD_AFTER_S = 7 * 24 * 3600.0
+"""Coordinators have forgotten a job's transactions by then (``transactional.id.expiration.ms``)."""
 
 _UNSURE = frozenset({Outcome.OPEN, Outcome.UNKNOWN})
 
@@ -162,6 +165,14 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         """
         if not clean:
             self._abort_open(Epoch(query, -1, generation), ())
+        if not self.streaming and self.options.epoch_log is not None:
+            self._remove_dead_logs(self.options.epoch_log.rstrip("/"))
+
+    def _remove_dead_logs(self, base: str) -> None:
+        try:
+            remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S)
+        except Exception:  # noqa: BLE001  no job's business but to be tidy
+            _log.exception("logs of dead jobs in %s are left", base)
 
     def assume(self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool) -> None:
         """Operator: end what is still open that way; what has ended otherwise stays as it is."""

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,7 +35,14 @@ from journals import (
 from log_racer import race
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
-from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State, open_log
+from krishiv_spark.offsets import (
+    Claim,
+    EpochLog,
+    PlannedOffsets,
+    State,
+    open_log,
+    remove_dead_logs,
+)
 from krishiv_spark.offsets.epochs import Entry
 from krishiv_spark.offsets.journal import DiskJournal, Journal, ObjectJournal
 
@@ -833,6 +841,28 @@ def test_a_storage_is_tried_once_in_a_process(journal):
     log = EpochLog(counting)
     first, second = (counting.during(log.begin) for _ in range(2))
     assert (first["create"], second["create"]) == (3, 1)
+
+
+# --- jobs that died
+
+
+@pytest.mark.parametrize("place", ["disk", "s3"])
+def test_logs_of_jobs_that_died_long_ago_are_removed(tmp_path, s3, place):
+    base = str(tmp_path / "logs") if place == "disk" else f"{s3}/logs"
+    for name in ("batch-old", "batch-new", "query-old"):
+        open_log(f"{base}/{name}").begin()
+    remove_dead_logs(base, "batch-", 3600)
+    open_log.cache_clear()
+    assert open_log(f"{base}/batch-old").state().number == 1
+    time.sleep(0.002)
+    remove_dead_logs(base, "batch-", 0.0)
+    open_log.cache_clear()
+    left = {name: open_log(f"{base}/{name}").state().number for name in ("batch-old", "query-old")}
+    assert left == {"batch-old": 0, "query-old": 1}
+
+
+def test_there_are_no_dead_logs_where_there_is_nothing(tmp_path):
+    remove_dead_logs(str(tmp_path / "nothing"), "batch-", 0.0)
 
 
 # --- released forms
