@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,18 +101,34 @@ class Client:
         """The response behind a future, or kafka-python's error, raised."""
         return self._manager.run(_result, future)
 
-    def ask(self, messages: Sequence[tuple[Node, Any]]) -> list[Any]:
+    def ask(self, messages: Sequence[tuple[Node, Any]], within_s: float | None = None) -> list[Any]:
         """Send messages side by side.
+
+        Args:
+            messages: Each with the node that it goes to.
+            within_s: How long the answers are awaited, all of them together; None for as long as
+                one request may take (``request.timeout.ms``).
 
         Returns:
             For each its response, or kafka-python's error in its place.
         """
-        found: list[Any] = self._manager.run(self._ask, messages)
+        until_s = None if within_s is None else time.monotonic() + within_s
+        found: list[Any] = self._manager.run(self._ask, messages, until_s)
         return found
 
-    async def _ask(self, messages: Sequence[tuple[Node, Any]]) -> list[Any]:
+    async def _ask(self, messages: Sequence[tuple[Node, Any]], until_s: float | None) -> list[Any]:
         futures = [self._send(body, node) for node, body in messages]
-        return [await _outcome(future) for future in futures]
+        return [await self._answer(future, until_s) for future in futures]
+
+    async def _answer(self, future: Any, until_s: float | None) -> Any:
+        """What comes of a request; it goes on behind our back if time is up."""
+        from kafka.errors import KafkaError
+
+        left_ms = None if until_s is None else max(0.0, until_s - time.monotonic()) * 1000
+        try:
+            return await self._manager.wait_for(future, left_ms)
+        except KafkaError as error:
+            return error
 
     def _send(self, request: Any, node: Node) -> Any:
         from kafka.errors import KafkaError
@@ -124,21 +141,27 @@ class Client:
 
     # --- many items
 
-    def exchange(self, kind: Exchange[K, V], items: Iterable[K]) -> dict[K, V | Exception]:
+    def exchange(
+        self, kind: Exchange[K, V], items: Iterable[K], within_s: float | None = None
+    ) -> dict[K, V | Exception]:
         """Ask about many items until each has an answer.
+
+        Args:
+            kind: What is asked.
+            items: About what.
+            within_s: How long that may take; None for ``default.api.timeout.ms``.
 
         Returns:
             By item its value, or kafka-python's error that is final for it.
 
         Raises:
-            KafkaFailedError: If some have no answer in time (``default.api.timeout.ms``), or the
-                login is refused.
+            KafkaFailedError: If some have no answer in time, or the login is refused.
         """
         found: dict[K, V | Exception] = {}
         waiting = list(dict.fromkeys(items))
-        pauses = Pauses(self.connection.patience_s)
+        pauses = Pauses(self.connection.patience_s if within_s is None else within_s)
         while waiting:
-            last = self._round(kind, waiting, found)
+            last = self._round(kind, waiting, found, pauses.left_s)
             waiting = [item for item in waiting if item not in found]
             if waiting:
                 kind.forget(self, waiting)  # pyright: ignore[reportArgumentType]  # this very class
@@ -151,6 +174,8 @@ class Client:
         kind: Exchange[K, V],
         items: Iterable[K],
         shown: Callable[[K], str] = lambda item: f" {item!r}",
+        *,
+        within_s: float | None = None,
     ) -> dict[K, V]:
         """`exchange`, where an error that is final for an item is one for the caller.
 
@@ -158,26 +183,31 @@ class Client:
             kind: What is asked.
             items: About what.
             shown: How an item stands in a message, behind what was tried.
+            within_s: How long that may take; None for ``default.api.timeout.ms``.
 
         Raises:
             KafkaFailedError: As `exchange`, or if an item has an error.
         """
         found: dict[K, V] = {}
-        for item, answer in self.exchange(kind, items).items():
+        for item, answer in self.exchange(kind, items, within_s).items():
             if isinstance(answer, Exception):
                 raise self.failed(f"{kind.what}{shown(item)}", answer)
             found[item] = answer
         return found
 
     def _round(
-        self, kind: Exchange[K, V], waiting: list[K], found: dict[K, V | Exception]
+        self,
+        kind: Exchange[K, V],
+        waiting: list[K],
+        found: dict[K, V | Exception],
+        within_s: float,
     ) -> Exception | str:
         """Ask once about all that wait; what is still without an answer, and why."""
         from kafka.errors import KafkaError, for_code
 
         last: Exception | str = "no broker answers"
         parts = kind.route(self, waiting)  # pyright: ignore[reportArgumentType]  # this very class
-        responses = self.ask([(node, kind.request(part)) for node, part in parts])
+        responses = self.ask([(node, kind.request(part)) for node, part in parts], within_s)
         for (_, part), response in zip(parts, responses, strict=True):
             if isinstance(response, KafkaError):
                 last = self._passing(kind, response)
@@ -299,15 +329,6 @@ class _Lane:
 
 async def _result(future: Any) -> Any:
     return await future
-
-
-async def _outcome(future: Any) -> Any:
-    from kafka.errors import KafkaError
-
-    try:
-        return await future
-    except KafkaError as error:
-        return error
 
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:

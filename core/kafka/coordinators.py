@@ -18,7 +18,16 @@ from krishiv_spark.kafka.exchanges import ANY, Node, Parts
 from krishiv_spark.kafka.places import Broker, Place
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["AddPlaces", "Begin", "BeginPlain", "Describe", "Described", "End", "Transaction"]
+__all__ = [
+    "AddPlaces",
+    "Begin",
+    "BeginPlain",
+    "Describe",
+    "Described",
+    "End",
+    "Fence",
+    "Transaction",
+]
 
 _LANES = 8
 """Connections to one coordinator over which many transactions are ended."""
@@ -26,7 +35,7 @@ _LANES = 8
 _END_VERSION = {1: 3, 2: 5}
 """EndTxn's version under each set of rules."""
 
-_ID_NOT_FOUND = 105
+_CONCURRENT_TRANSACTIONS, _ID_NOT_FOUND = 51, 105
 
 
 class Transaction(Value):
@@ -148,6 +157,40 @@ class Begin(_OneByOne):
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
         """See `Exchange`. The value is the response, which names the producer."""
         yield items[0], response.error_code, response
+
+
+@dataclass(frozen=True)
+class Fence(_OneByOne):
+    """InitProducerId by somebody else than the producer: it cannot write any more (KIP-360).
+
+    What is open under the id, whatever its epoch, is aborted by markers with a raised epoch. Where
+    nothing is open, a producer of another epoch is refused.
+
+    Attributes:
+        producers: By transactional id, the producer that is meant.
+    """
+
+    producers: Mapping[str, Described]
+    what: str = "fence the producer under transactional id"
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import InitProducerIdRequest
+
+        meant = self.producers[items[0]]
+        return InitProducerIdRequest(
+            transactional_id=items[0],
+            transaction_timeout_ms=meant.timeout_ms,
+            producer_id=meant.producer_id,
+            producer_epoch=meant.producer_epoch,
+            min_version=3,
+            max_version=5,
+        )
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
+        """See `Exchange`. A transaction that is being aborted is answered as a concurrent one."""
+        done = response.error_code == _CONCURRENT_TRANSACTIONS
+        yield items[0], 0 if done else response.error_code, None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ class Pauses:
         self._until_s = time.monotonic() + self._patience_s
         self._next_s = _SHORTEST_S
 
+    @property
+    def left_s(self) -> float:
+        """How long it may still go on."""
+        return max(0.0, self._until_s - time.monotonic())
+
     def pause(self) -> bool:
         """Wait a little; False at once if time is up."""
         if time.monotonic() >= self._until_s:

@@ -12,13 +12,13 @@ EndTxn by other rules is answered otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from enum import Enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from krishiv_spark.kafka.client import Client, is_passing
+from krishiv_spark.kafka.client import Client, KafkaFailedError, is_passing
 from krishiv_spark.kafka.coordinators import (
     AddPlaces,
     Begin,
@@ -26,9 +26,11 @@ from krishiv_spark.kafka.coordinators import (
     Describe,
     Described,
     End,
+    Fence,
     Transaction,
 )
 from krishiv_spark.kafka.exchanges import ANY
+from krishiv_spark.kafka.outcomes import ABORTING, COMMITTING, ONGOING, Outcome, outcome
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
 
@@ -52,39 +54,7 @@ __all__ = [
 ]
 
 
-class Outcome(Enum):
-    """What became of a transaction."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNKNOWN = "unknown"
-
-
-ONGOING, COMMITTING, ABORTING = "Ongoing", "PrepareCommit", "PrepareAbort"
-"""States of a transaction that has not ended (``TransactionState``)."""
-
-_COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
-_ABORTED = frozenset({ABORTING, "CompleteAbort", "PrepareEpochFence"})
-
-
-def outcome(transaction: Transaction, now: Described) -> Outcome:
-    """Judge from what its id looks like now.
-
-    Ending raises the epoch under TV2, a time-out always; any other epoch belongs to somebody who
-    initialised the id again, which hides the outcome.
-    """
-    raised = now.producer_epoch - transaction.producer_epoch
-    if now.producer_id != transaction.producer_id or raised not in {0, 1}:
-        return Outcome.UNKNOWN
-    if now.state == ONGOING:
-        return Outcome.OPEN if raised == 0 else Outcome.UNKNOWN
-    if raised == 1 and transaction.rules == 1:  # a time-out, or a later transaction of the id
-        return Outcome.UNKNOWN
-    if now.state in _COMMITTED:
-        return Outcome.COMMITTED
-    return Outcome.ABORTED if now.state in _ABORTED else Outcome.UNKNOWN
-
+_AT_ONCE_S = 1.0
 
 # --- executor
 
@@ -152,11 +122,16 @@ def add_places(client: Client, transaction: Transaction, places: Collection[Plac
 
 
 def try_abort(client: Client, transaction: Transaction) -> None:
-    """Executor: abort, if that works at once; otherwise whoever comes next does it."""
+    """Executor: abort what this attempt has open, if that works within a second.
+
+    Otherwise whoever comes next does it. Requests of this attempt may still be under way.
+    """
     name = transaction.transactional_id
-    if name in client.coordinators:
-        message = End({name: transaction}, commit=False).request([name])
-        client.ask([(client.coordinators[name].node, message)])
+    with contextlib.suppress(KafkaFailedError):
+        now = client.demand(Describe(), [name], within_s=_AT_ONCE_S)[name]
+        mine = (transaction.producer_id, transaction.producer_epoch)
+        if (now.producer_id, now.producer_epoch) == mine:  # else somebody else has it already
+            abort_live(client, {name: now}, lambda: True, _AT_ONCE_S)
 
 
 def plain_producer(client: Client) -> tuple[int, int]:
@@ -262,10 +237,7 @@ def _listed(
 def abort_open(
     client: Client, start: str, spare: Collection[str], is_owner: Callable[[], bool]
 ) -> dict[str, str]:
-    """Abort what is open under ids that begin so.
-
-    Each transaction by its own producer epoch: should its id be in use again by then, the newer
-    transaction stays as it is. (Initialising the id would abort that one too.)
+    """Abort what is open under ids that begin so, whoever still writes there.
 
     Args:
         client: Of this process.
@@ -282,14 +254,63 @@ def abort_open(
     """
     listed = unfinished(client, start)
     doomed = [name for name, state in listed.items() if state == ONGOING and name not in spare]
-    if doomed:
-        found = describe(client, doomed)
-        exact = [
-            _as_it_is(client, name, now) for name, now in found.items() if now.state == ONGOING
-        ]
-        if is_owner():
-            end(client, exact, commit=False)
+    abort_live(client, describe(client, doomed), is_owner)
     return listed
+
+
+def abort_live(
+    client: Client,
+    found: Mapping[str, Described],
+    is_owner: Callable[[], bool],
+    within_s: float | None = None,
+) -> None:
+    """Abort open transactions in such a way that their producers cannot write any more.
+
+    Under TV2 EndTxn does that: the markers that it writes raise the producer's epoch at the
+    leaders. It names the epoch, so a newer transaction of the id stays as it is. Under TV1 it
+    leaves the epoch as it is: brokers before 3.6, and those that do not verify
+    (``transaction.partition.verification.enable``), would take what the producer sends afterwards
+    into a transaction that no coordinator knows and nobody ends. There only InitProducerId raises
+    it, which would abort a newer transaction too. So it is sent only while the one that is meant
+    is seen to be open and to be the caller's to end.
+
+    Args:
+        client: Of this process.
+        found: By transactional id, what was seen of it.
+        is_owner: Asked right before: whether they are the caller's to end.
+        within_s: How long it may take; None for ``default.api.timeout.ms``.
+
+    Raises:
+        KafkaFailedError: If a coordinator refuses, or does not answer in time.
+    """
+    pauses = Pauses(client.connection.patience_s if within_s is None else within_s)
+    ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
+    while ongoing and is_owner():
+        refused = _abort_once(client, ongoing, pauses.left_s)
+        seen = client.demand(Describe(), ongoing, within_s=pauses.left_s)
+        ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
+        for name in ongoing:
+            if name in refused:
+                raise client.failed(f"abort the transaction under {name!r}", refused[name])
+        if ongoing and not pauses.pause():
+            raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
+
+
+def _is_open(now: Described, was: Described) -> bool:
+    same = (now.producer_id, now.producer_epoch) == (was.producer_id, was.producer_epoch)
+    return same and now.state == ONGOING
+
+
+def _abort_once(
+    client: Client, ongoing: Mapping[str, Described], within_s: float
+) -> dict[str, Exception]:
+    """Those that are refused, with kafka-python's error: perhaps since they have ended."""
+    if rules(client) == 1:
+        answers = client.exchange(Fence(ongoing), ongoing, within_s)
+    else:
+        exact = {name: _as_it_is(client, name, now) for name, now in ongoing.items()}
+        answers = client.exchange(End(exact, commit=False), exact, within_s)
+    return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 
 def _as_it_is(client: Client, name: str, now: Described) -> Transaction:

@@ -5,8 +5,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaAdminClient
-from kafka_topics import LIMITS, Onlooker, make_topic
+from kafka_topics import Onlooker, make_topic, set_transaction_version
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka import transactions
@@ -120,9 +119,7 @@ def test_a_leader_that_dies_for_good():
 
 def test_the_rules_of_older_brokers(bench, topic):
     """TV1: partitions are added to a transaction one by one."""
-    admin = KafkaAdminClient(bootstrap_servers=bench.cluster.bootstrap, **LIMITS)
-    admin.update_features({"transaction.version": ("safe_downgrade", 1)})
-    admin.close()
+    set_transaction_version(bench.cluster.bootstrap, 1)
     transactions.rules.cache_clear()
     staged = bench.stage(topic, rows(20_000))
     assert staged.transaction.rules == 1

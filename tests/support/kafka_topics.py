@@ -113,6 +113,14 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -
     admin.close()
 
 
+def set_transaction_version(bootstrap: str, level: int) -> None:
+    """The rules of transactions in a cluster: 1 for those before KIP-890, or 2."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
+    how = "safe_downgrade" if level == 1 else "upgrade"
+    admin.update_features({"transaction.version": (how, level)})
+    admin.close()
+
+
 def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, **LIMITS)
     for value in values:

@@ -53,6 +53,7 @@ class Broker:
 
     Attributes:
         number: Its node id, from 1.
+        version: Of Kafka.
         pid: Of the process that was started last.
 
     Args:
@@ -60,12 +61,19 @@ class Broker:
         ports: Where each broker of the cluster listens, by order of the node id.
         folder: Its own folder, for data, properties and log.
         settings: More server properties; they override the ones made here.
+        version: Of Kafka.
     """
 
     def __init__(
-        self, number: int, ports: Sequence[Ports], folder: Path, settings: Mapping[str, str]
+        self,
+        number: int,
+        ports: Sequence[Ports],
+        folder: Path,
+        settings: Mapping[str, str],
+        version: str = KAFKA_VERSION,
     ) -> None:
         self.number = number
+        self.version = version
         self.folder = folder
         self.properties = folder / "server.properties"
         folder.mkdir(parents=True)
@@ -77,7 +85,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it; it is ready some seconds later."""
-        program = _kafka("kafka.Kafka", str(self.properties))
+        program = _kafka(self.version, "kafka.Kafka", str(self.properties))
         self._keeper = subprocess.Popen(  # noqa: S603  Java, with Kafka's jars
             ["/bin/sh", "-c", _KEEPER, "keeper", java(), *program],
             stdin=subprocess.PIPE,
@@ -134,22 +142,26 @@ def format_storage(brokers: Sequence[Broker], cluster: str, *more: str) -> None:
     for broker in brokers:
         given = ("format", "-t", cluster, "-c", str(broker.properties), *more)
         failure = f"Kafka refuses {broker.properties}"
-        run_java(*_kafka("kafka.tools.StorageTool", *given), failure=failure)
+        tool = _kafka(broker.version, "kafka.tools.StorageTool", *given)
+        run_java(*tool, failure=failure)
 
 
-def kafka_jars() -> Path:
+def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """The folder with the jars of a broker; the first call downloads 44 MB from Maven Central.
+
+    Args:
+        version: Of Kafka.
 
     Raises:
         KrishivError: If they cannot be had.
     """
-    broker = Jar("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
-    return bring(f"kafka-{KAFKA_VERSION}", [broker], transitive=True)
+    broker = Jar("org.apache.kafka", "kafka_2.13", version)
+    return bring(f"kafka-{version}", [broker], transitive=True)
 
 
-def _kafka(main: str, *args: str) -> list[str]:
+def _kafka(version: str, main: str, *args: str) -> list[str]:
     heap = ("-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    return [*heap, "-cp", f"{kafka_jars()}/*", main, *args]
+    return [*heap, "-cp", f"{kafka_jars(version)}/*", main, *args]
 
 
 def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, str]:

@@ -11,18 +11,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.dev.brokers import Broker, Ports, format_storage
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, Broker, Ports, format_storage
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
 
 __all__ = ["Cluster", "free_ports", "open_cluster"]
 
 _READY_SECONDS = 60
-_LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 2000, "request_timeout_ms": 2000}
+_LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
 _VARIABLE = "KRISHIV_TEST_KAFKA"
 
 
@@ -73,13 +74,14 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster(
+def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
     brokers: int = 1,
     *,
     settings: Mapping[str, str] | None = None,
     folder: Path | None = None,
     ours: bool = False,
     secure: bool = False,
+    version: str = KAFKA_VERSION,
 ) -> Iterator[Cluster]:
     """Bring up a cluster on loopback, and end it.
 
@@ -90,17 +92,19 @@ def open_cluster(
             them.
         ours: Whether they must be processes of ours, which can be killed.
         secure: Whether brokers, of ours, have a second listener, with TLS and SASL.
+        version: Of Kafka; another one than the default makes them brokers of ours.
 
     Raises:
         KrishivError: If no broker can be had, with the reason.
     """
     with ExitStack() as stack:
-        needs_ours = ours or secure or brokers > 1 or settings or folder
+        other = version != KAFKA_VERSION
+        needs_ours = ours or secure or brokers > 1 or settings or folder or other
         cluster = None if needs_ours else _given(stack)
         if cluster is None:
             home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
             ports = [Ports(*free_ports(3 if secure else 2)) for _ in range(brokers)]
-            cluster = stack.enter_context(_from_jars(ports, settings or {}, home))
+            cluster = stack.enter_context(_from_jars(ports, settings or {}, home, version))
         cluster.wait()
         yield cluster
 
@@ -135,11 +139,12 @@ def _contained() -> Iterator[Cluster]:
 
 @contextmanager
 def _from_jars(
-    ports: Sequence[Ports], settings: Mapping[str, str], home: Path
+    ports: Sequence[Ports], settings: Mapping[str, str], home: Path, version: str
 ) -> Iterator[Cluster]:
     secure = _secure(ports, home)
     known = {**(server_settings(secure) if secure else {}), **settings}
-    made = [Broker(i, ports, home / str(i), known) for i in range(1, len(ports) + 1)]
+    numbers = range(1, len(ports) + 1)
+    made = [Broker(i, ports, home / str(i), known, version) for i in numbers]
     identity = _cluster_id()
     format_storage(made, identity, *(scram_user(secure) if secure else ()))
     bootstrap = _addresses(own.clients for own in ports)
@@ -147,7 +152,7 @@ def _from_jars(
         for broker in made:
             stack.callback(broker.close)
             broker.start()
-        yield Cluster(bootstrap, f"Kafka from its jars in {home}", made, secure)
+        yield Cluster(bootstrap, f"Kafka {version} from its jars in {home}", made, secure)
 
 
 def _secure(ports: Sequence[Ports], home: Path) -> Secure | None:
@@ -174,16 +179,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def _metadata(bootstrap: str, brokers: int) -> None:
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError
-
+    """kafka-python's own ``describe_cluster`` does not understand brokers before 3.7."""
     try:
-        client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **_LIMITS)
+        client = Client(Connection.of({"bootstrap.servers": bootstrap, **_LIMITS}))
         try:
-            found = len(client.describe_cluster()["brokers"])
+            client.topics([])
+            found = len(client.nodes())
         finally:
             client.close()
-    except (KafkaError, OSError) as error:
+    except (KrishivError, OSError) as error:
         raise _NotReadyError(f"{type(error).__name__}: {error}") from error
     if found < brokers:
         raise _NotReadyError(f"{found} of {brokers} brokers have joined")

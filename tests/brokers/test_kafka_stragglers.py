@@ -1,0 +1,145 @@
+"""Tasks that write on when their driver has given them up.
+
+A broker before 3.6 takes whatever comes in the current epoch of a producer, also behind the end of
+its transaction; newer ones ask the coordinator, or know the epoch as an old one (KIP-890).
+"""
+
+import time
+import uuid
+
+import pyarrow as pa
+import pytest
+from kafka_topics import Onlooker, make_topic, set_transaction_version
+from patience import PATIENCE
+
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import Client, KafkaFailedError
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
+from krishiv_spark.kafka.places import LATEST, Place
+from krishiv_spark.kafka.writing import attempts
+from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.sinks.base import Task
+
+BEFORE_VERIFICATION = "3.5.2"
+UNVERIFIED = {"transaction.partition.verification.enable": "false"}
+OPTIONS = {"kafka.batch.size": "200"}  # so that rows leave at once
+
+
+class Bench:
+    """A driver of one query, in another process than its tasks as far as Kafka can see."""
+
+    def __init__(self, cluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self.client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.query, self.topic = str(uuid.uuid4()), f"t-{uuid.uuid4().hex}"
+        self._ids = f"krishiv.{self.query}."
+        make_topic(self.bootstrap, self.topic)
+
+    def stage(self, turn, *parts, attempt=0, number=0):
+        given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **OPTIONS}
+        task = Task(self.query, turn, 0, attempt, turn, attempt_number=number)
+        options = KafkaSinkOptions.parse(given, "krishiv-kafka")
+        return attempts.stage(self._batches(parts), task, options, turn)
+
+    def _batches(self, parts):
+        """Rows, and between them things that happen."""
+        for part in parts:
+            if callable(part):
+                part()
+            else:
+                yield pa.record_batch({"value": [f"{part} {n:50}" for n in range(20)]})
+
+    def sweep(self):
+        """As soon as there is something to abort; then wait for the markers."""
+        until = time.monotonic() + PATIENCE
+        while not transactions.abort_open(self.client, self._ids, (), lambda: True):
+            assert time.monotonic() < until
+        self._await_markers()
+
+    def commit(self, staged):
+        return transactions.end(self.client, [staged.transaction], commit=True)
+
+    def end(self, *, committed):
+        place = Place(self.topic, 0)
+        return self.client.list_offsets({place: LATEST}, committed=committed)[place].offset
+
+    def read(self):
+        onlooker = Onlooker(self.bootstrap)
+        found = {record.value.decode().split()[0] for record in onlooker.records(self.topic)}
+        onlooker.close()
+        return found
+
+    def _await_markers(self):
+        until = time.monotonic() + PATIENCE
+        while left := transactions.unfinished(self.client, self._ids):
+            assert transactions.ONGOING not in left.values()
+            assert time.monotonic() < until, left
+
+    def assert_nothing_is_open(self):
+        self._await_markers()
+        assert self.end(committed=True) == self.end(committed=False)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((BEFORE_VERIFICATION, {}, None), id="3.5.2"),
+        pytest.param((KAFKA_VERSION, {}, None), id="TV2"),
+        pytest.param((KAFKA_VERSION, {}, 1), id="TV1", marks=pytest.mark.long),
+        pytest.param((KAFKA_VERSION, UNVERIFIED, 1), id="unverified", marks=pytest.mark.long),
+    ],
+)
+def cluster(request):
+    version, settings, level = request.param
+    with open_cluster(ours=True, version=version, settings=settings) as found:
+        if level is not None:
+            set_transaction_version(found.bootstrap, level)
+        yield found
+
+
+@pytest.fixture
+def bench(cluster):
+    found = Bench(cluster)
+    yield found
+    found.client.close()
+
+
+def test_whoever_was_swept_writes_nothing_more(bench):
+    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+        bench.stage(1, "before", bench.sweep, "after")
+    bench.assert_nothing_is_open()
+    assert not bench.read()
+
+
+def test_rows_of_a_straggler_are_never_committed_with_the_next_use_of_its_id(bench):
+    with pytest.raises(KafkaFailedError):
+        bench.stage(1, "before", bench.sweep, "after")
+    for turn in range(2, 10):
+        assert not bench.commit(bench.stage(turn, f"epoch-{turn}"))
+    bench.assert_nothing_is_open()
+    assert bench.read() == {f"epoch-{turn}" for turn in range(2, 10)}
+
+
+def test_an_attempt_that_fails_aborts_what_it_has_written(bench):
+    def fail():
+        raise OSError("no more rows")
+
+    with pytest.raises(OSError, match="no more rows"):
+        bench.stage(1, "before", fail)
+    bench.assert_nothing_is_open()
+    assert not bench.read()
+
+
+def test_an_attempt_that_was_fenced_leaves_its_successor_alone(bench):
+    successor = []
+
+    def take_over():
+        successor.append(bench.stage(1, "successor"))
+
+    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+        bench.stage(1, "before", take_over, "after")
+    assert not bench.commit(successor[0])
+    bench.assert_nothing_is_open()
+    assert bench.read() == {"successor"}
