@@ -6,7 +6,7 @@ be repeated. The unit of parallelism is Spark's task; each transaction becomes v
 an epoch within milliseconds, transaction by transaction.
 
 A transactional id is ``<prefix>.<query id>.<task>.<slot>``. Slots are few, since brokers keep ids
-for days, and chosen so that no two attempts that may run at the same time share one.
+for days, and an attempt takes one under which nothing is open.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from enum import Enum
 
 from krishiv_spark.kafka.coordinators import Described, Transaction
 
-__all__ = ["ABORTING", "COMMITTING", "ONGOING", "Outcome", "outcome"]
+__all__ = ["COMMITTING", "ONGOING", "UNFINISHED", "Outcome", "outcome"]
 
 
 class Outcome(Enum):
@@ -18,11 +18,12 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-ONGOING, COMMITTING, ABORTING = "Ongoing", "PrepareCommit", "PrepareAbort"
+ONGOING, COMMITTING, _ABORTING = "Ongoing", "PrepareCommit", "PrepareAbort"
+UNFINISHED = (ONGOING, COMMITTING, _ABORTING)
 """States of a transaction that has not ended (``TransactionState``)."""
 
 _COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
-_ABORTED = frozenset({ABORTING, "CompleteAbort", "PrepareEpochFence"})
+_ABORTED = frozenset({_ABORTING, "CompleteAbort", "PrepareEpochFence"})
 
 
 def outcome(transaction: Transaction, now: Described) -> Outcome:

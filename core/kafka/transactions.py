@@ -30,7 +30,7 @@ from krishiv_spark.kafka.coordinators import (
     Transaction,
 )
 from krishiv_spark.kafka.exchanges import ANY
-from krishiv_spark.kafka.outcomes import ABORTING, COMMITTING, ONGOING, Outcome, outcome
+from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
 
@@ -44,6 +44,7 @@ __all__ = [
     "begin",
     "describe",
     "end",
+    "first_free",
     "known",
     "outcome",
     "outcomes",
@@ -74,6 +75,20 @@ def rules(client: Client) -> Literal[1, 2]:
     features = getattr(answer, "finalized_features", None) or []
     levels = {feature.name: feature.max_version_level for feature in features}
     return 2 if levels.get("transaction.version", 0) >= 2 else 1  # noqa: PLR2004
+
+
+def first_free(client: Client, ids: Sequence[str]) -> str:
+    """Executor: the first id under which nothing is open or about to end; else the first one.
+
+    Whoever finds all of them in use takes the first one over, as `begin` does.
+
+    Raises:
+        KafkaFailedError: If one may not be seen, or its coordinator does not answer in time.
+    """
+    for name in ids:
+        if describe(client, [name])[name].state not in UNFINISHED:
+            return name
+    return ids[0]
 
 
 def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction:
@@ -189,7 +204,7 @@ def unfinished(client: Client, start: str) -> dict[str, str]:
     Raises:
         KafkaFailedError: As `known`.
     """
-    return known(client, start, (ONGOING, COMMITTING, ABORTING))
+    return known(client, start, UNFINISHED)
 
 
 def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, str]:

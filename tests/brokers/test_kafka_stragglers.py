@@ -36,6 +36,7 @@ class Bench:
         self.query, self.topic = str(uuid.uuid4()), f"t-{uuid.uuid4().hex}"
         self._ids = f"krishiv.{self.query}."
         make_topic(self.bootstrap, self.topic)
+        self.end(committed=False)  # once its leader answers, what is sent arrives at the first try
 
     def stage(self, turn, *parts, attempt=0, number=0):
         given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **OPTIONS}
@@ -58,6 +59,15 @@ class Bench:
             assert time.monotonic() < until
         self._await_markers()
 
+    def await_open(self, count):
+        """What was sent has arrived."""
+        until = time.monotonic() + PATIENCE
+        while list(self._listed().values()).count(transactions.ONGOING) < count:
+            assert time.monotonic() < until
+
+    def _listed(self):
+        return transactions.unfinished(self.client, self._ids)
+
     def commit(self, staged):
         return transactions.end(self.client, [staged.transaction], commit=True)
 
@@ -73,7 +83,7 @@ class Bench:
 
     def _await_markers(self):
         until = time.monotonic() + PATIENCE
-        while left := transactions.unfinished(self.client, self._ids):
+        while left := self._listed():
             assert transactions.ONGOING not in left.values()
             assert time.monotonic() < until, left
 
@@ -132,14 +142,70 @@ def test_an_attempt_that_fails_aborts_what_it_has_written(bench):
     assert not bench.read()
 
 
-def test_an_attempt_that_was_fenced_leaves_its_successor_alone(bench):
-    successor = []
+# --- attempts that are alive at the same time: each has an id, as long as there are any
+
+ALIVE = 4
+"""A task, its speculative copy, and both once more in the second run of their stage."""
+
+
+@pytest.fixture
+def alive(bench):
+    """Attempts at one task, each begun while those before it write: all complete, and open."""
+    found = []
+
+    def begin(run, number):
+        others = [(0, 0), (0, 1), (1, 0), (1, 1)]
+        following = others[others.index((run, number)) + 1 :]
+        parts = [f"{run}.{number}", lambda: bench.await_open(ALIVE - len(following))]
+        more = [lambda: begin(*following[0])] if following else []
+        found.append(bench.stage(1, *parts, *more, "the rest", number=number))
+
+    begin(0, 0)
+    return found
+
+
+@pytest.mark.parametrize("winner", range(ALIVE))
+def test_attempts_that_spark_has_alive_leave_each_other_alone(bench, alive, winner):
+    assert not bench.commit(alive[winner])
+    bench.sweep()
+    bench.assert_nothing_is_open()
+    assert len(bench.read()) == 2  # what it wrote first, and the rest
+
+
+def test_whoever_finds_no_id_free_takes_one_over(bench, alive):
+    fifth = bench.stage(1, "fifth", number=0)
+    refused = [staged for staged in alive if bench.commit(staged)]
+    assert len(refused) == 1  # which the driver would see before it commits
+    assert transactions.outcomes(bench.client, [each.transaction for each in refused])
+    assert not bench.commit(fifth)
+
+
+def test_an_attempt_that_was_taken_over_leaves_its_successor_alone(bench):
+    others, successor = [], []
 
     def take_over():
-        successor.append(bench.stage(1, "successor"))
+        others.extend(bench.stage(1, "other", number=number) for number in (1, 2, 3))
+        successor.append(bench.stage(1, "successor", number=4))
 
     with pytest.raises(KafkaFailedError, match="taken its transaction over"):
-        bench.stage(1, "before", take_over, "after")
+        bench.stage(1, "before", lambda: bench.await_open(1), take_over, "after")
     assert not bench.commit(successor[0])
+    bench.sweep()
     bench.assert_nothing_is_open()
     assert bench.read() == {"successor"}
+
+
+def test_an_attempt_leaves_those_of_other_generations_alone(bench):
+    later = []
+
+    def go_on():
+        for turn in (2, 3, 4):
+            later.append(bench.stage(turn, f"epoch-{turn}"))
+            assert not bench.commit(later[-1])
+
+    straggler = bench.stage(1, "before", lambda: bench.await_open(1), go_on, "after")
+    ids = {staged.transaction.transactional_id for staged in (straggler, *later)}
+    assert len(ids) == 3  # turns 2 and 4 share one
+    bench.sweep()
+    bench.assert_nothing_is_open()
+    assert bench.read() == {"epoch-2", "epoch-3", "epoch-4"}

@@ -80,6 +80,9 @@ class Bench:
         broker.kill()
         broker.start()
         self.cluster.wait()
+        self._look_anew()
+
+    def _look_anew(self) -> None:
         self.onlooker.close()
         self.onlooker = Onlooker(self.cluster.bootstrap)  # its clients give up early
 
@@ -143,6 +146,15 @@ def test_death_between_the_first_and_the_last_end(bench, play):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
         bench.commit_one()
+        driver.settle()
+
+
+def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, *STAGED))
+        transactions.begin(bench.client, bench.open_ids()[0], 60_000)
+        driver.do(Commit())
+        assert "CommitRejected" in driver.story[-1]
         driver.settle()
 
 

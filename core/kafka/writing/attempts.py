@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 
@@ -24,11 +23,12 @@ __all__ = [
     "StagedTransaction",
     "check_same",
     "stage",
-    "transactional_id",
+    "transactional_ids",
     "write_plainly",
 ]
 
-_TURNS, _ATTEMPTS, _TWINS = 8, 4, 4
+_TURNS, _SLOTS = 2, 4
+"""Of generations, and of attempts at one task in each."""
 
 
 class StagedTransaction(Value):
@@ -54,22 +54,26 @@ class StagedTransaction(Value):
     offset: int = -1
 
 
-def transactional_id(prefix: str, task: Task, turn: int) -> str:
-    """The id of an attempt: ``<prefix>.<query id>.<task>.<slot>``.
+def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
+    """The ids that an attempt may take: ``<prefix>.<query id>.<task>.<slot>``.
 
-    Whoever initialises an id aborts what is open under it. So attempts that may be alive at the
-    same time have different slots: those of one generation by Spark's number of the attempt (and,
-    where a stage runs once more, by the attempt's id), those of neighbouring generations by their
-    turn. Slots are few, since brokers remember an id for days.
+    Whoever initialises an id aborts what is open under it, so an attempt takes the first one under
+    which nothing is open. Neighbouring generations have different ids, by their turn. Within one,
+    Spark has at most four attempts at a task alive: one, its speculative copy, and both once more
+    where a stage is run again while tasks of its first run go on. Brokers remember an id for days.
 
     Args:
         prefix: Of the sink.
         task: The attempt.
         turn: How many generations have begun, with this one.
+
+    Returns:
+        In the order in which they are looked at. An attempt and its speculative copy, whose numbers
+        follow one another, begin with different ones.
     """
-    twin = crc32(b"%d" % task.attempt) % _TWINS
-    slot = (turn % _TURNS * _ATTEMPTS + task.attempt_number % _ATTEMPTS) * _TWINS + twin
-    return f"{prefix}.{task.query}.{task.partition}.{slot}"
+    first = turn % _TURNS * _SLOTS
+    slots = [first + (task.attempt_number + n) % _SLOTS for n in range(_SLOTS)]
+    return [f"{prefix}.{task.query}.{task.partition}.{slot}" for slot in slots]
 
 
 def stage(
@@ -85,8 +89,8 @@ def stage(
         KafkaFailedError: If a broker refuses something, or does not answer in time.
     """
     warm_ahead()
-    name = transactional_id(options.id_prefix, task, turn)
-    attempt = _Attempt(open_client(options.kafka), task, options, name)
+    ids = transactional_ids(options.id_prefix, task, turn)
+    attempt = _Attempt(open_client(options.kafka), task, options, ids)
     try:
         attempt.write(batches)
     except BaseException:
@@ -113,9 +117,9 @@ def write_plainly(batches: Iterable[pa.RecordBatch], task: Task, options: KafkaS
 
 class _Attempt:
     def __init__(
-        self, client: Client, task: Task, options: KafkaSinkOptions, transactional_id: str
+        self, client: Client, task: Task, options: KafkaSinkOptions, ids: Sequence[str]
     ) -> None:
-        self._id = transactional_id
+        self._ids = ids
         self._client = client
         self._task = task
         self._options = options
@@ -123,9 +127,10 @@ class _Attempt:
         self._sender = Sender(client, options, task.partition + task.epoch, self._start)
 
     def _start(self) -> Producer:
-        begun = transactions.begin(self._client, self._id, self._options.timeout_ms)
+        name = transactions.first_free(self._client, self._ids)
+        begun = transactions.begin(self._client, name, self._options.timeout_ms)
         self._transaction = begun
-        who = Identity(begun.producer_id, begun.producer_epoch, self._id, begun.rules)
+        who = Identity(begun.producer_id, begun.producer_epoch, name, begun.rules)
         if begun.rules == 2:  # noqa: PLR2004  Produce itself adds partitions
             return Producer(self._client, who)
         add = transactions.add_places
