@@ -22,8 +22,13 @@ ONGOING, COMMITTING, _ABORTING = "Ongoing", "PrepareCommit", "PrepareAbort"
 UNFINISHED = (ONGOING, COMMITTING, _ABORTING)
 """States of a transaction that has not ended (``TransactionState``)."""
 
+_COMPLETE = frozenset({"CompleteCommit", "CompleteAbort"})
 _COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
 _ABORTED = frozenset({_ABORTING, "CompleteAbort", "PrepareEpochFence"})
+
+
+_LAST_EPOCH = 2**15 - 2
+"""That a coordinator gives to a producer (``TransactionMetadata.isProducerEpochExhausted``)."""
 
 
 def outcome(transaction: Transaction, now: Described) -> Outcome:
@@ -32,8 +37,8 @@ def outcome(transaction: Transaction, now: Described) -> Outcome:
     Ending raises the epoch under TV2, a time-out always; any other epoch belongs to somebody who
     initialised the id again, which hides the outcome.
     """
-    raised = now.producer_epoch - transaction.producer_epoch
-    if now.producer_id != transaction.producer_id or raised not in {0, 1}:
+    raised = _raised(transaction, now)
+    if raised not in {0, 1}:
         return Outcome.UNKNOWN
     if now.state == ONGOING:
         return Outcome.OPEN if raised == 0 else Outcome.UNKNOWN
@@ -42,3 +47,16 @@ def outcome(transaction: Transaction, now: Described) -> Outcome:
     if now.state in _COMMITTED:
         return Outcome.COMMITTED
     return Outcome.ABORTED if now.state in _ABORTED else Outcome.UNKNOWN
+
+
+def _raised(transaction: Transaction, now: Described) -> int | None:
+    """By how much the epoch is higher than that of a transaction; None for another producer.
+
+    Behind the last epoch of a producer id comes epoch 0 of another one. Under TV2 an end leads
+    there, and nothing else: whoever initialises an id begins there too, but ends at epoch 1.
+    """
+    if now.producer_id == transaction.producer_id:
+        return now.producer_epoch - transaction.producer_epoch
+    behind_the_last = transaction.producer_epoch == _LAST_EPOCH and now.producer_epoch == 0
+    ended = transaction.rules == 2 and now.state in _COMPLETE  # noqa: PLR2004
+    return 1 if behind_the_last and ended else None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from kafka_topics import Onlooker, make_topic
 from patience import PATIENCE
+from producer_epochs import LAST_EPOCH, raise_epochs
 
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
@@ -81,6 +82,17 @@ class Bench:
         broker.start()
         self.cluster.wait()
         self._look_anew()
+
+    def raise_epochs(self, epoch: int) -> None:
+        """Of all producers that have nothing open."""
+        ended = transactions.known(self.client, "krishiv.", ("CompleteCommit", "CompleteAbort"))
+        raise_epochs(self.cluster, dict.fromkeys(ended, epoch))
+        self._look_anew()
+
+    def producers(self) -> set[int]:
+        """Who has transactions open."""
+        found = transactions.describe(self.client, self.open_ids())
+        return {now.producer_id for now in found.values()}
 
     def _look_anew(self) -> None:
         self.onlooker.close()
@@ -156,6 +168,27 @@ def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
         driver.do(Commit())
         assert "CommitRejected" in driver.story[-1]
         driver.settle()
+
+
+ENDED_AT_THE_LAST, BEGUN_AT_THE_LAST = LAST_EPOCH - 3, LAST_EPOCH - 4
+
+
+@pytest.mark.long  # test_kafka_epoch_rollover.py goes step by step
+@pytest.mark.parametrize("first", [BEGUN_AT_THE_LAST, ENDED_AT_THE_LAST])
+@pytest.mark.parametrize("ended", [0, 1], ids=["none ended", "one ended"])
+def test_drivers_die_while_producer_epochs_come_to_their_end(bench, play, first, ended):
+    producers = set()
+    with play() as driver:
+        driver.run(GOOD_EPOCH * 2)
+        bench.raise_epochs(first)
+        for _ in range(4):
+            driver.run((*STAGED, Commit(trap=DIES_BEHIND), Crash()))
+            producers |= bench.producers()
+            for number in range(ended):
+                bench.commit_one(number)
+            driver.run(GOOD_EPOCH)
+        driver.settle()
+    assert len(producers) == 4  # two tasks, each before and after
 
 
 LATE = {"kafka.transaction.timeout.ms": str(TIMEOUT_MS)}

@@ -39,6 +39,27 @@ def test_another_producer_hides_the_outcome():
     assert outcome(one, Described("CompleteCommit", 4, 0, -1, 1, ())) is Outcome.UNKNOWN
 
 
+LAST_EPOCH = 32_766
+
+
+@pytest.mark.parametrize(
+    ("rules", "epoch", "now", "became"),
+    [
+        (2, LAST_EPOCH, ("CompleteCommit", 0), Outcome.COMMITTED),
+        (2, LAST_EPOCH, ("CompleteAbort", 0), Outcome.ABORTED),
+        (2, LAST_EPOCH, ("Empty", 0), Outcome.UNKNOWN),  # somebody initialised the id
+        (2, LAST_EPOCH, ("Ongoing", 0), Outcome.UNKNOWN),
+        (2, LAST_EPOCH, ("CompleteAbort", 1), Outcome.UNKNOWN),
+        (2, LAST_EPOCH - 1, ("CompleteCommit", 0), Outcome.UNKNOWN),
+        (1, LAST_EPOCH, ("CompleteCommit", 0), Outcome.UNKNOWN),
+    ],
+)
+def test_behind_the_last_epoch_comes_another_producer(rules, epoch, now, became):
+    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=epoch, rules=rules)
+    state, raised_to = now
+    assert outcome(one, Described(state, 1004, raised_to, -1, 1, ())) is became
+
+
 def ids(turn, number=0):
     return transactional_ids("p", Task("q", 0, 5, attempt=70, attempt_number=number), turn)
 
