@@ -20,11 +20,11 @@ from krishiv_spark.checkpoint import has_commits, is_committed
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
-from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.sweeping import abort_open, abort_siblings
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.kafka.writing import attempts
-from krishiv_spark.kafka.writing.attempts import StagedTransaction
+from krishiv_spark.kafka.writing.attempts import StagedTransaction, slot_ids
 from krishiv_spark.kafka.writing.checks import check, log_location
 from krishiv_spark.kafka.writing.markers import outcome_in_log
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
@@ -251,27 +251,21 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
 
         Best effort: the epoch is visible whatever happens here.
         """
-        won = {item.transaction.transactional_id for item in staged}
-        pauses = Pauses(_VISIBLE_S)
+        won = [item.transaction.transactional_id for item in staged]
+        tasks = max((item.task for item in staged), default=-1) + 1
+        siblings = set(slot_ids(self.options.id_prefix, epoch.query, tasks)) - set(won)
         try:
-            while transactions.COMMITTING in self._states(epoch, won) and pauses.pause():
-                pass
+            transactions.await_markers(self._client, won, _VISIBLE_S)
+            abort_siblings(self._client, siblings, lambda: self._is_owner(epoch))
         except Exception:  # noqa: BLE001  an error here would have a job run again that is done
             _log.exception("epoch %d is visible, but what else was open is not ended", epoch.number)
 
-    def _states(self, epoch: Epoch, won: Collection[str]) -> set[str]:
-        listed = self._abort_open(epoch, won)
-        return {state for name, state in listed.items() if name in won}
-
-    def _abort_open(self, epoch: Epoch, spare: Collection[str]) -> dict[str, str]:
+    def _abort_open(self, epoch: Epoch, spare: Collection[str]) -> None:
         """Abort what this query has open, if the epoch's generation still owns it."""
-        log = self.log(epoch.query)
-        return transactions.abort_open(
-            self._client,
-            self._start(epoch.query),
-            spare,
-            lambda: log.state().owner == epoch.generation,
-        )
+        abort_open(self._client, self._start(epoch.query), spare, lambda: self._is_owner(epoch))
+
+    def _is_owner(self, epoch: Epoch) -> bool:
+        return self.log(epoch.query).state().owner == epoch.generation
 
     def _start(self, query: str) -> str:
         return f"{self.options.id_prefix}.{query}."

@@ -10,28 +10,28 @@ for them, and again for those items only that had no answer yet.
 
 from __future__ import annotations
 
-import functools
+import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.exchanges import (
-    ANY,
-    Exchange,
-    K,
-    ListOffsets,
-    Metadata,
-    Node,
-    V,
-)
+from krishiv_spark.kafka.exchanges import Exchange, Features, K, ListOffsets, Metadata, Node, V
+from krishiv_spark.kafka.network import Network
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Broker, FoundOffset, Place, Topic
 
 __all__ = ["Client", "KafkaFailedError", "is_passing", "open_client"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_COORDINATORS = 10_000
+"""Of transactional ids; each batch job has ids of its own."""
+
+_MOST_CLIENTS = 16
 
 
 class KafkaFailedError(KrishivError):
@@ -53,28 +53,35 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         from kafka.errors import KafkaError
-        from kafka.net.selector import NetworkSelector
-
-        from krishiv_spark.kafka.sockets import ConnectionManager
 
         self.connection = connection
-        self._net = NetworkSelector(client_id=connection.values["client_id"])
-        self._manager = ConnectionManager(self._net, **connection.values)
-        self._net.start()
+        self._network = Network(connection.values)
+        self._end = weakref.finalize(self, self._network.close)
+        self._end.atexit = False  # the thread is a daemon
         self._topics: dict[str, Topic] = {}
         self._lanes: dict[str, Node] = {}
+        self._features: dict[str, int] = {}
+        self._features_until_s = 0.0
+        self._is_deaf = False
         self.coordinators: dict[str, Broker] = {}
         try:
-            self._manager.bootstrap(connection.patience_s * 1000)
+            self._network.bootstrap(connection.patience_s)
         except KafkaError as error:
             self.close()
             raise self.failed("reach the cluster", f"{error}{self._login_hint()}") from error
 
     def close(self) -> None:
-        """End the I/O thread and the connections."""
-        self._net.call_soon_threadsafe(self._manager.close)
-        self._net.stop(timeout_ms=1000)
-        self._net.close()
+        """End the I/O thread and the connections; so does the garbage collector."""
+        self._end()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be of use to another task.
+
+        It is not when its thread has ended, nor when no broker at all has answered it for as long
+        as something was tried: all of them may have moved to other addresses.
+        """
+        return self._network.is_alive and not self._is_deaf
 
     def _login_hint(self) -> str:
         """A broker that refuses a login may close the connection before it is heard."""
@@ -95,11 +102,11 @@ class Client:
         Returns:
             kafka-python's future of the response.
         """
-        return self._manager.call_soon(self._send, request, node)
+        return self._alive(self._network.submit, request, node)
 
     def wait(self, future: Any) -> Any:
         """The response behind a future, or kafka-python's error, raised."""
-        return self._manager.run(_result, future)
+        return self._alive(self._network.wait, future)
 
     def ask(self, messages: Sequence[tuple[Node, Any]], within_s: float | None = None) -> list[Any]:
         """Send messages side by side.
@@ -112,32 +119,22 @@ class Client:
         Returns:
             For each its response, or kafka-python's error in its place.
         """
-        until_s = None if within_s is None else time.monotonic() + within_s
-        found: list[Any] = self._manager.run(self._ask, messages, until_s)
+        found: list[Any] = self._alive(self._network.ask, messages, within_s)
         return found
 
-    async def _ask(self, messages: Sequence[tuple[Node, Any]], until_s: float | None) -> list[Any]:
-        futures = [self._send(body, node) for node, body in messages]
-        return [await self._answer(future, until_s) for future in futures]
+    def _alive(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the network.
 
-    async def _answer(self, future: Any, until_s: float | None) -> Any:
-        """What comes of a request; it goes on behind our back if time is up."""
-        from kafka.errors import KafkaError
-
-        left_ms = None if until_s is None else max(0.0, until_s - time.monotonic()) * 1000
+        Raises:
+            KafkaFailedError: If its thread has ended.
+        """
         try:
-            return await self._manager.wait_for(future, left_ms)
-        except KafkaError as error:
-            return error
-
-    def _send(self, request: Any, node: Node) -> Any:
-        from kafka.errors import KafkaError
-        from kafka.future import Future
-
-        try:
-            return self._manager.send(request, None if node == ANY else node)
-        except KafkaError as error:  # a broker that is not known any more
-            return Future().failure(error)
+            return function(*args)
+        except Exception as error:
+            if self._network.is_alive:
+                raise
+            why = f"the thread of its connections has ended: {type(error).__name__}: {error}"
+            raise self.failed("go on", why) from error
 
     # --- many items
 
@@ -157,17 +154,40 @@ class Client:
         Raises:
             KafkaFailedError: If some have no answer in time, or the login is refused.
         """
+        found, missing, why = self._collect(kind, items, within_s)
+        if missing:
+            raise self.failed(kind.what, f"{why} for {_some(missing)}, time is up")
+        return found
+
+    def gather(
+        self, kind: Exchange[K, V], items: Iterable[K], within_s: float
+    ) -> dict[K, V | Exception]:
+        """`exchange`, where what has no answer in time is left out, with a warning."""
+        found, missing, why = self._collect(kind, items, within_s)
+        if missing:
+            what = (self.connection.bootstrap, kind.what, _some(missing), why)
+            _log.warning("Kafka at %s: cannot %s %s: %s; going on without", *what)
+        return found
+
+    def _collect(
+        self, kind: Exchange[K, V], items: Iterable[K], within_s: float | None
+    ) -> tuple[dict[K, V | Exception], list[K], Exception | str]:
+        """What is answered in time, what is not, and why."""
         found: dict[K, V | Exception] = {}
+        why: Exception | str = ""
         waiting = list(dict.fromkeys(items))
+        begun_s = time.monotonic()
         pauses = Pauses(self.connection.patience_s if within_s is None else within_s)
         while waiting:
-            last = self._round(kind, waiting, found, pauses.left_s)
+            answered, why = self.once(kind, waiting, pauses.left_s)
+            found |= answered
             waiting = [item for item in waiting if item not in found]
             if waiting:
                 kind.forget(self, waiting)  # pyright: ignore[reportArgumentType]  # this very class
                 if not pauses.pause():
-                    raise self.failed(kind.what, f"{last} for {_some(waiting)}, time is up")
-        return found
+                    self._is_deaf = within_s is None and self._network.heard_s < begun_s
+                    break
+        return found, waiting, why
 
     def demand(
         self,
@@ -195,29 +215,30 @@ class Client:
             found[item] = answer
         return found
 
-    def _round(
-        self,
-        kind: Exchange[K, V],
-        waiting: list[K],
-        found: dict[K, V | Exception],
-        within_s: float,
-    ) -> Exception | str:
-        """Ask once about all that wait; what is still without an answer, and why."""
+    def once(
+        self, kind: Exchange[K, V], items: Iterable[K], within_s: float
+    ) -> tuple[dict[K, V | Exception], Exception | str]:
+        """Ask about many items, once.
+
+        Returns:
+            What has an answer, as `exchange`; and why the rest has none, if there is a rest.
+        """
         from kafka.errors import KafkaError, for_code
 
-        last: Exception | str = "no broker answers"
-        parts = kind.route(self, waiting)  # pyright: ignore[reportArgumentType]  # this very class
+        found: dict[K, V | Exception] = {}
+        parts, left_out = kind.route(self, list(items), within_s)  # pyright: ignore[reportArgumentType]  # this very class
+        why: Exception | str = left_out or "no broker answers"
         responses = self.ask([(node, kind.request(part)) for node, part in parts], within_s)
         for (_, part), response in zip(parts, responses, strict=True):
             if isinstance(response, KafkaError):
-                last = self._passing(kind, response)
+                why = self._passing(kind, response)
                 continue
             for item, code, value in kind.answers(response, part):
                 error = for_code(code)() if code else None
                 if error is None or not is_passing(error):
                     found[item] = value if error is None else error
-                last = error or last
-        return last
+                why = error or why
+        return found, why
 
     def _passing(self, kind: Exchange[K, V], error: Exception) -> Exception:
         from kafka.errors import UnknownBrokerIdError
@@ -249,13 +270,27 @@ class Client:
 
         kind = Metadata(None if names is None else tuple(sorted(names)), create=create)
         answer = self.demand(kind, ["topics"])["topics"]
-        self._manager.run(_call, self._manager.cluster.update_metadata, answer)
+        self._network.learn(answer)
         try:
             found = kind.topics(answer)
         except KafkaError as error:
             raise self.failed(kind.what, error) from error
         self._topics.update(found)
         return found
+
+    def feature(self, name: str) -> int:
+        """The level of a feature that the cluster has agreed on (KIP-584); 0 for none.
+
+        Asked again when it is older than ``metadata.max.age.ms``: features are upgraded, and
+        downgraded, while clients live.
+
+        Raises:
+            KafkaFailedError: If the cluster does not answer.
+        """
+        if time.monotonic() >= self._features_until_s:
+            self._features = self.demand(Features(), ["features"])["features"]
+            self._features_until_s = time.monotonic() + self.connection.metadata_age_s
+        return self._features.get(name, 0)
 
     def list_offsets(
         self, asked: Mapping[Place, int], *, committed: bool = True
@@ -296,13 +331,13 @@ class Client:
 
     def cluster_id(self) -> str:
         """The id that the brokers gave their cluster when it was made (KIP-78)."""
-        if not self._manager.cluster.cluster_id:  # known with the first answer to Metadata
+        if not self._network.cluster_id:  # known with the first answer to Metadata
             self.topics([])
-        return str(self._manager.cluster.cluster_id)
+        return str(self._network.cluster_id)
 
     def nodes(self) -> list[int]:
         """The brokers of the cluster, as far as is known."""
-        return [broker.node_id for broker in self._manager.cluster.brokers()]
+        return self._network.nodes()
 
     def lane(self, broker: Broker, number: int) -> Node:
         """One of several connections to a broker, on which others do not hold it up.
@@ -311,28 +346,14 @@ class Client:
         """
         name = f"{broker.node}@{broker.host}:{broker.port}/{number}"
         if name not in self._lanes:
-            said = _Lane(name, broker.host, broker.port)
-            add = self._manager.cluster.add_coordinator
-            self._lanes[name] = self._manager.run(_call, add, said, 1, name)
+            self._lanes[name] = self._network.add_lane(name, broker)
         return self._lanes[name]
 
-
-@dataclass(frozen=True)
-class _Lane:
-    """What kafka-python takes for the answer that names a coordinator."""
-
-    node_id: str
-    host: str
-    port: int
-    error_code: int = 0
-
-
-async def _result(future: Any) -> Any:
-    return await future
-
-
-async def _call(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
+    def keep_coordinators(self, ids: Collection[str]) -> None:
+        """Forget those of other transactional ids, if too many are known."""
+        if len(self.coordinators) > _MOST_COORDINATORS:
+            known = self.coordinators
+            self.coordinators = {name: known[name] for name in ids if name in known}
 
 
 def is_passing(error: BaseException) -> bool:
@@ -342,19 +363,27 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, RetriableError | UnknownBrokerIdError)
 
 
+_clients: dict[tuple[Connection, int], Client] = {}
+"""By cluster and process, since connections do not survive a fork; the last used one is last."""
+
+
 def open_client(connection: Connection) -> Client:
-    """The client of this process for a cluster; made at the first call.
+    """The client of this process for a cluster, or a new one if that is of no use any more.
+
+    A process has the sixteen that were used last. Others end when nobody holds them.
 
     Raises:
         KafkaFailedError: If no broker answers in time, or the login is refused.
     """
-    return _client(connection, os.getpid())  # connections do not survive a fork
-
-
-@functools.lru_cache(maxsize=16)
-def _client(connection: Connection, pid: int) -> Client:
-    del pid
-    return Client(connection)
+    key = (connection, os.getpid())
+    client = _clients.pop(key, None)
+    if client is not None and not client.is_usable:
+        client.close()
+        client = None
+    client = _clients[key] = client or Client(connection)
+    for oldest in list(_clients)[:-_MOST_CLIENTS]:
+        _clients.pop(oldest, None)
+    return client
 
 
 def _some(items: Collection[object], most: int = 5) -> str:

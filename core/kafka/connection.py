@@ -120,6 +120,7 @@ _DEFAULTS: dict[str, Any] = {
     "client_id": "krishiv-spark",
     "request_timeout_ms": 30_000,
     "default_api_timeout_ms": 60_000,
+    "metadata_max_age_ms": 300_000,
     "reconnect_backoff_max_ms": 1_000,
     "receive_message_max_bytes": 2**30,
     "max_in_flight_requests_per_connection": 64,
@@ -172,6 +173,11 @@ class Connection:
     def patience_s(self) -> float:
         """How long something is tried until it counts as failed (``default.api.timeout.ms``)."""
         return float(self.values["default_api_timeout_ms"]) / 1000
+
+    @property
+    def metadata_age_s(self) -> float:
+        """How old may be what is known of the cluster (``metadata.max.age.ms``)."""
+        return float(self.values["metadata_max_age_ms"]) / 1000
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings}

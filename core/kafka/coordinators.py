@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators, for `krishiv_spark.kafka.client.Client.exchange`.
+"""What transaction coordinators are asked, for `krishiv_spark.kafka.client.Client.exchange`.
 
 What they mean is in `krishiv_spark.kafka.transactions`.
 """
@@ -8,34 +8,26 @@ What they mean is in `krishiv_spark.kafka.transactions`.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.exchanges import ANY, Node, Parts
+from krishiv_spark.kafka.exchanges import ANY, Node, Routed
 from krishiv_spark.kafka.places import Broker, Place
 from krishiv_spark.offsets.offset import Value
 
-__all__ = [
-    "AddPlaces",
-    "Begin",
-    "BeginPlain",
-    "Describe",
-    "Described",
-    "End",
-    "Fence",
-    "Transaction",
-]
+__all__ = ["Describe", "Described", "ListIds", "OneByOne", "ToCoordinators", "Transaction"]
 
 _LANES = 8
 """Connections to one coordinator over which many transactions are ended."""
 
-_END_VERSION = {1: 3, 2: 5}
-"""EndTxn's version under each set of rules."""
+_ID_NOT_FOUND = 105
 
-_CONCURRENT_TRANSACTIONS, _ID_NOT_FOUND = 51, 105
+_NAMES = 512
+"""So many hit each of 50 partitions of the coordinators' topic but once in 30 000 times."""
 
 
 class Transaction(Value):
@@ -83,9 +75,9 @@ class _Find:
 
     what: str = "find the coordinator of transactional id"
 
-    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
-        del client
-        return [(ANY, list(items))]
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+        del client, within_s
+        return [(ANY, list(items))], None
 
     def request(self, items: list[str]) -> Any:
         from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
@@ -102,21 +94,36 @@ class _Find:
         pass
 
 
-class _ToCoordinators:
+class ToCoordinators:
     """Goes to the coordinators of transactional ids, which are remembered."""
 
-    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
         """See `Exchange`. One message for all ids of a coordinator."""
-        return [(broker.node, ids) for broker, ids in self.grouped(client, items).items()]
+        grouped, why = self.grouped(client, items, within_s)
+        return [(broker.node, ids) for broker, ids in grouped.items()], why
 
-    def grouped(self, client: Client, items: Collection[str]) -> dict[Broker, list[str]]:
-        """Ids by their coordinator."""
+    def grouped(
+        self, client: Client, items: Collection[str], within_s: float
+    ) -> tuple[dict[Broker, list[str]], Exception | str | None]:
+        """Ids by their coordinator, without those that have none; and why that is so."""
+        client.keep_coordinators(items)
         unknown = [item for item in items if item not in client.coordinators]
-        client.coordinators.update(client.demand(_Find(), unknown))
+        why = self._find(client, unknown, within_s) if unknown else None
         found = defaultdict(list)
         for item in items:
-            found[client.coordinators[item]].append(item)
-        return found
+            if item in client.coordinators:
+                found[client.coordinators[item]].append(item)
+        return found, why
+
+    def _find(self, client: Client, ids: list[str], within_s: float) -> Exception | str | None:
+        """Ask any broker once; it may still wait for the coordinators' topic to be made."""
+        kind = _Find()
+        found, why = client.once(kind, ids, within_s)
+        for name, answer in found.items():
+            if isinstance(answer, Exception):
+                raise client.failed(f"{kind.what} {name!r}", answer)
+            client.coordinators[name] = answer
+        return None if len(found) == len(ids) else why
 
     def forget(self, client: Client, items: Collection[str]) -> None:
         """See `Exchange`."""
@@ -124,134 +131,24 @@ class _ToCoordinators:
             client.coordinators.pop(item, None)
 
 
-class _OneByOne(_ToCoordinators):
+class OneByOne(ToCoordinators):
     """A message for each id, over several connections where there are many."""
 
-    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
         """See `Exchange`."""
         parts: list[tuple[Node, list[str]]] = []
-        for broker, ids in self.grouped(client, items).items():
+        grouped, why = self.grouped(client, items, within_s)
+        for broker, ids in grouped.items():
             alone = len(ids) == 1
             parts += [
                 (broker.node if alone else client.lane(broker, number % _LANES), [each])
                 for number, each in enumerate(ids)
             ]
-        return parts
+        return parts, why
 
 
 @dataclass(frozen=True)
-class Begin(_OneByOne):
-    """InitProducerId: aborts what is open under an id, fences who had it, gives a new epoch."""
-
-    timeout_ms: int
-    what: str = "begin a transaction under transactional id"
-
-    def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import InitProducerIdRequest
-
-        return InitProducerIdRequest(
-            transactional_id=items[0], transaction_timeout_ms=self.timeout_ms, max_version=5
-        )
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """See `Exchange`. The value is the response, which names the producer."""
-        yield items[0], response.error_code, response
-
-
-@dataclass(frozen=True)
-class Fence(_OneByOne):
-    """InitProducerId by somebody else than the producer: it cannot write any more (KIP-360).
-
-    What is open under the id, whatever its epoch, is aborted by markers with a raised epoch. Where
-    nothing is open, a producer of another epoch is refused.
-
-    Attributes:
-        producers: By transactional id, the producer that is meant.
-    """
-
-    producers: Mapping[str, Described]
-    what: str = "fence the producer under transactional id"
-
-    def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import InitProducerIdRequest
-
-        meant = self.producers[items[0]]
-        return InitProducerIdRequest(
-            transactional_id=items[0],
-            transaction_timeout_ms=meant.timeout_ms,
-            producer_id=meant.producer_id,
-            producer_epoch=meant.producer_epoch,
-            min_version=3,
-            max_version=5,
-        )
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
-        """See `Exchange`. A transaction that is being aborted is answered as a concurrent one."""
-        done = response.error_code == _CONCURRENT_TRANSACTIONS
-        yield items[0], 0 if done else response.error_code, None
-
-
-@dataclass(frozen=True)
-class BeginPlain:
-    """InitProducerId without a transactional id, from any broker (KIP-98)."""
-
-    what: str = "get a producer id"
-
-    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
-        """See `Exchange`."""
-        del client
-        return [(ANY, list(items))]
-
-    def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import InitProducerIdRequest
-
-        del items
-        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """See `Exchange`. The value is the response, which names the producer."""
-        yield items[0], response.error_code, response
-
-    def forget(self, client: Client, items: Collection[str]) -> None:
-        """See `Exchange`."""
-
-
-@dataclass(frozen=True)
-class End(_OneByOne):
-    """EndTxn, by the rules of each transaction.
-
-    Attributes:
-        transactions: By transactional id.
-        commit: Or else abort.
-    """
-
-    transactions: Mapping[str, Transaction]
-    commit: bool
-    what: str = "end the transaction under transactional id"
-
-    def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import EndTxnRequest
-
-        transaction = self.transactions[items[0]]
-        return EndTxnRequest(
-            transactional_id=transaction.transactional_id,
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            committed=self.commit,
-            version=_END_VERSION[transaction.rules],
-        )
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
-        """See `Exchange`."""
-        yield items[0], response.error_code, None
-
-
-@dataclass(frozen=True)
-class Describe(_ToCoordinators):
+class Describe(ToCoordinators):
     """DescribeTransactions (KIP-664)."""
 
     what: str = "describe transactional id"
@@ -285,41 +182,43 @@ def _described(each: Any) -> Described:
 
 
 @dataclass(frozen=True)
-class AddPlaces:
-    """AddPartitionsToTxn, all in one message to the coordinator of one transaction."""
+class ListIds(ToCoordinators):
+    """ListTransactions (KIP-664), from the coordinators of all ids that begin in some way.
 
-    transaction: Transaction
-    what: str = "add to its transaction the partition"
+    Which broker coordinates an id is decided by a hash of it, so a few hundred names that begin in
+    that way, whatever they are, lead to all brokers that have to do with such ids. Others, perhaps
+    out of reach, are not asked.
 
-    def route(self, client: Client, items: Collection[Place]) -> Parts[Place]:
+    Attributes:
+        start: How the ids begin.
+        states: Of transactions, which count; empty for all.
+    """
+
+    start: str
+    states: Sequence[str]
+    what: str = "list the transactions of the coordinator of"
+
+    @property
+    def names(self) -> list[str]:
+        """The items to ask about."""
+        return [f"{self.start}{number}" for number in range(_NAMES)]
+
+    def request(self, items: list[str]) -> Any:
         """See `Exchange`."""
-        to = _ToCoordinators().grouped(client, [self.transaction.transactional_id])
-        return [(broker.node, list(items)) for broker in to]
+        from kafka.protocol.admin import ListTransactionsRequest
 
-    def request(self, items: list[Place]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import AddPartitionsToTxnRequest
-
-        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-        grouped: dict[str, list[int]] = {}
-        for place in items:
-            grouped.setdefault(place.topic, []).append(place.partition)
-        return AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transaction.transactional_id,
-            v3_and_below_producer_id=self.transaction.producer_id,
-            v3_and_below_producer_epoch=self.transaction.producer_epoch,
-            v3_and_below_topics=[topic(name=n, partitions=p) for n, p in grouped.items()],
-            version=3,
+        del items
+        pattern = re.escape(self.start) + ".*"  # brokers before 4.1 list all
+        return ListTransactionsRequest(
+            state_filters=list(self.states), transactional_id_pattern=pattern
         )
 
-    def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, None]]:
-        """See `Exchange`."""
-        del items
-        for topic in response.results_by_topic_v3_and_below:
-            for each in topic.results_by_partition:
-                yield Place(topic.name, each.partition_index), each.partition_error_code, None
-
-    def forget(self, client: Client, items: Collection[Place]) -> None:
-        """See `Exchange`."""
-        del items
-        _ToCoordinators().forget(client, [self.transaction.transactional_id])
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, dict[str, str]]]:
+        """See `Exchange`. The value is the states of the coordinator's ids, by id."""
+        listed = {
+            each.transactional_id: each.transaction_state
+            for each in response.transaction_states
+            if each.transactional_id.startswith(self.start)
+        }
+        for item in items:
+            yield item, response.error_code, listed

@@ -14,7 +14,19 @@ from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place, Topic
 if TYPE_CHECKING:
     from krishiv_spark.kafka.client import Client
 
-__all__ = ["ANY", "Exchange", "K", "ListOffsets", "Metadata", "Node", "Parts", "V", "by_leader"]
+__all__ = [
+    "ANY",
+    "Exchange",
+    "Features",
+    "K",
+    "ListOffsets",
+    "Metadata",
+    "Node",
+    "Parts",
+    "Routed",
+    "V",
+    "by_leader",
+]
 
 Node: TypeAlias = int | str
 """A broker: its id, or the name of one more connection to it."""
@@ -28,6 +40,9 @@ V_co = TypeVar("V_co", covariant=True)
 Parts: TypeAlias = Sequence[tuple[Node, list[K]]]
 """Items, by the node that is asked about them in one message."""
 
+Routed: TypeAlias = tuple[Parts[K], Exception | str | None]
+"""Where items are asked for, and why some are left out, if there are such."""
+
 _UNKNOWN_TOPIC, _NO_LEADER_YET = 3, 5
 
 
@@ -39,8 +54,14 @@ class Exchange(Protocol[K, V_co]):
         """What is tried, for messages."""
         ...
 
-    def route(self, client: Client, items: Collection[K]) -> Parts[K]:
-        """Which node is asked about which items; those that are left out are tried again."""
+    def route(self, client: Client, items: Collection[K], within_s: float) -> Routed[K]:
+        """Which node is asked about which items; those that are left out are tried again.
+
+        Args:
+            client: Of this process.
+            items: What still has no answer.
+            within_s: How long it may take to find out.
+        """
         ...
 
     def request(self, items: list[K]) -> Any:
@@ -69,10 +90,10 @@ class Metadata:
     create: bool = False
     what: str = "read the metadata of topics"
 
-    def route(self, client: Client, items: Collection[str]) -> Parts[str]:
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
         """See `Exchange`."""
-        del client
-        return [(ANY, list(items))]
+        del client, within_s
+        return [(ANY, list(items))], None
 
     def request(self, items: list[str]) -> Any:
         """See `Exchange`."""
@@ -108,6 +129,36 @@ class Metadata:
         return found
 
 
+@dataclass(frozen=True)
+class Features:
+    """What the brokers have agreed on (ApiVersions), from any of them."""
+
+    what: str = "ask for the features of the cluster"
+
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+        """See `Exchange`."""
+        del client, within_s
+        return [(ANY, list(items))], None
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.metadata import ApiVersionsRequest
+
+        del items
+        return ApiVersionsRequest(
+            client_software_name="krishiv-spark", client_software_version="1", min_version=3
+        )
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, dict[str, int]]]:
+        """See `Exchange`. The value is the level of each feature."""
+        found = getattr(response, "finalized_features", None) or []
+        levels = {feature.name: int(feature.max_version_level) for feature in found}
+        yield items[0], response.error_code, levels
+
+    def forget(self, client: Client, items: Collection[str]) -> None:
+        """See `Exchange`."""
+
+
 def _topic(found: Any) -> Topic:
     leaders = {each.partition_index: each.leader_id for each in found.partitions}
     return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())))
@@ -137,9 +188,10 @@ class ListOffsets:
     committed: bool
     what: str = "look up offsets"
 
-    def route(self, client: Client, items: Collection[Place]) -> Parts[Place]:
+    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
         """See `Exchange`."""
-        return list(by_leader(client, items).items())
+        del within_s
+        return list(by_leader(client, items).items()), "nobody leads it"
 
     def request(self, items: list[Place]) -> Any:
         """See `Exchange`."""

@@ -12,35 +12,23 @@ EndTxn by other rules is answered otherwise.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
-from krishiv_spark.kafka.client import Client, KafkaFailedError, is_passing
-from krishiv_spark.kafka.coordinators import (
-    AddPlaces,
-    Begin,
-    BeginPlain,
-    Describe,
-    Described,
-    End,
-    Fence,
-    Transaction,
-)
-from krishiv_spark.kafka.exchanges import ANY
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.coordinators import Describe, Described, ListIds, Transaction
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.producing import AddPlaces, Begin, BeginPlain, End
 
 __all__ = [
     "COMMITTING",
     "ONGOING",
     "Outcome",
     "Transaction",
-    "abort_open",
     "add_places",
+    "await_markers",
     "begin",
     "describe",
     "end",
@@ -50,31 +38,19 @@ __all__ = [
     "outcomes",
     "plain_producer",
     "rules",
-    "try_abort",
     "unfinished",
 ]
 
 
-_AT_ONCE_S = 1.0
+_LISTED_S = 5.0
+"""How long a list of what is open is waited for."""
 
 # --- executor
 
 
-@functools.lru_cache(maxsize=16)
 def rules(client: Client) -> Literal[1, 2]:
     """The rules by which this process begins transactions: TV2 where the cluster has it."""
-    from kafka.protocol.metadata import ApiVersionsRequest
-
-    name = client.connection.values["client_id"]
-    request = ApiVersionsRequest(
-        client_software_name=name, client_software_version="1", min_version=3
-    )
-    (answer,) = client.ask([(ANY, request)])
-    if isinstance(answer, Exception):
-        raise client.failed("ask for the features of the cluster", answer)
-    features = getattr(answer, "finalized_features", None) or []
-    levels = {feature.name: feature.max_version_level for feature in features}
-    return 2 if levels.get("transaction.version", 0) >= 2 else 1  # noqa: PLR2004
+    return 2 if client.feature("transaction.version") >= 2 else 1  # noqa: PLR2004
 
 
 def first_free(client: Client, ids: Sequence[str]) -> str:
@@ -136,19 +112,6 @@ def add_places(client: Client, transaction: Transaction, places: Collection[Plac
     client.demand(AddPlaces(transaction), places, lambda place: f" {place}")
 
 
-def try_abort(client: Client, transaction: Transaction) -> None:
-    """Executor: abort what this attempt has open, if that works within a second.
-
-    Otherwise whoever comes next does it. Requests of this attempt may still be under way.
-    """
-    name = transaction.transactional_id
-    with contextlib.suppress(KafkaFailedError):
-        now = client.demand(Describe(), [name], within_s=_AT_ONCE_S)[name]
-        mine = (transaction.producer_id, transaction.producer_epoch)
-        if (now.producer_id, now.producer_epoch) == mine:  # else somebody else has it already
-            abort_live(client, {name: now}, lambda: True, _AT_ONCE_S)
-
-
 def plain_producer(client: Client) -> tuple[int, int]:
     """Executor: id and epoch of an idempotent producer without transactions.
 
@@ -179,13 +142,20 @@ def end(
     return {by_id[i]: answer for i, answer in answers.items() if isinstance(answer, Exception)}
 
 
-def describe(client: Client, ids: Collection[str]) -> dict[str, Described]:
+def describe(
+    client: Client, ids: Collection[str], within_s: float | None = None
+) -> dict[str, Described]:
     """What the coordinators say of transactional ids now.
+
+    Args:
+        client: Of this process.
+        ids: Which.
+        within_s: How long that may take; None for ``default.api.timeout.ms``.
 
     Raises:
         KafkaFailedError: If one may not be seen, or a coordinator does not answer in time.
     """
-    return client.demand(Describe(), ids)
+    return client.demand(Describe(), ids, within_s=within_s)
 
 
 def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Transaction, Outcome]:
@@ -194,21 +164,37 @@ def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Tran
     return {each: outcome(each, found[each.transactional_id]) for each in transactions}
 
 
+def await_markers(client: Client, ids: Collection[str], within_s: float) -> None:
+    """Wait until the brokers have written what commits the transactions under some ids.
+
+    Raises:
+        KafkaFailedError: If a coordinator does not answer in time.
+    """
+    pauses = Pauses(within_s)
+    while any(now.state == COMMITTING for now in describe(client, ids, pauses.left_s).values()):
+        if not pauses.pause():
+            return
+
+
 def unfinished(client: Client, start: str) -> dict[str, str]:
     """The transactional ids that begin so and whose transaction has not ended.
+
+    Those of a broker that does not answer soon are left out, with a warning.
 
     Returns:
         By id its state: "Ongoing", or "PrepareCommit" or "PrepareAbort" while the brokers write
         the markers that end it.
 
     Raises:
-        KafkaFailedError: As `known`.
+        KafkaFailedError: If a broker refuses.
     """
-    return known(client, start, UNFINISHED)
+    kind = ListIds(start, UNFINISHED)
+    within_s = min(_LISTED_S, client.connection.patience_s)
+    return _merged(client, kind, client.gather(kind, kind.names, within_s))
 
 
 def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, str]:
-    """The transactional ids that begin so, on all brokers, by their state.
+    """The transactional ids that begin so, by their state.
 
     Args:
         client: Of this process.
@@ -216,122 +202,18 @@ def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, s
         states: Which states count; empty for all.
 
     Raises:
-        KafkaFailedError: If a broker refuses, or does not answer although the cluster still names
-            it when time is up.
+        KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
-    pauses = Pauses(client.connection.patience_s)
-    while True:
-        listed, error = _listed(client, start, states)
-        if error is None:
-            return listed
-        if not is_passing(error) or not pauses.pause():
-            raise client.failed("list the open transactions", error)
-        client.topics([])  # the answer names the brokers that are left
+    kind = ListIds(start, states)
+    return _merged(client, kind, client.exchange(kind, kind.names))
 
 
-def _listed(
-    client: Client, start: str, states: Sequence[str]
-) -> tuple[dict[str, str], Exception | None]:
-    from kafka.errors import KafkaError, for_code
-    from kafka.protocol.admin import ListTransactionsRequest
-
-    given: dict[str, Any] = {"state_filters": list(states)}
-    given["transactional_id_pattern"] = re.escape(start) + ".*"  # brokers before 4.1 list all
-    listed: dict[str, str] = {}
-    for answer in client.ask([(node, ListTransactionsRequest(**given)) for node in client.nodes()]):
-        if isinstance(answer, KafkaError):
-            return {}, answer
-        if answer.error_code:
-            return {}, for_code(answer.error_code)()
-        listed |= {
-            each.transactional_id: each.transaction_state for each in answer.transaction_states
-        }
-    return {name: state for name, state in listed.items() if name.startswith(start)}, None
-
-
-def abort_open(
-    client: Client, start: str, spare: Collection[str], is_owner: Callable[[], bool]
+def _merged(
+    client: Client, kind: ListIds, answers: Mapping[str, dict[str, str] | Exception]
 ) -> dict[str, str]:
-    """Abort what is open under ids that begin so, whoever still writes there.
-
-    Args:
-        client: Of this process.
-        start: Beginning of the ids.
-        spare: Ids that are left alone.
-        is_owner: Asked once it is known which transactions are meant: whether they are the
-            caller's to end.
-
-    Returns:
-        As `unfinished`, as it was before.
-
-    Raises:
-        KafkaFailedError: If a coordinator refuses, or does not answer in time.
-    """
-    listed = unfinished(client, start)
-    doomed = [name for name, state in listed.items() if state == ONGOING and name not in spare]
-    abort_live(client, describe(client, doomed), is_owner)
-    return listed
-
-
-def abort_live(
-    client: Client,
-    found: Mapping[str, Described],
-    is_owner: Callable[[], bool],
-    within_s: float | None = None,
-) -> None:
-    """Abort open transactions in such a way that their producers cannot write any more.
-
-    Under TV2 EndTxn does that: the markers that it writes raise the producer's epoch at the
-    leaders. It names the epoch, so a newer transaction of the id stays as it is. Under TV1 it
-    leaves the epoch as it is: brokers before 3.6, and those that do not verify
-    (``transaction.partition.verification.enable``), would take what the producer sends afterwards
-    into a transaction that no coordinator knows and nobody ends. There only InitProducerId raises
-    it, which would abort a newer transaction too. So it is sent only while the one that is meant
-    is seen to be open and to be the caller's to end.
-
-    Args:
-        client: Of this process.
-        found: By transactional id, what was seen of it.
-        is_owner: Asked right before: whether they are the caller's to end.
-        within_s: How long it may take; None for ``default.api.timeout.ms``.
-
-    Raises:
-        KafkaFailedError: If a coordinator refuses, or does not answer in time.
-    """
-    pauses = Pauses(client.connection.patience_s if within_s is None else within_s)
-    ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
-    while ongoing and is_owner():
-        refused = _abort_once(client, ongoing, pauses.left_s)
-        seen = client.demand(Describe(), ongoing, within_s=pauses.left_s)
-        ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
-        for name in ongoing:
-            if name in refused:
-                raise client.failed(f"abort the transaction under {name!r}", refused[name])
-        if ongoing and not pauses.pause():
-            raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
-
-
-def _is_open(now: Described, was: Described) -> bool:
-    same = (now.producer_id, now.producer_epoch) == (was.producer_id, was.producer_epoch)
-    return same and now.state == ONGOING
-
-
-def _abort_once(
-    client: Client, ongoing: Mapping[str, Described], within_s: float
-) -> dict[str, Exception]:
-    """Those that are refused, with kafka-python's error: perhaps since they have ended."""
-    if rules(client) == 1:
-        answers = client.exchange(Fence(ongoing), ongoing, within_s)
-    else:
-        exact = {name: _as_it_is(client, name, now) for name, now in ongoing.items()}
-        answers = client.exchange(End(exact, commit=False), exact, within_s)
-    return {name: each for name, each in answers.items() if isinstance(each, Exception)}
-
-
-def _as_it_is(client: Client, name: str, now: Described) -> Transaction:
-    return Transaction(
-        transactional_id=name,
-        producer_id=now.producer_id,
-        producer_epoch=now.producer_epoch,
-        rules=rules(client),
-    )
+    found: dict[str, str] = {}
+    for listed in answers.values():
+        if isinstance(listed, Exception):
+            raise client.failed(f"list transactional ids that begin with {kind.start!r}", listed)
+        found |= listed
+    return found

@@ -16,10 +16,11 @@ from producer_epochs import LAST_EPOCH, raise_epochs
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.coordinators import Begin
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.producing import Begin
+from krishiv_spark.kafka.sweeping import abort_open
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.kafka.writing import attempts
 from krishiv_spark.kafka.writing.markers import outcome_in_log
@@ -153,7 +154,7 @@ def test_what_is_swept(bench, first):
     case = ("swept", first)
     for staged in uses(bench, case):
         name = staged.transaction.transactional_id
-        transactions.abort_open(bench.client, name, (), lambda: True)
+        abort_open(bench.client, name, (), lambda: True)
         bench.assert_lost(staged)
     assert not bench.rows(case)
 

@@ -118,10 +118,11 @@ def test_a_leader_that_dies_for_good():
 
 
 def test_the_rules_of_older_brokers(bench, topic):
-    """TV1: partitions are added to a transaction one by one."""
+    """TV1: partitions are added to a transaction one by one. A client notices the change."""
+    young = {"kafka.metadata.max.age.ms": "1"}
+    assert transactions.rules(open_client(bench.options(topic, **young).kafka)) == 2
     set_transaction_version(bench.cluster.bootstrap, 1)
-    transactions.rules.cache_clear()
-    staged = bench.stage(topic, rows(20_000))
+    staged = bench.stage(topic, rows(20_000), **young)
     assert staged.transaction.rules == 1
     bench.commit(staged)
     bench.commit(staged)  # repeating it changes nothing

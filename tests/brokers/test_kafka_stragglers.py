@@ -18,6 +18,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.places import LATEST, Place
+from krishiv_spark.kafka.sweeping import abort_open
 from krishiv_spark.kafka.writing import attempts
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Task
@@ -55,7 +56,7 @@ class Bench:
     def sweep(self):
         """As soon as there is something to abort; then wait for the markers."""
         until = time.monotonic() + PATIENCE
-        while not transactions.abort_open(self.client, self._ids, (), lambda: True):
+        while not abort_open(self.client, self._ids, (), lambda: True):
             assert time.monotonic() < until
         self._await_markers()
 

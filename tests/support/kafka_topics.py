@@ -3,7 +3,7 @@
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.protocol.consumer import FetchRequest
@@ -16,7 +16,8 @@ LIMITS = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 class Onlooker:
     """Reads topics as anybody does who reads committed records only."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, node: int = 1) -> None:
+        self._node = node
         given = {"bootstrap_servers": bootstrap, "enable_auto_commit": False}
         self._consumer = KafkaConsumer(
             **given, isolation_level="read_committed", max_poll_records=10_000
@@ -30,9 +31,7 @@ class Onlooker:
     def records(self, topic: str) -> list:
         """All records that can be read now, once no transaction is being committed."""
         self._await_markers()
-        places = [
-            TopicPartition(topic, n) for n in self._consumer.partitions_for_topic(topic) or ()
-        ]
+        places = [TopicPartition(topic, n) for n in self._partitions(topic)]
         self._consumer.assign(places)
         self._consumer.seek_to_beginning()
         ends = self._consumer.end_offsets(places)
@@ -51,9 +50,12 @@ class Onlooker:
         self._await_markers()
         return [
             record
-            for partition in self._consumer.partitions_for_topic(topic) or ()
+            for partition in self._partitions(topic)
             for record in _judged(self._batches(topic, partition))
         ]
+
+    def _partitions(self, topic: str) -> Iterable[int]:
+        return self._consumer.partitions_for_topic(topic) or ()
 
     def _batches(self, topic: str, partition: int) -> Iterator:
         offset = 0
@@ -76,7 +78,7 @@ class Onlooker:
             topics=[wanted(topic=topic, partitions=[part])],
             max_version=12,
         )
-        answer = self._admin._manager.run(self._admin._manager.send, request, 1)
+        answer = self._admin._manager.run(self._admin._manager.send, request, self._node)
         (found,) = answer.responses[0].partitions
         assert not found.error_code, answer
         return found.records

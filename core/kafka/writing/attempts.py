@@ -11,6 +11,7 @@ from krishiv_spark.errors import SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.records import warm_ahead
+from krishiv_spark.kafka.sweeping import try_abort
 from krishiv_spark.kafka.transactions import Transaction
 from krishiv_spark.kafka.writing.lanes import Identity
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
@@ -22,6 +23,7 @@ from krishiv_spark.sinks.base import Task
 __all__ = [
     "StagedTransaction",
     "check_same",
+    "slot_ids",
     "stage",
     "transactional_ids",
     "write_plainly",
@@ -74,6 +76,18 @@ def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
     first = turn % _TURNS * _SLOTS
     slots = [first + (task.attempt_number + n) % _SLOTS for n in range(_SLOTS)]
     return [f"{prefix}.{task.query}.{task.partition}.{slot}" for slot in slots]
+
+
+def slot_ids(prefix: str, query: str, tasks: int) -> list[str]:
+    """Every id that the tasks of a query may ever take.
+
+    Args:
+        prefix: Of the sink.
+        query: Its id.
+        tasks: How many, from 0 on.
+    """
+    slots = range(_TURNS * _SLOTS)
+    return [f"{prefix}.{query}.{task}.{slot}" for task in range(tasks) for slot in slots]
 
 
 def stage(
@@ -163,7 +177,7 @@ class _Attempt:
         if self._transaction is not None:
             if self._sender.producer is not None:
                 self._sender.producer.drain()
-            transactions.try_abort(self._client, self._transaction)
+            try_abort(self._client, self._transaction)
 
 
 def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> None:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from krishiv_spark.checkpoint import query_id
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.sweeping import abort_open
 from krishiv_spark.kafka.writing.inspection import Found, inspect, open_transactions
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import BATCH_PREFIX, OutputMode
@@ -46,7 +46,7 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
             "query has open is for its next driver, or for 'resolve'"
         )
     client = open_client(Connection.of(_settings(bootstrap, config)))
-    transactions.abort_open(client, f"{prefix}.{query}.", (), lambda: True)
+    abort_open(client, f"{prefix}.{query}.", (), lambda: True)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,190 @@
+"""kafka-python's connections to one cluster, and the thread that serves them."""
+
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from krishiv_spark.kafka.exchanges import ANY, Node
+from krishiv_spark.kafka.places import Broker
+
+__all__ = ["Network"]
+
+_SILENCE_S = 2.0
+"""After which one more broker is asked what any of them could answer."""
+
+_FIRST_BOOTSTRAP_S = 4.0
+
+
+class Network:
+    """What a client sends its messages over. Any thread may use it.
+
+    Args:
+        values: Keyword arguments for kafka-python.
+
+    Attributes:
+        heard_s: When the last answer came, by the monotonic clock; at first, when this was made.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        from kafka.net.selector import NetworkSelector
+
+        from krishiv_spark.kafka.sockets import ConnectionManager
+
+        self._process = os.getpid()
+        self._net = NetworkSelector(client_id=values["client_id"])
+        self._manager = ConnectionManager(self._net, **values)
+        self._net.start()
+        self._thread: threading.Thread = self._net._io_thread  # noqa: SLF001  it has no other name
+        self.heard_s = time.monotonic()
+
+    def bootstrap(self, patience_s: float) -> None:
+        """Reach one of the brokers that were named.
+
+        kafka-python gives the one that it picks all the time there is. So it is asked to begin anew
+        ever so often, to have another one picked if that one is silent.
+
+        Raises:
+            KafkaError: If none answers in time, or the login is refused.
+        """
+        from kafka.errors import KafkaTimeoutError
+
+        until_s, slice_s = time.monotonic() + patience_s, _FIRST_BOOTSTRAP_S
+        while True:
+            left_s = until_s - time.monotonic()
+            try:
+                self._manager.bootstrap(min(slice_s, left_s) * 1000)
+            except KafkaTimeoutError:
+                if left_s <= slice_s:
+                    raise
+                slice_s *= 2
+            else:
+                return
+
+    def close(self) -> None:
+        """End the thread and the connections; in a forked process, which has neither, nothing."""
+        if os.getpid() != self._process:
+            return
+        if threading.current_thread() is self._thread:  # the garbage collector runs anywhere
+            threading.Thread(target=self.close).start()
+            return
+        with contextlib.suppress(Exception):  # whatever ended the thread before
+            self._net.call_soon_threadsafe(self._manager.close)
+        self._net.stop(timeout_ms=1000)
+        self._net.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs, and has met nothing that ends it."""
+        return self._thread.is_alive() and self._net._exception is None  # noqa: SLF001  as above
+
+    def submit(self, request: Any, node: Node) -> Any:
+        """Send a message without waiting; kafka-python's future of the response."""
+        return self._manager.call_soon(self._send, request, node)
+
+    def wait(self, future: Any) -> Any:
+        """The response behind a future, or kafka-python's error, raised."""
+        found = self._manager.run(_result, future)
+        self.heard_s = time.monotonic()
+        return found
+
+    def ask(self, messages: Sequence[tuple[Node, Any]], within_s: float | None) -> list[Any]:
+        """Send messages side by side; for each its response or kafka-python's error."""
+        until_s = None if within_s is None else time.monotonic() + within_s
+        found: list[Any] = self._manager.run(self._ask, messages, until_s)
+        return found
+
+    async def _ask(self, messages: Sequence[tuple[Node, Any]], until_s: float | None) -> list[Any]:
+        futures = [
+            self._manager.call_soon(self._ask_any, body) if node == ANY else self._send(body, node)
+            for node, body in messages
+        ]
+        return [await self._answer(future, until_s) for future in futures]
+
+    async def _answer(self, future: Any, until_s: float | None) -> Any:
+        """What comes of a request; it goes on behind our back if time is up."""
+        from kafka.errors import KafkaError
+
+        left_ms = None if until_s is None else max(0.0, until_s - time.monotonic()) * 1000
+        try:
+            found = await self._manager.wait_for(future, left_ms)
+        except KafkaError as error:
+            return error
+        self.heard_s = time.monotonic()
+        return found
+
+    async def _ask_any(self, request: Any) -> Any:
+        """Ask one broker, and others too while none of them answers."""
+        from kafka.errors import KafkaTimeoutError
+        from kafka.future import Future
+
+        first = Future()
+        for node in self._by_load():
+            _pass_on(self._send(request, node), first)
+            with contextlib.suppress(KafkaTimeoutError):
+                return await self._manager.wait_for(first, _SILENCE_S * 1000)
+        return await first
+
+    def _by_load(self) -> list[Node]:
+        """The brokers, that which has least to do before the others."""
+        least = self._manager.least_loaded_node()
+        return [ANY if least is None else least, *(n for n in self.nodes() if n != least)]
+
+    def _send(self, request: Any, node: Node) -> Any:
+        from kafka.errors import KafkaError
+        from kafka.future import Future
+
+        try:
+            return self._manager.send(request, None if node == ANY else node)
+        except KafkaError as error:  # a broker that is not known any more
+            return Future().failure(error)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Of the cluster, once a broker has said it."""
+        found: str | None = self._manager.cluster.cluster_id
+        return found
+
+    def nodes(self) -> list[int]:
+        """The brokers of the cluster, as far as is known."""
+        return [broker.node_id for broker in self._manager.cluster.brokers()]
+
+    def learn(self, metadata: Any) -> None:
+        """Take in the answer of a broker, which names all of them."""
+        self._manager.run(_call, self._manager.cluster.update_metadata, metadata)
+
+    def add_lane(self, name: str, broker: Broker) -> Node:
+        """One more connection to a broker."""
+        said = _Named(name, broker.host, broker.port)
+        found: Node = self._manager.run(_call, self._manager.cluster.add_coordinator, said, 1, name)
+        return found
+
+
+class _Named:
+    """What kafka-python takes for the answer that names a coordinator."""
+
+    error_code = 0
+
+    def __init__(self, node_id: str, host: str, port: int) -> None:
+        self.node_id, self.host, self.port = node_id, host, port
+
+
+def _pass_on(future: Any, first: Any) -> None:
+    """What comes of one request is what comes of all, if it is the first to be answered."""
+    future.add_callback(lambda value: None if first.is_done else first.success(value))
+    future.add_errback(lambda error: None if first.is_done else first.failure(error))
+
+
+async def _result(future: Any) -> Any:
+    return await future
+
+
+async def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)

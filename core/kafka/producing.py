@@ -1,0 +1,178 @@
+"""What producers ask of transaction coordinators, for `krishiv_spark.kafka.client.Client.exchange`.
+
+Whoever knows the producer id and epoch can ask it in a producer's place. What it means is in
+`krishiv_spark.kafka.transactions`.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.coordinators import Described, OneByOne, ToCoordinators, Transaction
+from krishiv_spark.kafka.exchanges import ANY, Routed
+from krishiv_spark.kafka.places import Place
+
+__all__ = ["AddPlaces", "Begin", "BeginPlain", "End", "Fence"]
+
+_END_VERSION = {1: 3, 2: 5}
+"""EndTxn's version under each set of rules."""
+
+_CONCURRENT_TRANSACTIONS = 51
+
+
+@dataclass(frozen=True)
+class Begin(OneByOne):
+    """InitProducerId: aborts what is open under an id, fences who had it, gives a new epoch."""
+
+    timeout_ms: int
+    what: str = "begin a transaction under transactional id"
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import InitProducerIdRequest
+
+        return InitProducerIdRequest(
+            transactional_id=items[0], transaction_timeout_ms=self.timeout_ms, max_version=5
+        )
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
+        """See `Exchange`. The value is the response, which names the producer."""
+        yield items[0], response.error_code, response
+
+
+@dataclass(frozen=True)
+class BeginPlain:
+    """InitProducerId without a transactional id, from any broker (KIP-98)."""
+
+    what: str = "get a producer id"
+
+    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+        """See `Exchange`."""
+        del client, within_s
+        return [(ANY, list(items))], None
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import InitProducerIdRequest
+
+        del items
+        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
+        """See `Exchange`. The value is the response, which names the producer."""
+        yield items[0], response.error_code, response
+
+    def forget(self, client: Client, items: Collection[str]) -> None:
+        """See `Exchange`."""
+
+
+@dataclass(frozen=True)
+class Fence(OneByOne):
+    """InitProducerId by somebody else than the producer: it cannot write any more (KIP-360).
+
+    What is open under the id, whatever its epoch, is aborted by markers with a raised epoch. Where
+    nothing is open, a producer of another epoch is refused.
+
+    Attributes:
+        producers: By transactional id, the producer that is meant.
+    """
+
+    producers: Mapping[str, Described]
+    what: str = "fence the producer under transactional id"
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import InitProducerIdRequest
+
+        meant = self.producers[items[0]]
+        return InitProducerIdRequest(
+            transactional_id=items[0],
+            transaction_timeout_ms=meant.timeout_ms,
+            producer_id=meant.producer_id,
+            producer_epoch=meant.producer_epoch,
+            min_version=3,
+            max_version=5,
+        )
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
+        """See `Exchange`. A transaction that is being aborted is answered as a concurrent one."""
+        done = response.error_code == _CONCURRENT_TRANSACTIONS
+        yield items[0], 0 if done else response.error_code, None
+
+
+@dataclass(frozen=True)
+class End(OneByOne):
+    """EndTxn, by the rules of each transaction.
+
+    Attributes:
+        transactions: By transactional id.
+        commit: Or else abort.
+    """
+
+    transactions: Mapping[str, Transaction]
+    commit: bool
+    what: str = "end the transaction under transactional id"
+
+    def request(self, items: list[str]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import EndTxnRequest
+
+        transaction = self.transactions[items[0]]
+        return EndTxnRequest(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            committed=self.commit,
+            version=_END_VERSION[transaction.rules],
+        )
+
+    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
+        """See `Exchange`."""
+        yield items[0], response.error_code, None
+
+
+@dataclass(frozen=True)
+class AddPlaces:
+    """AddPartitionsToTxn, all in one message to the coordinator of one transaction."""
+
+    transaction: Transaction
+    what: str = "add to its transaction the partition"
+
+    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
+        """See `Exchange`."""
+        to, why = ToCoordinators().grouped(client, [self.transaction.transactional_id], within_s)
+        return [(broker.node, list(items)) for broker in to], why
+
+    def request(self, items: list[Place]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.producer import AddPartitionsToTxnRequest
+
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        grouped: dict[str, list[int]] = {}
+        for place in items:
+            grouped.setdefault(place.topic, []).append(place.partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transaction.transactional_id,
+            v3_and_below_producer_id=self.transaction.producer_id,
+            v3_and_below_producer_epoch=self.transaction.producer_epoch,
+            v3_and_below_topics=[topic(name=n, partitions=p) for n, p in grouped.items()],
+            version=3,
+        )
+
+    def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, None]]:
+        """See `Exchange`."""
+        del items
+        for topic in response.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                yield Place(topic.name, each.partition_index), each.partition_error_code, None
+
+    def forget(self, client: Client, items: Collection[Place]) -> None:
+        """See `Exchange`."""
+        del items
+        ToCoordinators().forget(client, [self.transaction.transactional_id])
