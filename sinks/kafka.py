@@ -46,15 +46,21 @@ _UNSURE = frozenset({Outcome.OPEN, Outcome.UNKNOWN})
 
 
 class KafkaWriter(LoggedWriter[StagedTransaction]):
-    """An epoch is true when its intent is in the log (`EpochLog.intend`)."""
+    """An epoch is true when its intent is in the log (`EpochLog.intend`).
 
+    Attributes:
+        partitions: Found out by the planner, for all tasks of an epoch: how many partitions the
+            topic of the option ``topic`` has.
+    """
+
+    partitions: int | None = None
     options_type = KafkaSinkOptions
     staged_type = StagedTransaction
     options: KafkaSinkOptions
 
     def check(self) -> None:
         """Planner: the rows can be records, and the cluster and its topic are there."""
-        check(self.options, self.schema, self.mode, streaming=self.streaming)
+        self.partitions = check(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def log(self, query: str) -> EpochLog:
         """In the checkpoint, or where the option ``epochLog`` says."""
@@ -76,7 +82,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         if kept is not None:
             attempts.check_same(batches, kept)
             return kept
-        return attempts.stage(batches, task, self.options, self.turn)
+        return attempts.stage(batches, task, self.options, self.turn, self.partitions)
 
     def _kept(self, task: Task) -> StagedTransaction | None:
         if task.epoch != self.kept.epoch:
@@ -289,18 +295,23 @@ def _check_complete(
 
 
 class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None]):
-    """Records are visible as they are written; an epoch that is replayed is written again."""
+    """Records are visible as they are written; an epoch that is replayed is written again.
 
+    Attributes:
+        partitions: As in `KafkaWriter`.
+    """
+
+    partitions: int | None = None
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
 
     def check(self) -> None:
         """Planner: the rows can be records, and the cluster and its topic are there."""
-        check(self.options, self.schema, self.mode, streaming=self.streaming)
+        self.partitions = check(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> None:
         """Executor: write the rows, idempotently within this attempt."""
-        attempts.write_plainly(batches, task, self.options)
+        attempts.write_plainly(batches, task, self.options, self.partitions)
 
     def publish(self, epoch: Epoch, staged: Sequence[None]) -> None:
         """Nothing is left to do."""

@@ -59,6 +59,7 @@ class Client:
         self._end = weakref.finalize(self, self._network.close)
         self._end.atexit = False  # the thread is a daemon
         self._topics: dict[str, Topic] = {}
+        self._seen_s: dict[str, float] = {}
         self._lanes: dict[str, Node] = {}
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
@@ -276,6 +277,7 @@ class Client:
         except KafkaError as error:
             raise self.failed(kind.what, error) from error
         self._topics.update(found)
+        self._seen_s.update(dict.fromkeys(found, time.monotonic()))
         return found
 
     def feature(self, name: str) -> int:
@@ -314,9 +316,15 @@ class Client:
         node = -1 if topic is None else topic.leaders.get(place.partition, -1)
         return None if node < 0 else node
 
-    def topic_of(self, name: str) -> Topic | None:
-        """What was last said of a topic; None if it does not exist."""
-        if name not in self._topics:
+    def topic_of(self, name: str, age_s: float | None = None) -> Topic | None:
+        """What was last said of a topic; None if it does not exist.
+
+        Args:
+            name: Its name.
+            age_s: How long ago that may have been; None for any time.
+        """
+        known = name in self._topics
+        if not known or (age_s is not None and time.monotonic() - self._seen_s[name] > age_s):
             self.topics([name])
         return self._topics.get(name)
 

@@ -13,7 +13,11 @@ __all__ = ["partition_rows"]
 
 
 def partition_rows(
-    keys: pa.Array | None, given: pa.Array | None, count: int, sticky: int
+    keys: pa.Array | None,
+    given: pa.Array | None,
+    count: int,
+    sticky: int,
+    nameable: int | None = None,
 ) -> NDArray[np.int32]:
     """The partition of each row: the one that is given, or that of its key, or the sticky one.
 
@@ -22,8 +26,9 @@ def partition_rows(
     Args:
         keys: Binary or string, with nulls; None when no row has a key.
         given: Whole numbers, with nulls; None when no row names its partition.
-        count: Number of partitions of the topic.
+        count: Number of partitions that keys are spread over.
         sticky: Partition of rows that have neither.
+        nameable: Number of partitions of the topic, if that is another one.
 
     Raises:
         SchemaError: If a row names a partition that the topic does not have, or a column has
@@ -37,7 +42,7 @@ def partition_rows(
     if keys is not None:
         _by_key(keys, count, out)
     if given is not None:
-        _as_given(given, count, out)
+        _as_given(given, nameable or count, out)
     return out
 
 

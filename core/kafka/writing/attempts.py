@@ -16,6 +16,7 @@ from krishiv_spark.kafka.transactions import Transaction
 from krishiv_spark.kafka.writing.lanes import Identity
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.producer import Producer
+from krishiv_spark.kafka.writing.spread import Spread
 from krishiv_spark.kafka.writing.staging import Fingerprint, Sender
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.sinks.base import Task
@@ -91,9 +92,21 @@ def slot_ids(prefix: str, query: str, tasks: int) -> list[str]:
 
 
 def stage(
-    batches: Iterable[pa.RecordBatch], task: Task, options: KafkaSinkOptions, turn: int = 0
+    batches: Iterable[pa.RecordBatch],
+    task: Task,
+    options: KafkaSinkOptions,
+    turn: int = 0,
+    partitions: int | None = None,
 ) -> StagedTransaction | None:
     """Write rows into a transaction, and leave it open.
+
+    Args:
+        batches: The rows.
+        task: The attempt.
+        options: Of the sink.
+        turn: How many generations have begun, with this one.
+        partitions: How many the topic of the option ``topic`` has, for all tasks of the epoch; None
+            to look it up.
 
     Returns:
         None if there were no rows; then no transaction was opened either.
@@ -104,7 +117,7 @@ def stage(
     """
     warm_ahead()
     ids = transactional_ids(options.id_prefix, task, turn)
-    attempt = _Attempt(open_client(options.kafka), task, options, ids)
+    attempt = _Attempt(open_client(options.kafka), task, options, ids, partitions)
     try:
         attempt.write(batches)
     except BaseException:
@@ -113,8 +126,19 @@ def stage(
     return attempt.staged()
 
 
-def write_plainly(batches: Iterable[pa.RecordBatch], task: Task, options: KafkaSinkOptions) -> None:
+def write_plainly(
+    batches: Iterable[pa.RecordBatch],
+    task: Task,
+    options: KafkaSinkOptions,
+    partitions: int | None = None,
+) -> None:
     """Write rows without a transaction: each once in this attempt, and visible at once.
+
+    Args:
+        batches: The rows.
+        task: The attempt.
+        options: Of the sink.
+        partitions: As for `stage`.
 
     Raises:
         SchemaError: If a row cannot be a record.
@@ -126,19 +150,26 @@ def write_plainly(batches: Iterable[pa.RecordBatch], task: Task, options: KafkaS
     def start() -> Producer:
         return Producer(client, Identity(*transactions.plain_producer(client)))
 
-    Sender(client, options, task.partition + task.epoch, start).send(batches)
+    spread = Spread(client, options.topic, partitions, task.partition + task.epoch)
+    Sender(options, spread, start).send(batches)
 
 
 class _Attempt:
     def __init__(
-        self, client: Client, task: Task, options: KafkaSinkOptions, ids: Sequence[str]
+        self,
+        client: Client,
+        task: Task,
+        options: KafkaSinkOptions,
+        ids: Sequence[str],
+        partitions: int | None,
     ) -> None:
         self._ids = ids
         self._client = client
         self._task = task
         self._options = options
         self._transaction: Transaction | None = None
-        self._sender = Sender(client, options, task.partition + task.epoch, self._start)
+        spread = Spread(client, options.topic, partitions, task.partition + task.epoch)
+        self._sender = Sender(options, spread, self._start)
 
     def _start(self) -> Producer:
         name = transactions.first_free(self._client, self._ids)

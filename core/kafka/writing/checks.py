@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.rows import check_columns
 from krishiv_spark.kafka.writing.topics import partition_count
@@ -21,8 +19,11 @@ __all__ = ["check", "log_location"]
 
 def check(
     options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
-) -> None:
+) -> int | None:
     """Refuse what cannot be written.
+
+    Returns:
+        How many partitions the topic of the option ``topic`` has now; None without that option.
 
     Raises:
         OptionError: If a batch is to replace what is in the topic.
@@ -32,15 +33,8 @@ def check(
     if mode is OutputMode.REPLACE and not streaming:
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
-    _check_cluster(options.kafka, options.topic)
-
-
-@functools.lru_cache(maxsize=64)
-def _check_cluster(connection: Connection, topic: str | None) -> None:
-    """Once in a process for each topic."""
-    client = open_client(connection)
-    if topic is not None:
-        partition_count(client, topic)
+    client = open_client(options.kafka)
+    return None if options.topic is None else partition_count(client, options.topic, age_s=0)
 
 
 def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:

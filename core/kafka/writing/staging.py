@@ -9,15 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.records import Accumulator, RecordColumns, await_warm, partition_rows
+from krishiv_spark.kafka.records import Accumulator, await_warm
 from krishiv_spark.kafka.records.checksum import crc32c
 from krishiv_spark.kafka.records.rows import bytes_of
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.producer import Producer
-from krishiv_spark.kafka.writing.rows import TopicRows, by_topic
-from krishiv_spark.kafka.writing.topics import partition_count
+from krishiv_spark.kafka.writing.rows import by_topic
+from krishiv_spark.kafka.writing.spread import Spread
 
 __all__ = ["Fingerprint", "Sender"]
 
@@ -77,19 +75,17 @@ class Sender:
         producer: Once there was a row.
 
     Args:
-        client: Of this process.
         options: Of the sink.
-        first: Which partition rows without a key go to first; the next ones follow in turn.
+        spread: Chooses the partitions.
         start: Makes the producer, once there is a row.
     """
 
     def __init__(
-        self, client: Client, options: KafkaSinkOptions, first: int, start: Callable[[], Producer]
+        self, options: KafkaSinkOptions, spread: Spread, start: Callable[[], Producer]
     ) -> None:
         self.sent = Fingerprint()
-        self._client = client
         self._options = options
-        self._turn = first
+        self._spread = spread
         self._start = start
         self.producer: Producer | None = None
         self._open: dict[str, Accumulator] = {}
@@ -108,11 +104,11 @@ class Sender:
     def _add(self, batch: pa.RecordBatch) -> None:
         for rows in by_topic(batch, self._options.topic) if batch.num_rows else ():
             producer = self._started()
-            partitions = self._partitions(rows)
+            partitions = self._spread.of(rows)
             producer.put(rows.topic, self._accumulator(rows.topic).add(rows.columns, partitions))
             self._relieve()
         self.sent.add(batch)
-        self._turn += 1
+        self._spread.turn()
 
     def _close(self) -> None:
         if self.producer is not None:
@@ -137,17 +133,3 @@ class Sender:
             options = self._options
             self._open[topic] = Accumulator(options.batch_bytes, options.compression)
         return self._open[topic]
-
-    def _partitions(self, rows: TopicRows) -> NDArray[np.int32]:
-        try:
-            return self._placed(rows)
-        except SchemaError:  # a partition may have been added
-            self._client.forget_leaders([rows.topic])
-            return self._placed(rows)
-
-    def _placed(self, rows: TopicRows) -> NDArray[np.int32]:
-        count = partition_count(self._client, rows.topic)
-        columns: RecordColumns = rows.columns
-        if columns.key is None and rows.partition is None:
-            return np.full(len(columns.value), self._turn % count, np.int32)
-        return partition_rows(columns.key, rows.partition, count, self._turn % count)

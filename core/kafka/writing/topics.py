@@ -11,13 +11,18 @@ __all__ = ["partition_count"]
 _CREATION_S = 5.0
 
 
-def partition_count(client: Client, topic: str) -> int:
+def partition_count(client: Client, topic: str, age_s: float) -> int:
     """How many partitions a topic has. A cluster that is set up so makes it at the first look.
+
+    Args:
+        client: Of this process.
+        topic: Its name.
+        age_s: How old the answer may be.
 
     Raises:
         KafkaFailedError: If there is no such topic, or it may not be seen.
     """
-    known = client.topic_of(topic) or _created(client, topic)
+    known = client.topic_of(topic, age_s) or _created(client, topic)
     return len(known.leaders)
 
 
