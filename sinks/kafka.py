@@ -19,7 +19,12 @@ import pyarrow as pa
 from krishiv_spark.checkpoint import has_commits, is_committed
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
+from krishiv_spark.kafka.client import (
+    Client,
+    KafkaFailedError,
+    KafkaRefusedError,
+    open_client,
+)
 from krishiv_spark.kafka.places import Place
 from krishiv_spark.kafka.sweeping import abort_open, abort_siblings
 from krishiv_spark.kafka.transactions import Outcome
@@ -129,7 +134,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         except KafkaFailedError as error:
             raise CommitUnknown(
                 f"epoch {epoch.number}: its intent is logged, but its transactions could not all "
-                f"be committed: {error}; {self._advice(epoch)}"
+                f"be committed: {error}; {self._advice(epoch, error)}"
             ) from error
         self._close(epoch, staged)
 
@@ -145,7 +150,8 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
             if Outcome.ABORTED in found.values() and Outcome.COMMITTED not in found.values():
                 self.discard([item for item, became in found.items() if became is Outcome.OPEN])
         except KafkaFailedError as error:
-            raise CommitUnknown(f"epoch {epoch.number}: {error}; {self._advice(epoch)}") from error
+            advice = self._advice(epoch, error)
+            raise CommitUnknown(f"epoch {epoch.number}: {error}; {advice}") from error
         self.finish(epoch, staged)
 
     def finished(self, epoch: Epoch) -> bool:
@@ -233,7 +239,9 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
             )
         return LostIntentError(f"{text}; {self._advice(epoch)}", kept)
 
-    def _advice(self, epoch: Epoch) -> str:
+    def _advice(self, epoch: Epoch, error: Exception | None = None) -> str:
+        if isinstance(error, KafkaRefusedError):
+            return "as long as that is not allowed, each new attempt ends like this one"
         if self.streaming:
             return "restart the query, which settles it"
         return f"look what is in the topic before the job is run again (its id is {epoch.query})"

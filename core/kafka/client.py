@@ -24,7 +24,7 @@ from krishiv_spark.kafka.network import Network
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Broker, FoundOffset, Place, Topic
 
-__all__ = ["Client", "KafkaFailedError", "is_passing", "open_client"]
+__all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_passing", "open_client"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,10 @@ _MOST_CLIENTS = 16
 
 class KafkaFailedError(KrishivError):
     """The cluster refused something, or did not answer in time."""
+
+
+class KafkaRefusedError(KafkaFailedError):
+    """The user may not do something: to try again does not help, to be given the right does."""
 
 
 class Client:
@@ -91,9 +95,13 @@ class Client:
             "" if user is None else f"; or the login of user {user!r} is refused: see its password"
         )
 
-    def failed(self, what: str, error: object) -> KafkaFailedError:
-        """An error that says what could not be done, where, and why."""
-        return KafkaFailedError(f"Kafka at {self.connection.bootstrap}: cannot {what}: {error}")
+    def failed(self, what: str, error: object, hint: str = "") -> KafkaFailedError:
+        """An error that says what could not be done, where, why, and what to do."""
+        from kafka.errors import AuthorizationError
+
+        kind = KafkaRefusedError if isinstance(error, AuthorizationError) else KafkaFailedError
+        why = f"{error}; {hint}" if hint else f"{error}"
+        return kind(f"Kafka at {self.connection.bootstrap}: cannot {what}: {why}")
 
     # --- messages
 
@@ -253,13 +261,18 @@ class Client:
     # --- metadata
 
     def topics(
-        self, names: Collection[str] | None = None, *, create: bool = False
+        self,
+        names: Collection[str] | None = None,
+        *,
+        create: bool = False,
+        operations: bool = False,
     ) -> dict[str, Topic]:
         """What the cluster says now of topics.
 
         Args:
             names: Which; None for all that the user may see, without internal ones.
             create: Whether the cluster may make those that it does not have, if it is set up so.
+            operations: Whether it says what the user may do with them.
 
         Returns:
             By name. Those that do not exist are left out.
@@ -267,13 +280,16 @@ class Client:
         Raises:
             KafkaFailedError: If one may not be seen, or the cluster does not answer.
         """
-        from kafka.errors import KafkaError
+        from kafka.errors import AuthorizationError, KafkaError
 
-        kind = Metadata(None if names is None else tuple(sorted(names)), create=create)
+        wanted = None if names is None else tuple(sorted(names))
+        kind = Metadata(wanted, create=create, operations=operations)
         answer = self.demand(kind, ["topics"])["topics"]
         self._network.learn(answer)
         try:
             found = kind.topics(answer)
+        except AuthorizationError as error:
+            raise self.failed(kind.what, error, "the user needs the ACL DESCRIBE on it") from error
         except KafkaError as error:
             raise self.failed(kind.what, error) from error
         self._topics.update(found)

@@ -84,10 +84,12 @@ class Metadata:
     Attributes:
         names: Which; None for all.
         create: Whether the cluster may make those that it does not have.
+        operations: Whether it says what the user may do with them (KIP-430).
     """
 
     names: tuple[str, ...] | None
     create: bool = False
+    operations: bool = False
     what: str = "read the metadata of topics"
 
     def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
@@ -102,7 +104,11 @@ class Metadata:
         del items
         wanted = MetadataRequest.MetadataRequestTopic
         topics = None if self.names is None else [wanted(name=name) for name in self.names]
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=self.create)
+        return MetadataRequest(
+            topics=topics,
+            allow_auto_topic_creation=self.create,
+            include_topic_authorized_operations=self.operations,
+        )
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
         """See `Exchange`. A topic that is just being made is waited for."""
@@ -123,7 +129,7 @@ class Metadata:
         found: dict[str, Topic] = {}
         for topic in response.topics:
             if not topic.error_code and (self.names is not None or not topic.is_internal):
-                found[topic.name] = _topic(topic)
+                found[topic.name] = _topic(topic, operations=self.operations)
             elif topic.error_code != _UNKNOWN_TOPIC and self.names is not None:
                 raise for_code(topic.error_code)(topic.name)
         return found
@@ -159,9 +165,10 @@ class Features:
         """See `Exchange`."""
 
 
-def _topic(found: Any) -> Topic:
+def _topic(found: Any, *, operations: bool) -> Topic:
     leaders = {each.partition_index: each.leader_id for each in found.partitions}
-    return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())))
+    allowed = frozenset(found.authorized_operations) if operations else None
+    return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())), allowed)
 
 
 def by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Place]]:

@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Broker", "FoundOffset", "Place", "Topic"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "READ",
+    "WRITE",
+    "Broker",
+    "FoundOffset",
+    "Place",
+    "Topic",
+]
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """What can be looked up in a partition besides a time."""
+
+READ, WRITE = 3, 4
+"""What may be done with a topic (``AclOperation``)."""
 
 
 class Place(NamedTuple):
@@ -39,11 +52,17 @@ class Topic:
         name: Its name.
         id: Its id; a topic that is made anew under the same name has another (KIP-516).
         leaders: By partition, the node that leads it; -1 while there is none.
+        operations: What the user may do with it (``AclOperation``); None if that was not asked for.
     """
 
     name: str
     id: str
     leaders: Mapping[int, int]
+    operations: frozenset[int] | None = None
+
+    def allows(self, operation: int) -> bool:
+        """Whether the user may do something with it, as far as is known."""
+        return self.operations is None or operation in self.operations
 
     @cached_property
     def places(self) -> tuple[Place, ...]:

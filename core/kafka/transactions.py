@@ -81,7 +81,7 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
     kind = Begin(timeout_ms)
     answer = client.exchange(kind, [transactional_id])[transactional_id]
     if isinstance(answer, Exception):
-        raise client.failed(f"{kind.what} {transactional_id!r}", _advice(answer, timeout_ms))
+        raise client.failed(f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms))
     return Transaction(
         transactional_id=transactional_id,
         producer_id=answer.producer_id,
@@ -90,17 +90,17 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
     )
 
 
-def _advice(error: Exception, timeout_ms: int) -> str:
+def _hint(error: Exception, timeout_ms: int) -> str:
     from kafka import errors
 
     if isinstance(error, errors.InvalidTransactionTimeoutError):
         return (
-            f"{error}: the brokers allow less than 'kafka.transaction.timeout.ms' = {timeout_ms}; "
+            f"the brokers allow less than 'kafka.transaction.timeout.ms' = {timeout_ms}; "
             "lower it, or raise their 'transaction.max.timeout.ms'"
         )
     if isinstance(error, errors.AuthorizationError):
-        return f"{error}: the user needs the ACLs WRITE and DESCRIBE on this transactional id"
-    return str(error)
+        return "the user needs the ACLs WRITE and DESCRIBE on this transactional id"
+    return ""
 
 
 def add_places(client: Client, transaction: Transaction, places: Collection[Place]) -> None:

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.transactions import rules
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.rows import check_columns
-from krishiv_spark.kafka.writing.topics import partition_count
+from krishiv_spark.kafka.writing.topics import writable_topic
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.workers import local_folder
 
@@ -28,13 +29,17 @@ def check(
     Raises:
         OptionError: If a batch is to replace what is in the topic.
         SchemaError: If the rows cannot be records.
-        KafkaFailedError: If the cluster cannot be reached, or the topic is not there.
+        KafkaFailedError: If the cluster cannot be reached, or the topic is not there or may not be
+            written.
     """
     if mode is OutputMode.REPLACE and not streaming:
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
     client = open_client(options.kafka)
-    return None if options.topic is None else partition_count(client, options.topic, age_s=0)
+    if options.topic is None:
+        return None
+    reads = options.delivery == "exactly-once" and rules(client) == 1
+    return len(writable_topic(client, options.topic, reads=reads).leaders)
 
 
 def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:

@@ -22,6 +22,7 @@ __all__ = ["outcome_in_log"]
 
 _MOST_BYTES = 8 * 2**20
 _ABORT, _COMMIT = 0, 1
+_READ = "the user needs the ACL READ on this topic, since its coordinator cannot tell any more"
 
 
 def outcome_in_log(client: Client, place: Place, offset: int, producer_id: int) -> Outcome:
@@ -64,7 +65,7 @@ def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None
 
 def _fetch(client: Client, place: Place, offset: int) -> bytes | None:
     """Records from an offset, also of open transactions; None if the offset is not there."""
-    from kafka.errors import OffsetOutOfRangeError
+    from kafka.errors import OffsetOutOfRangeError, TopicAuthorizationFailedError
 
     pauses = Pauses(client.connection.patience_s)
     while True:
@@ -74,7 +75,8 @@ def _fetch(client: Client, place: Place, offset: int) -> bytes | None:
         if isinstance(error, OffsetOutOfRangeError):
             return None
         if not is_passing(error) or not pauses.pause():
-            raise client.failed(f"look for the end of a transaction in {place}", error)
+            hint = _READ if isinstance(error, TopicAuthorizationFailedError) else ""
+            raise client.failed(f"look for the end of a transaction in {place}", error, hint)
         client.forget_leaders([place.topic])
 
 

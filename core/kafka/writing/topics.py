@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Topic
+from krishiv_spark.kafka.places import READ, WRITE, Topic
 
-__all__ = ["partition_count"]
+__all__ = ["partition_count", "writable_topic"]
 
 _CREATION_S = 5.0
+
+_RIGHTS = {
+    WRITE: "the user needs the ACL WRITE on this topic",
+    READ: "the user needs the ACL READ on this topic too: by the cluster's rules of transactions "
+    "(transaction.version below 2), how one ended that has timed out is told by the topic alone",
+}
 
 
 def partition_count(client: Client, topic: str, age_s: float) -> int:
@@ -24,6 +30,28 @@ def partition_count(client: Client, topic: str, age_s: float) -> int:
     """
     known = client.topic_of(topic, age_s) or _created(client, topic)
     return len(known.leaders)
+
+
+def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
+    """What a cluster says now of a topic that is to be written to. Planner.
+
+    Args:
+        client: Of this process.
+        topic: Its name.
+        reads: Whether the sink may have to read it.
+
+    Raises:
+        KafkaRefusedError: If the user has not the rights that it takes, as far as brokers say.
+        KafkaFailedError: If there is no such topic.
+    """
+    from kafka.errors import TopicAuthorizationFailedError
+
+    found = client.topics([topic], operations=True).get(topic) or _created(client, topic)
+    for operation in (WRITE, READ) if reads else (WRITE,):
+        if not found.allows(operation):
+            refused = TopicAuthorizationFailedError()
+            raise client.failed(f"write to topic {topic!r}", refused, _RIGHTS[operation])
+    return found
 
 
 def _created(client: Client, topic: str) -> Topic:
