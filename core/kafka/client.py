@@ -52,13 +52,19 @@ class Client:
         coordinators: By transactional id, the broker that coordinates it, as far as is known.
 
     Raises:
-        KafkaFailedError: If no broker answers in time, or the login is refused.
+        KafkaFailedError: If no broker answers in time, the login is refused, or a file that the
+            settings name is not on this machine.
     """
 
     def __init__(self, connection: Connection) -> None:
         from kafka.errors import KafkaError
 
         self.connection = connection
+        missing = connection.missing_file()
+        if missing is not None:
+            raise self.failed(
+                "reach the cluster", f"there is no file on this machine for {missing}"
+            )
         self._network = Network(connection.values)
         self._end = weakref.finalize(self, self._network.close)
         self._end.atexit = False  # the thread is a daemon

@@ -6,14 +6,25 @@ TLS, SASL, back-off and time limits are those of kafka-python.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import isfile
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from krishiv_spark.kafka.security import (
+    PROTOCOLS,
+    check_security,
+    checks_names,
+    file_name,
+    login,
+    mechanism,
+    one_of,
+    pem,
+    pem_file,
+)
 from krishiv_spark.nearest import nearest
 from krishiv_spark.options import Options
 
@@ -55,25 +66,6 @@ _UNUSED = frozenset(
 )
 """Settings of the Java clients that change nothing here and harm nothing."""
 
-_PEM_ONLY = (
-    "only PEM files can be read here: convert the store (keytool, openssl) and name the file"
-)
-
-
-def _pem(text: str) -> None:
-    if text.upper() != "PEM":
-        raise ValueError(_PEM_ONLY)
-
-
-def _path(text: str) -> str:
-    if text.lower().endswith((".jks", ".p12", ".pfx")):
-        raise ValueError(_PEM_ONLY)
-    return text
-
-
-def _checks_names(text: str) -> bool:
-    return text.strip().lower() == "https"
-
 
 def _servers(text: str) -> list[str]:
     servers = [server.strip() for server in text.split(",") if server.strip()]
@@ -82,37 +74,44 @@ def _servers(text: str) -> list[str]:
     return servers
 
 
+def _millis(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is no whole number of milliseconds: a whole number is needed")
+    return int(text)
+
+
 _Reading = Callable[[str], Any]
+_LOOKUPS = ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
 _NAMES: dict[str, tuple[str, _Reading]] = {
     "bootstrap.servers": ("bootstrap_servers", _servers),
-    "client.id": ("client_id", str),
-    "client.dns.lookup": ("client_dns_lookup", str),
-    "security.protocol": ("security_protocol", str.upper),
-    "ssl.truststore.location": ("ssl_cafile", _path),
-    "ssl.cafile": ("ssl_cafile", _path),
-    "ssl.ca.location": ("ssl_cafile", _path),
-    "ssl.truststore.type": ("", _pem),
-    "ssl.keystore.location": ("ssl_certfile", _path),
-    "ssl.certfile": ("ssl_certfile", _path),
-    "ssl.keystore.type": ("", _pem),
-    "ssl.keyfile": ("ssl_keyfile", _path),
+    "client.id": ("client_id", str.strip),
+    "client.dns.lookup": ("client_dns_lookup", one_of(_LOOKUPS)),
+    "security.protocol": ("security_protocol", one_of(PROTOCOLS, upper=True)),
+    "ssl.truststore.location": ("ssl_cafile", pem_file),
+    "ssl.cafile": ("ssl_cafile", pem_file),
+    "ssl.ca.location": ("ssl_cafile", pem_file),
+    "ssl.truststore.type": ("", pem),
+    "ssl.keystore.location": ("ssl_certfile", pem_file),
+    "ssl.certfile": ("ssl_certfile", pem_file),
+    "ssl.keystore.type": ("", pem),
+    "ssl.keyfile": ("ssl_keyfile", pem_file),
     "ssl.key.password": ("ssl_password", str),
-    "ssl.crlfile": ("ssl_crlfile", str),
-    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _checks_names),
-    "sasl.mechanism": ("sasl_mechanism", str.upper),
+    "ssl.crlfile": ("ssl_crlfile", file_name),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", checks_names),
+    "sasl.mechanism": ("sasl_mechanism", mechanism),
     "sasl.username": ("sasl_plain_username", str),
     "sasl.plain.username": ("sasl_plain_username", str),
     "sasl.password": ("sasl_plain_password", str),
     "sasl.plain.password": ("sasl_plain_password", str),
-    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
-    "request.timeout.ms": ("request_timeout_ms", int),
-    "default.api.timeout.ms": ("default_api_timeout_ms", int),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
-    "connections.max.idle.ms": ("connections_max_idle_ms", int),
-    "metadata.max.age.ms": ("metadata_max_age_ms", int),
-    "socket.connection.setup.timeout.ms": ("socket_connection_setup_timeout_ms", int),
-    "socket.connection.setup.timeout.max.ms": ("socket_connection_setup_timeout_max_ms", int),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str.strip),
+    "request.timeout.ms": ("request_timeout_ms", _millis),
+    "default.api.timeout.ms": ("default_api_timeout_ms", _millis),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", _millis),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", _millis),
+    "connections.max.idle.ms": ("connections_max_idle_ms", _millis),
+    "metadata.max.age.ms": ("metadata_max_age_ms", _millis),
+    "socket.connection.setup.timeout.ms": ("socket_connection_setup_timeout_ms", _millis),
+    "socket.connection.setup.timeout.max.ms": ("socket_connection_setup_timeout_max_ms", _millis),
 }
 """By a setting's Java name: its name in kafka-python, and how its text is read."""
 
@@ -125,8 +124,6 @@ _DEFAULTS: dict[str, Any] = {
     "receive_message_max_bytes": 2**30,
     "max_in_flight_requests_per_connection": 64,
 }
-_MODULES = re.compile(r"\.(Plain|Scram)LoginModule\s")
-_JAAS = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;]+))""")
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,11 @@ class Connection:
             ValueError: If one is unknown, refused, or has a bad value; the text names it and
                 never a value that may be secret.
         """
-        plain = {key.lower().removeprefix("kafka."): text for key, text in settings.items()}
+        plain: dict[str, str] = {}
+        for key, text in settings.items():
+            name = key.lower().removeprefix("kafka.")
+            if plain.setdefault(name, text) != text:
+                raise ValueError(f"option 'kafka.{name}' is given twice, with different values")
         made = cls(tuple(sorted(plain.items())))
         _ = made.values
         return made
@@ -155,14 +156,23 @@ class Connection:
     @cached_property
     def values(self) -> dict[str, Any]:
         """Keyword arguments for kafka-python; some are secret."""
-        found = dict(_DEFAULTS)
+        given: dict[str, Any] = {}
         for key, text in self.settings:
-            found.update(_read(key, text))
+            for name, value in _read(key, text).items():
+                if given.setdefault(name, value) != value:
+                    raise ValueError(f"option 'kafka.{key}' says otherwise than another name of it")
+        found = {**_DEFAULTS, **given}
         if "bootstrap_servers" not in found:
             raise ValueError("option 'kafka.bootstrap.servers' is required")
-        if found.get("sasl_mechanism") and "security_protocol" not in found:
-            raise ValueError("option 'kafka.sasl.mechanism' needs 'kafka.security.protocol'")
+        check_security(dict(self.settings), found)
         return found
+
+    def missing_file(self) -> str | None:
+        """The setting of a file that is not on this machine, with its name; None for none."""
+        for key, text in self.settings:
+            if _NAMES.get(key, ("", None))[1] in {pem_file, file_name} and not isfile(text.strip()):
+                return f"'kafka.{key}' = {text.strip()}"
+        return None
 
     @property
     def bootstrap(self) -> str:
@@ -187,7 +197,7 @@ def _read(key: str, text: str) -> dict[str, Any]:
     if key in _REFUSED:
         raise ValueError(f"option 'kafka.{key}' cannot be set: {_REFUSED[key]}")
     if key == "sasl.jaas.config":
-        return _login(text)
+        return login(text)
     if key in _UNUSED:
         return {}
     if key not in _NAMES:
@@ -196,23 +206,7 @@ def _read(key: str, text: str) -> dict[str, Any]:
     try:
         return {name: reading(text)} if name else dict(reading(text) or {})
     except ValueError as error:
-        raise ValueError(f"option 'kafka.{key}': {_reason(error, reading)}") from None
-
-
-def _reason(error: ValueError, reading: _Reading) -> str:
-    return "a whole number is needed" if reading is int else str(error)
-
-
-def _login(text: str) -> dict[str, str]:
-    """User and password out of the configuration of a Java login module."""
-    found = {match[1]: next(filter(None, match.groups()[1:]), "") for match in _JAAS.finditer(text)}
-    if not _MODULES.search(text) or found.keys() != {"username", "password"}:
-        raise ValueError(
-            "option 'kafka.sasl.jaas.config': only PlainLoginModule and ScramLoginModule with "
-            "username and password are understood here; its value is not shown"
-        )
-    unescaped = {key: re.sub(r"\\(.)", r"\1", value) for key, value in found.items()}
-    return {f"sasl_plain_{key}": value for key, value in unescaped.items()}
+        raise ValueError(f"option 'kafka.{key}': {error}") from None
 
 
 def _unknown(key: str) -> str:

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 
@@ -76,6 +77,11 @@ BAD = {
     "kafka.sasl.mecanism": ("PLAIN", r"did you mean 'kafka\.sasl\.mechanism'"),
     "kafka.sasl.mechanism": ("PLAIN", r"needs 'kafka\.security\.protocol'"),
     "kafka.bootstrap.servers": (" , ", "at least one broker"),
+    "kafka.metadata.max.age.ms": ("-1", "a whole number is needed"),
+    "kafka.client.dns.lookup": ("use_all_dns_ip", "did you mean 'use_all_dns_ips'"),
+    "kafka.security.protocol": ("SASL_SLL", "did you mean 'SASL_SSL'"),
+    "kafka.ssl.endpoint.identification.algorithm": ("htps", "there are 'https', and ''"),
+    "kafka.ssl.cafile": (" ", "the name of a file is needed"),
 }
 
 
@@ -91,7 +97,87 @@ def test_settings_of_java_that_mean_nothing_here_do_no_harm():
     assert parse(**{"kafka.linger.ms": "5", "kafka.max.poll.records": "1"}).kafka.values
 
 
+# --- what decides about security
+
+TLS = {"kafka.security.protocol": "SSL"}
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "u",
+    "kafka.sasl.password": PASSWORD,
+}
+
+
 def test_host_names_are_checked_unless_the_user_says_no():
-    off = parse(**{"kafka.ssl.endpoint.identification.algorithm": ""}).kafka.values
-    assert off["ssl_check_hostname"] is False
-    assert "ssl_check_hostname" not in parse().kafka.values
+    name = "kafka.ssl.endpoint.identification.algorithm"
+    assert parse(**TLS, **{name: ""}).kafka.values["ssl_check_hostname"] is False
+    assert parse(**TLS, **{name: " HTTPS "}).kafka.values["ssl_check_hostname"] is True
+    assert "ssl_check_hostname" not in parse(**TLS).kafka.values
+
+
+@pytest.mark.parametrize("text", ["ssl ", " Ssl", "SSL"])
+def test_white_space_and_case_change_no_protocol(text):
+    assert parse(**{"kafka.security.protocol": text}).kafka.values["security_protocol"] == "SSL"
+
+
+@pytest.mark.parametrize("text", ["TLS", "", "none", "PLAINTEXT,SSL"])
+def test_there_is_no_other_protocol(text):
+    with pytest.raises(OptionError, match="PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"):
+        parse(**{"kafka.security.protocol": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("SCRAM-SHA512", "SCRAM-SHA-512"), ("OAUTHBEARER", "gets tokens")]
+)
+def test_mechanisms_that_do_not_work_here(text, said):
+    with pytest.raises(OptionError, match=said):
+        parse(**{**LOGIN, "kafka.sasl.mechanism": text})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key", "text", "needed"),
+    [
+        ("PLAINTEXT", "ssl.truststore.location", "/ca.pem", "SSL or SASL_SSL"),
+        ("SASL_PLAINTEXT", "ssl.cafile", "/ca.pem", "SSL or SASL_SSL"),
+        ("PLAINTEXT", "ssl.endpoint.identification.algorithm", "https", "SSL or SASL_SSL"),
+        ("PLAINTEXT", "sasl.password", PASSWORD, "SASL_PLAINTEXT or SASL_SSL"),
+        ("SSL", "sasl.mechanism", "PLAIN", "SASL_PLAINTEXT or SASL_SSL"),
+        (None, "ssl.keystore.type", "PEM", "SSL or SASL_SSL"),
+    ],
+)
+def test_what_would_come_to_nothing_under_a_protocol_is_refused(protocol, key, text, needed):
+    login = {**LOGIN, "kafka.security.protocol": protocol} if protocol == "SASL_PLAINTEXT" else {}
+    given = {} if protocol is None else {"kafka.security.protocol": protocol}
+    with pytest.raises(OptionError, match=rf"'kafka\.{key}' needs .* = {needed}, ") as failed:
+        parse(**{**login, **given, f"kafka.{key}": text})
+    assert PASSWORD not in str(failed.value)
+
+
+@pytest.mark.parametrize("missing", ["mechanism", "username", "password"])
+def test_a_login_that_lacks_something_is_refused(missing):
+    given = {key: text for key, text in LOGIN.items() if not key.endswith(missing)}
+    with pytest.raises(OptionError, match=rf"kafka\.sasl\.{missing}"):
+        parse(**given)
+
+
+def test_a_login_module_of_another_mechanism_is_refused():
+    """The password of one must not be sent by the other."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    line = f'{module} required username="u" password="{PASSWORD}";'
+    given = {**LOGIN, "kafka.sasl.jaas.config": line}
+    with pytest.raises(OptionError, match=r"ScramLoginModule, but .* = PLAIN") as failed:
+        parse(**given)
+    assert PASSWORD not in str(failed.value)
+
+
+def test_one_thing_is_said_once():
+    with pytest.raises(OptionError, match=r"'kafka\.security\.protocol' is given twice"):
+        parse(**TLS, **{"security.protocol": "PLAINTEXT"})
+    with pytest.raises(OptionError, match="says otherwise than another name"):
+        parse(**TLS, **{"kafka.ssl.cafile": "/a.pem", "kafka.ssl.ca.location": "/b.pem"})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    options = parse(**TLS, **{"kafka.ssl.truststore.location": str(tmp_path / "ca.pem")})
+    with pytest.raises(KafkaFailedError, match=r"kafka\.ssl\.truststore\.location' = .*ca\.pem"):
+        Client(options.kafka)
