@@ -387,10 +387,13 @@ class Client:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later: a broker is away, a leader moves, ..."""
-    from kafka.errors import RetriableError, UnknownBrokerIdError
+    """Whether the same request may succeed later: a broker is away, a leader moves, ...
 
-    return isinstance(error, RetriableError | UnknownBrokerIdError)
+    A batch that arrived damaged counts too, as in Java's producer (``CorruptRecordException``).
+    """
+    from kafka.errors import CorruptRecordError, RetriableError, UnknownBrokerIdError
+
+    return isinstance(error, RetriableError | UnknownBrokerIdError | CorruptRecordError)
 
 
 _clients: dict[tuple[Connection, int], Client] = {}

@@ -23,7 +23,7 @@ __all__ = ["AddPlaces", "Begin", "BeginPlain", "End", "Fence"]
 _END_VERSION = {1: 3, 2: 5}
 """EndTxn's version under each set of rules."""
 
-_CONCURRENT_TRANSACTIONS = 51
+_CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,12 @@ class AddPlaces:
         )
 
     def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, None]]:
-        """See `Exchange`."""
+        """See `Exchange`. Those that are refused because of another one are tried again."""
         del items
         for topic in response.results_by_topic_v3_and_below:
             for each in topic.results_by_partition:
+                if each.partition_error_code == _NOT_ATTEMPTED:
+                    continue
                 yield Place(topic.name, each.partition_index), each.partition_error_code, None
 
     def forget(self, client: Client, items: Collection[Place]) -> None:

@@ -12,11 +12,14 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.places import LATEST, Place
 from krishiv_spark.kafka.writing import attempts
+from krishiv_spark.kafka.writing.lanes import Lane
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Task
 
 ROWS = 200_000
+YOUNG = {"kafka.metadata.max.age.ms": "1"}
 REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -119,14 +122,64 @@ def test_a_leader_that_dies_for_good():
 
 def test_the_rules_of_older_brokers(bench, topic):
     """TV1: partitions are added to a transaction one by one. A client notices the change."""
-    young = {"kafka.metadata.max.age.ms": "1"}
-    assert transactions.rules(open_client(bench.options(topic, **young).kafka)) == 2
+    assert transactions.rules(open_client(bench.options(topic, **YOUNG).kafka)) == 2
     set_transaction_version(bench.cluster.bootstrap, 1)
-    staged = bench.stage(topic, rows(20_000), **young)
+    staged = bench.stage(topic, rows(20_000), **YOUNG)
     assert staged.transaction.rules == 1
     bench.commit(staged)
     bench.commit(staged)  # repeating it changes nothing
     bench.assert_exact(topic, 20_000)
+
+
+MANY = 200
+
+
+@pytest.fixture
+def wide(bench, request) -> str:
+    """A topic of many partitions."""
+    name = f"w-{abs(hash(request.node.name))}"
+    make_topic(bench.cluster.bootstrap, name, partitions=MANY)
+    place = Place(name, MANY - 1)
+    bench.client.list_offsets({place: LATEST})
+    return name
+
+
+def counted(monkeypatch, owner, name) -> list:
+    """The calls of a function."""
+    calls, function = [], getattr(owner, name)
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def spread_rows(total: int, size: int = 5_000):
+    """Rows that name their partitions in turn."""
+    for batch in rows(total, size):
+        partitions = pa.array([n % MANY for n in range(len(batch))], pa.int32())
+        yield batch.append_column("partition", partitions)
+
+
+def test_many_partitions_are_added_together(bench, wide, monkeypatch):
+    """Under the older rules, which the test before has left; one by one that is a second."""
+    calls = counted(monkeypatch, transactions, "add_places")
+    staged = bench.stage(wide, spread_rows(20_000), **YOUNG)
+    assert staged.transaction.rules == 1
+    assert 1 <= len(calls) <= 2
+    bench.commit(staged)
+    bench.assert_exact(wide, 20_000)
+
+
+def test_the_work_for_a_batch_does_not_grow_with_the_partitions(bench, wide, monkeypatch):
+    looks = counted(monkeypatch, Lane, "is_ready")
+    batches = counted(monkeypatch, Lane, "put")
+    bench.commit(bench.stage(wide, spread_rows(40_000), **{"kafka.batch.size": "1000"}))
+    assert len(batches) > 10 * MANY
+    assert len(looks) < MANY / 4 * len(batches)
+    bench.assert_exact(wide, 40_000)
 
 
 def stage_one(bench, topic, **columns):

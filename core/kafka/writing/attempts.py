@@ -46,6 +46,7 @@ class StagedTransaction(Value):
             it lie, and behind them the marker that ends it.
         partition: Of that topic.
         offset: Of the first record there; -1 if it is not known.
+        form: Of the checksum.
     """
 
     transaction: Transaction
@@ -55,6 +56,7 @@ class StagedTransaction(Value):
     topic: str = ""
     partition: int = -1
     offset: int = -1
+    form: int = 1
 
 
 def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
@@ -179,7 +181,7 @@ class _Attempt:
         if begun.rules == 2:  # noqa: PLR2004  Produce itself adds partitions
             return Producer(self._client, who)
         add = transactions.add_places
-        return Producer(self._client, who, lambda place: add(self._client, begun, [place]))
+        return Producer(self._client, who, lambda places: add(self._client, begun, places))
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._sender.send(batches)
@@ -193,6 +195,7 @@ class _Attempt:
             task=self._task.partition,
             rows=sent.rows,
             checksum=sent.checksum,
+            form=Fingerprint.NEWEST,
             **self._somewhere(),
         )
 
@@ -217,7 +220,7 @@ def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> No
     Raises:
         SinkError: If they are others: then nobody knows which rows are missing.
     """
-    found = Fingerprint()
+    found = Fingerprint(kept.form)
     for batch in batches:
         found.add(batch)
     if (found.rows, found.checksum) != (kept.rows, kept.checksum):

@@ -62,15 +62,14 @@ class Lane:
 
     def __init__(self, place: Place, identity: Identity) -> None:
         self.place = place
-        self.size = 0
         self._identity = identity
         self._sequence = 0
         self._waiting: deque[Sending] = deque()
         self._sent: deque[Sending] = deque()
         self._pauses: Pauses | None = None
 
-    def put(self, sealed: Sealed) -> None:
-        """Number a batch, behind those before."""
+    def put(self, sealed: Sealed) -> int:
+        """Number a batch, behind those before; how many bytes it has."""
         who = self._identity
         data = sealed.to_bytes(
             who.producer_id,
@@ -80,7 +79,11 @@ class Lane:
         )
         self._sequence = next_sequence(self._sequence, sealed.count)
         self._waiting.append(Sending(data, sealed.count))
-        self.size += len(data)
+        return len(data)
+
+    def is_waiting(self) -> bool:
+        """Whether a batch is there that is not under way."""
+        return bool(self._waiting)
 
     def is_empty(self) -> bool:
         """Whether all has been acknowledged."""
@@ -101,7 +104,6 @@ class Lane:
     def acknowledge(self, sending: Sending) -> None:
         """It is in the log of every replica that counts."""
         self._sent.remove(sending)
-        self.size -= len(sending.data)
         if not self._sent:
             self._pauses = None
         elif self._pauses is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,19 +51,25 @@ class Producer:
     Args:
         client: Of this process.
         identity: Who sends.
-        join: Called with each partition before the first batch for it.
+        join: Called with partitions before the first batches for them, if they have to be added.
 
     Attributes:
         first: Where the first acknowledged batch lies, with its offset.
     """
 
     def __init__(
-        self, client: Client, identity: Identity, join: Callable[[Place], None] = lambda _: None
+        self,
+        client: Client,
+        identity: Identity,
+        join: Callable[[Collection[Place]], None] | None = None,
     ) -> None:
         self._client = client
         self._identity = identity
         self._join = join
+        self._new: list[Place] = []
         self._lanes: dict[Place, Lane] = {}
+        self._waiting: dict[Place, Lane] = {}
+        self._unacknowledged = 0
         self._requests: deque[_Request] = deque()
         self._pauses: Pauses | None = None
         self.first: tuple[Place, int] | None = None
@@ -75,8 +81,11 @@ class Producer:
             KafkaFailedError: If a leader refuses one, or does not answer in time.
         """
         for sealed in batches:
-            self._take_in(topic, sealed)
-            self._send()
+            lane = self._take_in(topic, sealed)
+            if not self._new:
+                self._send([lane])
+        if self._new:  # they are added together
+            self._send(list(self._waiting.values()))
 
     def put_last(self, topic: str, batches: Iterable[Sealed]) -> None:
         """As `put`, for batches that `flush` sends: small ones then share requests.
@@ -87,14 +96,18 @@ class Producer:
         for sealed in batches:
             self._take_in(topic, sealed)
 
-    def _take_in(self, topic: str, sealed: Sealed) -> None:
-        while self._unacknowledged() > _MOST_BYTES:
+    def _take_in(self, topic: str, sealed: Sealed) -> Lane:
+        while self._unacknowledged > _MOST_BYTES:
             self._step()
         place = Place(topic, sealed.partition)
-        if place not in self._lanes:
-            self._join(place)
-            self._lanes[place] = Lane(place, self._identity)
-        self._lanes[place].put(sealed)
+        lane = self._lanes.get(place)
+        if lane is None:
+            lane = self._lanes[place] = Lane(place, self._identity)
+            if self._join is not None:
+                self._new.append(place)
+        self._unacknowledged += lane.put(sealed)
+        self._waiting[place] = lane
+        return lane
 
     def flush(self) -> None:
         """Wait until everything is acknowledged.
@@ -102,7 +115,7 @@ class Producer:
         Raises:
             KafkaFailedError: If a leader refuses a batch, or does not answer in time.
         """
-        while not all(lane.is_empty() for lane in self._lanes.values()):
+        while self._unacknowledged:
             self._step()
 
     def drain(self) -> None:
@@ -114,12 +127,9 @@ class Producer:
                 self._client.wait(request.future)
         self._requests.clear()
 
-    def _unacknowledged(self) -> int:
-        return sum(lane.size for lane in self._lanes.values())
-
     def _step(self) -> None:
         """Send what can be sent, and wait for one answer."""
-        self._send()
+        self._send(list(self._waiting.values()))
         if self._requests:
             self._pauses = None
             self._receive(self._requests.popleft())
@@ -135,20 +145,36 @@ class Producer:
 
     # --- requests
 
-    def _send(self) -> None:
+    def _send(self, lanes: Iterable[Lane]) -> None:
+        """Send what waits in some lanes, as far as their leaders are free."""
+        if self._join is not None and self._new:
+            self._join(self._new)
+            self._new = []
         busy = Counter(request.node for request in self._requests)
-        for node, lanes in self._ready().items():
-            while busy[node] < _REQUESTS and any(lane.is_ready() for lane in lanes):
-                parts = _take(lanes)
+        for node, ready in self._ready(lanes, busy).items():
+            while busy[node] < _REQUESTS and any(lane.is_ready() for lane in ready):
+                parts = self._take(ready)
                 future = self._client.submit(self._message(parts), node)
                 self._requests.append(_Request(node, future, parts))
                 busy[node] += 1
 
-    def _ready(self) -> dict[int, list[Lane]]:
+    def _take(self, lanes: Iterable[Lane]) -> dict[Place, Sending]:
+        """The next batch of each partition, as many as fit into a request."""
+        parts: dict[Place, Sending] = {}
+        size = 0
+        for lane in lanes:
+            if lane.is_ready() and size < _REQUEST_BYTES:
+                parts[lane.place] = lane.next()
+                size += len(parts[lane.place].data)
+                if not lane.is_waiting():
+                    del self._waiting[lane.place]
+        return parts
+
+    def _ready(self, lanes: Iterable[Lane], busy: Mapping[int, int]) -> dict[int, list[Lane]]:
         found: dict[int, list[Lane]] = {}
-        for place, lane in self._lanes.items():
-            leader = self._client.leader(place) if lane.is_ready() else None
-            if leader is not None:
+        for lane in lanes:
+            leader = self._client.leader(lane.place) if lane.is_ready() else None
+            if leader is not None and busy[leader] < _REQUESTS:
                 found.setdefault(leader, []).append(lane)
         return found
 
@@ -191,8 +217,11 @@ class Producer:
 
         if self.first is None and part.error_code == _NO_ERROR:
             self.first = place, part.base_offset
+        lane = self._lanes[place]
         if part.error_code in {_NO_ERROR, _DUPLICATE}:
-            self._lanes[place].acknowledge(sending)
+            self._unacknowledged -= len(sending.data)
+            lane.acknowledge(sending)
+            self._wait_if_needed(lane)
         else:
             self._repeat(place, sending, for_code(part.error_code)(part.error_message or ""))
 
@@ -202,17 +231,12 @@ class Producer:
             raise self._failed(place, advice(error, sending.count, len(sending.data)))
         if not lane.repeat(sending, self._client):
             raise self._failed(place, f"{error}, time is up")
+        self._wait_if_needed(lane)
+
+    def _wait_if_needed(self, lane: Lane) -> None:
+        """What was sent in vain may be waiting again."""
+        if lane.is_waiting():
+            self._waiting[lane.place] = lane
 
     def _failed(self, place: Place, why: str) -> KafkaFailedError:
         return self._client.failed(f"write to {place}", why)
-
-
-def _take(lanes: list[Lane]) -> dict[Place, Sending]:
-    """The next batch of each partition, as many as fit into a request."""
-    parts: dict[Place, Sending] = {}
-    size = 0
-    for lane in lanes:
-        if lane.is_ready() and size < _REQUEST_BYTES:
-            parts[lane.place] = lane.next()
-            size += len(parts[lane.place].data)
-    return parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,12 +30,18 @@ class Fingerprint:
     The same rows in the same order have the same, however they are cut into batches. Timestamps
     are left out: they may be those of the moment of writing.
 
+    Args:
+        form: Which columns count, and how. 1: of headers only how many a row has. 2: headers too.
+
     Attributes:
         rows: How many.
     """
 
-    def __init__(self) -> None:
+    NEWEST: ClassVar[int] = 2
+
+    def __init__(self, form: int = NEWEST) -> None:
         self.rows = 0
+        self._form = form
         self._sums: dict[str, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -44,6 +50,7 @@ class Fingerprint:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_list(column.type):
                 self._sum(name, np.asarray(column.value_lengths().fill_null(-1)))
+                self._add_headers(name, column)
             elif pa.types.is_int32(column.type):
                 self._sum(name, np.asarray(column.fill_null(-1)))
             elif not pa.types.is_timestamp(column.type):
@@ -53,6 +60,11 @@ class Fingerprint:
     def checksum(self) -> int:
         """Of everything that was added."""
         return crc32c(repr(sorted(self._sums.items())).encode())
+
+    def _add_headers(self, name: str, column: pa.ListArray) -> None:
+        if self._form > 1:
+            for part, values in zip(("key", "value"), column.flatten().flatten(), strict=True):
+                self._add_bytes(f"{name} {part}", values)
 
     def _add_bytes(self, name: str, column: pa.Array) -> None:
         spans = np.zeros((2, len(column)), np.int32)

@@ -1,0 +1,46 @@
+"""What is used of kafka-python besides its public names: a version without it is to be noticed."""
+
+import socket
+
+import pytest
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaTCPTransport
+from kafka.protocol.frame import KafkaBytes
+from kafka.protocol.parser import KafkaProtocol
+
+
+@pytest.fixture
+def selector():
+    found = NetworkSelector()
+    yield found
+    found.close()
+
+
+def test_the_thread_of_the_connections(selector):
+    selector.start()
+    assert selector._io_thread.is_alive()
+    assert selector._exception is None
+    selector.stop()
+
+
+def test_where_transports_are_made():
+    assert callable(KafkaConnectionManager._build_transport)
+
+
+def test_transports(selector):
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport = KafkaTCPTransport(selector, ours)
+        assert transport._sock is ours
+        assert transport._writing is False
+        assert transport._protocol is None
+        assert callable(transport._sock_recv)
+        assert transport.last_write > 0
+        transport.close()
+
+
+def test_parsers():
+    parser = KafkaProtocol(client_id="x")
+    assert parser._rbuffer is None
+    assert isinstance(KafkaBytes(4), bytearray)
