@@ -17,12 +17,12 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.exchanges import Exchange, Features, K, ListOffsets, Metadata, Node, V
+from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_passing
 from krishiv_spark.kafka.network import Network
-from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Broker, FoundOffset, Place, Topic
+from krishiv_spark.kafka.rounds import collect
 
 __all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_passing", "open_client"]
 
@@ -32,14 +32,6 @@ _MOST_COORDINATORS = 10_000
 """Of transactional ids; each batch job has ids of its own."""
 
 _MOST_CLIENTS = 16
-
-
-class KafkaFailedError(KrishivError):
-    """The cluster refused something, or did not answer in time."""
-
-
-class KafkaRefusedError(KafkaFailedError):
-    """The user may not do something: to try again does not help, to be given the right does."""
 
 
 class Client:
@@ -188,21 +180,12 @@ class Client:
         self, kind: Exchange[K, V], items: Iterable[K], within_s: float | None
     ) -> tuple[dict[K, V | Exception], list[K], Exception | str]:
         """What is answered in time, what is not, and why."""
-        found: dict[K, V | Exception] = {}
-        why: Exception | str = ""
-        waiting = list(dict.fromkeys(items))
         begun_s = time.monotonic()
-        pauses = Pauses(self.connection.patience_s if within_s is None else within_s)
-        while waiting:
-            answered, why = self.once(kind, waiting, pauses.left_s)
-            found |= answered
-            waiting = [item for item in waiting if item not in found]
-            if waiting:
-                kind.forget(self, waiting)  # pyright: ignore[reportArgumentType]  # this very class
-                if not pauses.pause():
-                    self._is_deaf = within_s is None and self._network.heard_s < begun_s
-                    break
-        return found, waiting, why
+        patience_s = self.connection.patience_s if within_s is None else within_s
+        found, missing, why = collect(self, kind, items, patience_s)  # pyright: ignore[reportArgumentType]  # this very class
+        if missing and within_s is None and self._network.heard_s < begun_s:
+            self._is_deaf = True
+        return found, missing, why
 
     def demand(
         self,
@@ -229,40 +212,6 @@ class Client:
                 raise self.failed(f"{kind.what}{shown(item)}", answer)
             found[item] = answer
         return found
-
-    def once(
-        self, kind: Exchange[K, V], items: Iterable[K], within_s: float
-    ) -> tuple[dict[K, V | Exception], Exception | str]:
-        """Ask about many items, once.
-
-        Returns:
-            What has an answer, as `exchange`; and why the rest has none, if there is a rest.
-        """
-        from kafka.errors import KafkaError, for_code
-
-        found: dict[K, V | Exception] = {}
-        parts, left_out = kind.route(self, list(items), within_s)  # pyright: ignore[reportArgumentType]  # this very class
-        why: Exception | str = left_out or "no broker answers"
-        responses = self.ask([(node, kind.request(part)) for node, part in parts], within_s)
-        for (_, part), response in zip(parts, responses, strict=True):
-            if isinstance(response, KafkaError):
-                why = self._passing(kind, response)
-                continue
-            for item, code, value in kind.answers(response, part):
-                error = for_code(code)() if code else None
-                if error is None or not is_passing(error):
-                    found[item] = value if error is None else error
-                why = error or why
-        return found, why
-
-    def _passing(self, kind: Exchange[K, V], error: Exception) -> Exception:
-        from kafka.errors import UnknownBrokerIdError
-
-        if not is_passing(error):
-            raise self.failed(kind.what, error) from error
-        if isinstance(error, UnknownBrokerIdError):
-            self.topics([])  # the answer names all brokers
-        return error
 
     # --- metadata
 
@@ -384,16 +333,6 @@ class Client:
         if len(self.coordinators) > _MOST_COORDINATORS:
             known = self.coordinators
             self.coordinators = {name: known[name] for name in ids if name in known}
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later: a broker is away, a leader moves, ...
-
-    A batch that arrived damaged counts too, as in Java's producer (``CorruptRecordException``).
-    """
-    from kafka.errors import CorruptRecordError, RetriableError, UnknownBrokerIdError
-
-    return isinstance(error, RetriableError | UnknownBrokerIdError | CorruptRecordError)
 
 
 _clients: dict[tuple[Connection, int], Client] = {}

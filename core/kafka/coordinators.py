@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.exchanges import ANY, Node, Routed
 from krishiv_spark.kafka.places import Broker, Place
+from krishiv_spark.kafka.rounds import ask_once
 from krishiv_spark.offsets.offset import Value
 
 __all__ = ["Describe", "Described", "ListIds", "OneByOne", "ToCoordinators", "Transaction"]
@@ -118,7 +119,7 @@ class ToCoordinators:
     def _find(self, client: Client, ids: list[str], within_s: float) -> Exception | str | None:
         """Ask any broker once; it may still wait for the coordinators' topic to be made."""
         kind = _Find()
-        found, why = client.once(kind, ids, within_s)
+        found, why = ask_once(client, kind, ids, within_s)
         for name, answer in found.items():
             if isinstance(answer, Exception):
                 raise client.failed(f"{kind.what} {name!r}", answer)

@@ -1,0 +1,28 @@
+"""What can go wrong between a client and its cluster, and what may pass."""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+from krishiv_spark.errors import KrishivError
+
+__all__ = ["KafkaFailedError", "KafkaRefusedError", "is_passing"]
+
+
+class KafkaFailedError(KrishivError):
+    """The cluster refused something, or did not answer in time."""
+
+
+class KafkaRefusedError(KafkaFailedError):
+    """The user may not do something: to try again does not help, to be given the right does."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later: a broker is away, a leader moves, ...
+
+    A batch that arrived damaged counts too, as in Java's producer (``CorruptRecordException``).
+    """
+    from kafka.errors import CorruptRecordError, RetriableError, UnknownBrokerIdError
+
+    return isinstance(error, RetriableError | UnknownBrokerIdError | CorruptRecordError)
