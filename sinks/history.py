@@ -69,6 +69,14 @@ def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: S
 
 def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffsets) -> None:
     """Every epoch begins with an entry in the log, also one without rows."""
+    if planned.epoch < before.epoch:
+        raise CheckpointMismatch(
+            f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen epoch "
+            f"{before.epoch} begin. Either another driver runs on the checkpoint and has gone on, "
+            "which has to be stopped, or the checkpoint was rolled back or restored from an older "
+            "copy. Nothing was written: put the newest checkpoint back, or use a new one. "
+            f"{ADOPT}"
+        )
     if planned.epoch > before.epoch + 1:
         raise CheckpointMismatch(
             f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen none after "

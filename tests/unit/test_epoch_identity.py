@@ -118,6 +118,18 @@ def test_an_epoch_that_is_repeated_is_no_other_story(stream):
     assert stream.count() == 50
 
 
+def test_a_driver_that_was_left_behind_does_not_take_the_query_back(stream):
+    """Epochs without rows leave no intent, so only their owner entries tell."""
+    stream.epoch(3, 30, over=False)
+    for epoch in (4, 5):
+        stream.epoch(epoch, 40, 0)
+    stream.forget(4, 5)
+    refused(stream, "CheckpointMismatch: the query is at epoch 3, .* has seen epoch 5 begin", 3, 30)
+    stream.epoch(5, 40, 0)
+    stream.epoch(6, 40)
+    assert stream.count() == 50
+
+
 def test_what_was_begun_and_not_published_may_be_planned_anew(stream):
     stream.offsets(3, 30, 10)
     stream.plan()
