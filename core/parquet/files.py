@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from krishiv_spark.durable import start_writing_back, sync_file
-from krishiv_spark.openfiles import OpenFiles
+from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
 __all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "chunks"]
 
-_CHUNK_BYTES = 64 * 2**20
-_CHUNK_ROWS = 2**20
 # A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
 # costs a fifth of the encoding for nothing.
 _DICTIONARY_BYTES = 64 * 2**10
@@ -72,43 +69,28 @@ class FileShape:
     target_bytes: int | None
 
 
-def chunks(
-    batches: Iterator[pa.RecordBatch], most_rows: int = _CHUNK_ROWS, most_bytes: int = _CHUNK_BYTES
-) -> Iterator[pa.Table]:
-    """Gather small batches into tables of about so much; by default, of decent row groups.
-
-    Spark hands over 10 000 rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch).
-    """
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if size >= most_bytes or rows >= most_rows:
-            yield pa.Table.from_batches(held)
-            held, rows, size = [], 0, 0
-    if rows:
-        yield pa.Table.from_batches(held)
-
-
 class _OpenFile:
     """One staged file while it grows."""
 
-    def __init__(self, path: Path, folder: str, schema: pa.Schema, compression: str) -> None:
+    def __init__(self, path: Path, folder: str, schema: pa.Schema, shape: FileShape) -> None:
         self.path = path
         self.folder = folder
         self.rows = 0
+        self._shape = shape
         self._sink = open(path, "xb")  # noqa: SIM115  closed in `close`
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression=compression,
+            compression=shape.compression,
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
         )
 
     @property
-    def size(self) -> int:
-        return self._sink.tell()
+    def room(self) -> int | None:
+        most_rows, most_bytes = self._shape.max_rows, self._shape.target_bytes
+        if self.rows and most_bytes is not None and self._sink.tell() >= most_bytes:
+            return 0
+        return None if most_rows is None else most_rows - self.rows
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -145,33 +127,14 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
         self._names = (name.numbered(count) for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows to the files of their partitions."""
-        for folder, part in split(rows, self._shape.partition_by):
-            for piece in self._pieces(folder, part):
-                self._append(folder, piece)
+        """Append the rows of one chunk to the files of their partitions."""
+        self.add(split(rows, self._shape.partition_by))
+
+    def make(self, key: str, schema: pa.Schema) -> _OpenFile:
+        """Open a new file for a partition's folder."""
+        path = self._folder / f"{next(self._names)}{STAGED_SUFFIX}"
+        return _OpenFile(path, key, schema, self._shape)
 
     def remove(self, closed: StagedFile) -> None:
         """Remove a staged file."""
         (self._folder / f"{closed.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
-
-    def _pieces(self, folder: str, rows: pa.Table) -> Iterator[pa.Table]:
-        limit = self._shape.max_rows
-        while limit is not None and rows.num_rows:
-            current = self._open.get(folder)
-            room = limit - (current.rows if current else 0)
-            yield rows.slice(0, room)
-            rows = rows.slice(room)
-        if rows.num_rows:
-            yield rows
-
-    def _append(self, folder: str, rows: pa.Table) -> None:
-        file = self.growing(folder, lambda: self._new(folder, rows.schema))
-        file.write(rows)
-        full = self._shape.max_rows is not None and file.rows >= self._shape.max_rows
-        large = self._shape.target_bytes is not None and file.size >= self._shape.target_bytes
-        if full or large:
-            self.complete(folder)
-
-    def _new(self, folder: str, schema: pa.Schema) -> _OpenFile:
-        path = self._folder / f"{next(self._names)}{STAGED_SUFFIX}"
-        return _OpenFile(path, folder, schema, self._shape.compression)

@@ -23,7 +23,7 @@ from krishiv_spark.arrow import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
-from krishiv_spark.iceberg.writing.partitions import sorted_places
+from krishiv_spark.iceberg.writing.sorting import sorted_places
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
 from krishiv_spark.parquet.files import chunks
 from krishiv_spark.sinks.base import Task

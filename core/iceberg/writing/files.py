@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,10 +18,10 @@ from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
-from krishiv_spark.iceberg.writing.partitions import Part, Partitions
+from krishiv_spark.iceberg.writing.partitions import Partitions
+from krishiv_spark.iceberg.writing.sorting import merged
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
-from krishiv_spark.openfiles import OpenFiles
-from krishiv_spark.parquet.files import chunks
+from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.sinks.base import Task
 
 __all__ = ["write_files"]
@@ -89,15 +89,15 @@ class _OpenFile:
         model = FileFormatFactory.get(FileFormat.PARQUET)
         properties = target.metadata.properties
         self._writer = model.create_writer(self._output, columns.in_file, properties)
-        self.size = 0
+
+    @property
+    def room(self) -> int | None:
+        stream = getattr(self._writer, "_fos", None)
+        size = 0 if stream is None else stream.tell()
+        return None if size < self._target.file_size else 0
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write(_renamed(rows, self._columns))
-        self.size = self._position()
-
-    def _position(self) -> int:
-        stream = getattr(self._writer, "_fos", None)
-        return stream.tell() if stream is not None else 0
 
     def close(self) -> DataFile:
         statistics = self._writer.close()
@@ -148,25 +148,29 @@ class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
         self._names = (f"{stem_of(task)}-{count:05d}.parquet" for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows to the files of their partitions."""
-        for part in self._partitions.split(rows):
-            self._append(part)
-        if self._partitions.is_sorted:  # a file is sorted as a whole, or not at all
-            self.close()
+        """Append the rows of one chunk to the files of their partitions."""
+        self.add(self._partitions.split(rows))
+
+    @property
+    def may_write_early(self) -> bool:
+        """Not into the files of a table with a sort order: each is sorted as a whole."""
+        return not self._partitions.is_sorted
+
+    def arranged(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
+        """Rows of a partition, in the table's order if it has one."""
+        if not self._partitions.is_sorted:
+            return super().arranged(pieces)
+        return merged(pieces, self._partitions.order)
+
+    def make(self, key: Record, schema: pa.Schema) -> _OpenFile:
+        """Open a new file for the values of a partition."""
+        del schema  # in files, columns have other names
+        path = self._places.new_data_location(next(self._names), self._partitions.key(key))
+        return _OpenFile(self._target, self._columns, path, key)
 
     def remove(self, closed: DataFile) -> None:
         """Remove a data file, if that is possible; otherwise vacuum finds it."""
         _remove(self._target, closed.file_path)
-
-    def _append(self, part: Part) -> None:
-        file = self.growing(part.values, lambda: self._new(part))
-        file.write(part.rows)
-        if file.size >= self._target.file_size:
-            self.complete(part.values)
-
-    def _new(self, part: Part) -> _OpenFile:
-        path = self._places.new_data_location(next(self._names), part.key)
-        return _OpenFile(self._target, self._columns, path, part.values)
 
 
 def _remove(target: Target, path: str) -> None:

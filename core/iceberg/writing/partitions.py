@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,9 +25,10 @@ from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.writing.sorting import SortKey, sorted_places
 from krishiv_spark.parquet.partitions import group_starts
 
-__all__ = ["Part", "Partitions", "sorted_places"]
+__all__ = ["Partitions"]
 
 
 class _Key(PartitionKey):
@@ -37,21 +37,6 @@ class _Key(PartitionKey):
     def __init__(self, values: Record, spec: PartitionSpec, schema: Schema) -> None:
         super().__init__(field_values=[], partition_spec=spec, schema=schema)
         self.__dict__["partition"] = values  # a cached property: this is what it would work out
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one partition.
-
-    Attributes:
-        values: What the partition's fields are for them; empty without partitions.
-        key: The same for location providers; None without partitions.
-        rows: The rows.
-    """
-
-    values: Record
-    key: PartitionKey | None
-    rows: pa.Table
 
 
 class Partitions:
@@ -67,26 +52,39 @@ class Partitions:
         """Whether the table has a sort order."""
         return not self._order.is_unsorted
 
-    def split(self, rows: pa.Table) -> Iterator[Part]:
-        """Cut rows into those of each partition, each sorted as the table's order says."""
+    def split(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
+        """Cut rows into those of each partition, each sorted as the table's order says.
+
+        Returns:
+            Pairs of what the partition's fields are, which is nothing without partitions, and the
+            rows.
+        """
         keys = [self._key(rows, field) for field in self._spec.fields]
-        sorts: list[_Sort] = [(key, "ascending") for key in keys]
-        for field in self._order.fields if self.is_sorted else ():
-            sorts += self._sorts(rows, field)
+        sorts: list[SortKey] = [(key, "ascending") for key in keys]
+        sorts += self.order(rows)
         if sorts:
             places = sorted_places(sorts)
             keys, rows = [key.take(places) for key in keys], rows.take(places)
         yield from self._parts(keys, rows)
 
-    def _parts(self, keys: list[pa.ChunkedArray], rows: pa.Table) -> Iterator[Part]:
+    def order(self, rows: pa.Table) -> list[SortKey]:
+        """What rows are sorted by within a partition; nothing without a sort order."""
+        fields = self._order.fields if self.is_sorted else ()
+        return [sort for field in fields for sort in self._sorts(rows, field)]
+
+    def key(self, values: Record) -> PartitionKey | None:
+        """The values of a partition for location providers; None without partitions."""
+        return _Key(values, self._spec, self._schema) if self._spec.fields else None
+
+    def _parts(
+        self, keys: list[pa.ChunkedArray], rows: pa.Table
+    ) -> Iterator[tuple[Record, pa.Table]]:
         if not keys:
-            yield Part(Record(), None, rows)
+            yield Record(), rows
             return
         starts = group_starts(pa.table(keys, names=[str(index) for index in range(len(keys))]))
         for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
-            values = self._values([key[start].as_py() for key in keys])
-            key = _Key(values, self._spec, self._schema)
-            yield Part(values, key, rows.slice(start, end - start))
+            yield self._values([key[start].as_py() for key in keys]), rows.slice(start, end - start)
 
     def _values(self, found: list[Any]) -> Record:
         fields = zip(self._spec.fields, found, strict=True)
@@ -116,7 +114,7 @@ class Partitions:
             return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
         return transform.pyarrow_transform(kind)(column)
 
-    def _sorts(self, rows: pa.Table, field: SortField) -> list[_Sort]:
+    def _sorts(self, rows: pa.Table, field: SortField) -> list[SortKey]:
         """Sort keys of one field: Arrow puts all nulls last, so whether it is null goes first."""
         column = _plain(self._transformed(rows, field.source_id, field.transform))
         first = field.null_order is NullOrder.NULLS_FIRST
@@ -126,18 +124,6 @@ class Partitions:
             (is_null, "descending" if first else "ascending"),
             (column, "descending" if descends else "ascending"),
         ]
-
-
-_Sort = tuple[pa.ChunkedArray, str]
-"""What rows are sorted by, and the direction as Arrow writes it."""
-
-
-def sorted_places(sorts: list[_Sort]) -> pa.Array:
-    """The places of rows in the order of their sort keys; nulls last."""
-    names = [str(index) for index in range(len(sorts))]
-    keys = pa.table([column for column, _ in sorts], names=names)
-    directions = (direction for _, direction in sorts)
-    return pc.sort_indices(keys, list(zip(names, directions, strict=True)))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
