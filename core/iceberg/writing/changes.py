@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.writing.manifests import TieredAppend
+from krishiv_spark.iceberg.writing.manifests import EpochSnapshot
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 from krishiv_spark.iceberg.writing.target import StagedFiles
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.iceberg.writing.commits import EpochTransaction
 
-__all__ = ["Append", "Replace", "check_fits", "tidy"]
+__all__ = ["Append", "Replace", "check_fits", "stage_snapshot", "tidy"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,7 @@ class Append:
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that appends. See `Change`."""
         check_fits(self.staged, transaction.table_metadata)
-        producer = TieredAppend(transaction, summary, merge=self.options.merge_manifests)
-        for file in _files(self.staged):
-            producer.append_data_file(file)
-        producer.commit()
-        tidy(transaction, self.options)
+        stage_snapshot(transaction, summary, self.options, added=_files(self.staged))
 
 
 @dataclass(frozen=True)
@@ -54,13 +50,26 @@ class Replace:
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that overwrites. See `Change`."""
         check_fits(self.staged, transaction.table_metadata)
-        producer = transaction.update_snapshot(snapshot_properties=summary).overwrite()
-        for task in transaction._table.scan().plan_files():  # noqa: SLF001
-            producer.delete_data_file(task.file)
-        for file in _files(self.staged):
-            producer.append_data_file(file)
-        producer.commit()
-        tidy(transaction, self.options)
+        scanned = transaction._table.scan().plan_files()  # noqa: SLF001
+        removed = [task.file for task in scanned]
+        added = _files(self.staged)
+        stage_snapshot(transaction, summary, self.options, added=added, removed=removed)
+
+
+def stage_snapshot(
+    transaction: EpochTransaction,
+    summary: dict[str, str],
+    options: IcebergSinkOptions,
+    *,
+    added: Iterable[DataFile],
+    removed: Iterable[DataFile] = (),
+) -> None:
+    """Stage the snapshot of an epoch, and what the options say about housekeeping."""
+    producer = EpochSnapshot(transaction, summary, removed, merge=options.merge_manifests)
+    for file in added:
+        producer.append_data_file(file)
+    producer.commit()
+    tidy(transaction, options)
 
 
 def check_fits(staged: Sequence[StagedFiles], metadata: TableMetadata) -> None:

@@ -1,4 +1,4 @@
-"""Rows that change others: checked and written aside by tasks, gathered by the driver.
+"""Rows that change others: checked and written aside by tasks. Executor.
 
 A change is a row of the table and whether it deletes: by the column `opColumn`, as Krishiv and
 Debezium write it. What is staged is no data file: the driver turns it into some (`upserts`).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,24 +23,21 @@ from krishiv_spark.arrow import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
-from krishiv_spark.iceberg.writing.sorting import sorted_places
 from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
-from krishiv_spark.parquet.files import chunks
+from krishiv_spark.openfiles import chunks
 from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
-
     from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 
-__all__ = ["Keyed", "read_changes", "write_changes"]
+__all__ = ["DELETES", "Keyed", "write_changes"]
 
-_DELETES = pa.array(["d", "delete", "-"])
-_UPSERTS = pa.array(
+_DELETE_OPS = pa.array(["d", "delete", "-"])
+_UPSERT_OPS = pa.array(
     ["c", "create", "i", "insert", "u", "update", "upsert", "r", "read", "+", "", None], pa.string()
 )
-_FLAG = "_krishiv_delete"
-_PLACE = "_krishiv_place"
+DELETES = "_krishiv_delete"
+"""Name of the column that says of each change that is written aside whether it deletes."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +97,8 @@ class Keyed:
         if self.op is None:
             return pa.repeat(pa.scalar(value=False), batch.num_rows)
         ops = pc.utf8_lower(batch.column(self.op).cast(pa.string()))
-        deletes = pc.is_in(ops, _DELETES)
-        strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERTS)))
+        deletes = pc.is_in(ops, _DELETE_OPS)
+        strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERT_OPS)))
         if pc.any(strange).as_py():
             found = ", ".join(repr(op) for op in pc.unique(ops.filter(strange)).to_pylist()[:5])
             raise SchemaError(
@@ -154,37 +151,4 @@ def _checked(batch: pa.RecordBatch, columns: pa.Schema, keyed: Keyed) -> pa.Reco
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)
-    return fitting.append_column(_FLAG, deletes)
-
-
-def read_changes(
-    io: FileIO, staged: Sequence[StagedFiles], keyed: Keyed
-) -> tuple[pa.Table, pa.Table]:
-    """All changes of an epoch, the last one for each key. Driver; it holds them in memory.
-
-    Returns:
-        The rows that are to be there, and the keys of all rows that must not stay as they are.
-    """
-    tables = [_read(io, path) for item in staged for path in item.changes]
-    changes = _last_ones(pa.concat_tables(tables), keyed)
-    upserts = changes.filter(pc.invert(changes[_FLAG])).drop_columns([_FLAG])
-    return upserts, changes.select(list(keyed.keys))
-
-
-def _read(io: FileIO, path: str) -> pa.Table:
-    with io.new_input(path).open() as stream:
-        return pq.ParquetFile(stream).read()
-
-
-def _last_ones(changes: pa.Table, keyed: Keyed) -> pa.Table:
-    """For each key the change with the highest order, or the last among equals."""
-    places = pa.array(range(changes.num_rows), pa.int64())
-    if keyed.order is not None:
-        order = changes[keyed.order]
-        valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
-        numbers = pa.chunked_array([places])
-        rising = [(column, "ascending") for column in (valid, order, numbers)]
-        changes = changes.take(sorted_places(rising))
-    keys = changes.select(list(keyed.keys)).append_column(_PLACE, places)
-    last = keys.group_by(list(keyed.keys)).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
-    return changes.take(last.take(pc.sort_indices(last)))
+    return fitting.append_column(DELETES, deletes)

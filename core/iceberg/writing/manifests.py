@@ -1,4 +1,4 @@
-"""Appending with a bounded number of manifests, at the same cost for every commit.
+"""The snapshot of an epoch, with a bounded number of manifests, at the same cost for every commit.
 
 PyIceberg merges all small manifests into one whenever there are a hundred: each of these merges
 reads and writes every file that was added before, and so commits grow slower. Here only manifests
@@ -9,7 +9,7 @@ each power of `_FANOUT`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import (
@@ -23,7 +23,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
+from pyiceberg.typedef import KeyDefaultDict
 
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.avro import manifest_writer
 from krishiv_spark.recent import Recent
 
@@ -32,26 +35,36 @@ if TYPE_CHECKING:
 
     from krishiv_spark.iceberg.writing.commits import EpochTransaction
 
-__all__ = ["TieredAppend"]
+__all__ = ["EpochSnapshot"]
 
 _FANOUT = 8
 
 
-class TieredAppend(_MergeAppendFiles):
-    """An append that merges manifests of like size.
+class EpochSnapshot(_MergeAppendFiles):
+    """A snapshot that adds files, and takes others out.
 
     Args:
         transaction: What it belongs to.
         summary: For its snapshot.
-        merge: Whether to merge at all.
+        removed: Files that are in the table and go.
+        merge: Whether manifests of like size are merged.
     """
 
     def __init__(
-        self, transaction: EpochTransaction, summary: dict[str, str], *, merge: bool
+        self,
+        transaction: EpochTransaction,
+        summary: dict[str, str],
+        removed: Iterable[DataFile] = (),
+        *,
+        merge: bool,
     ) -> None:
+        gone = list(removed)
+        operation = Operation.OVERWRITE if gone else Operation.APPEND
         io = transaction._table.io  # noqa: SLF001
-        super().__init__(Operation.APPEND, transaction, io, snapshot_properties=summary)
+        super().__init__(operation, transaction, io, snapshot_properties=summary)
         self._merge_enabled = merge
+        for file in gone:
+            self.delete_data_file(file)
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
         """PyIceberg's, with what it needs made once for all manifests of a table."""
@@ -60,13 +73,67 @@ class TieredAppend(_MergeAppendFiles):
 
     def _manifests(self) -> list[ManifestFile]:
         # Without PyIceberg's threads: to wait for them takes longer than what they do.
-        made = self._process_manifests([*self._added(), *self._existing_manifests()])
+        removed: list[ManifestEntry] = []
+        kept = list(self._kept(removed))
+        made = [*self._process_manifests([*self._added(), *kept]), *self._removing(removed)]
         _LISTS.put(self._snapshot_id, [self._numbered(manifest) for manifest in made])
         return made
 
     def _existing_manifests(self) -> list[ManifestFile]:
+        """Those of the parent that name files which are in the table.
+
+        What others name, as `_removing` has written it, tells what their own snapshot did.
+        """
         known = None if self._parent_snapshot_id is None else _LISTS.get(self._parent_snapshot_id)
-        return super()._existing_manifests() if known is None else known
+        there = super()._existing_manifests() if known is None else known
+        return [one for one in there if one.has_added_files() or one.has_existing_files()]
+
+    def _kept(self, removed: list[ManifestEntry]) -> Iterator[ManifestFile]:
+        """The manifests of the parent without the files that go, whose entries are collected."""
+        paths = {file.file_path for file in self._deleted_data_files}
+        if paths:
+            self._build_delete_files_partition_predicate()
+        may_have = KeyDefaultDict(self._build_manifest_evaluator)
+        for manifest in self._existing_manifests():
+            is_data = manifest.content is ManifestContent.DATA
+            if (
+                len(removed) < len(paths)
+                and is_data
+                and may_have[manifest.partition_spec_id](manifest)
+            ):
+                yield from self._without(manifest, paths, removed)
+            else:
+                yield manifest
+        if len(removed) < len(paths):
+            gone = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
+            raise CommitRejected(f"{FORMAT}: the table does not have the files that go: {gone}")
+
+    def _without(
+        self, manifest: ManifestFile, paths: set[str], removed: list[ManifestEntry]
+    ) -> Iterator[ManifestFile]:
+        """A manifest without the files of some paths; nothing if it has no others."""
+        entries = self.fetch_manifest_entry(manifest)
+        gone = [entry for entry in entries if entry.data_file.file_path in paths]
+        removed += gone
+        if not gone:
+            yield manifest
+        elif len(gone) < len(entries):
+            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                for entry in entries:
+                    if entry.data_file.file_path not in paths:
+                        writer.existing(entry)
+            yield writer.to_manifest_file()
+
+    def _removing(self, removed: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
+        """What tells readers of changes which files went; the next snapshot lists it no more."""
+        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for entry in removed:
+            by_spec[entry.data_file.spec_id].append(entry)
+        for spec_id, entries in by_spec.items():
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for entry in entries:
+                    writer.delete(entry)
+            yield writer.to_manifest_file()
 
     def _numbered(self, manifest: ManifestFile) -> ManifestFile:
         """The manifest as it will be read from the snapshot's list."""
@@ -104,6 +171,8 @@ class TieredAppend(_MergeAppendFiles):
         files = _FILES.get(manifest.manifest_path)
         if files is None:
             return super().fetch_manifest_entry(manifest, discard_deleted)
+        for file in files:
+            file.spec_id = manifest.partition_spec_id  # as PyIceberg does for those that it reads
         return [
             ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import (
@@ -29,19 +30,22 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.literals import literal
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.files import table_file
 from krishiv_spark.iceberg.reading.projection import as_stored
 from krishiv_spark.iceberg.reading.rows import ReadShape, cut, read_part
-from krishiv_spark.iceberg.writing.changes import check_fits, tidy
-from krishiv_spark.iceberg.writing.changesets import Keyed, read_changes
+from krishiv_spark.iceberg.writing.changes import check_fits, stage_snapshot
+from krishiv_spark.iceberg.writing.changesets import Keyed
 from krishiv_spark.iceberg.writing.columns import table_columns
+from krishiv_spark.iceberg.writing.epoch_changes import EpochChanges, chosen
 from krishiv_spark.iceberg.writing.files import write_files
-from krishiv_spark.iceberg.writing.manifests import TieredAppend
 from krishiv_spark.iceberg.writing.target import StagedFiles, target_of
 from krishiv_spark.sinks.base import Epoch, Task
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
 
     from krishiv_spark.iceberg.writing.commits import EpochTransaction
@@ -71,7 +75,7 @@ class Upsert:
         self._staged = staged
         self._keyed = keyed
         self._epoch = epoch
-        self._changes: tuple[pa.Table, pa.Table] | None = None
+        self._changes: EpochChanges | None = None
         self._added: dict[int, _Files] = {}
         self._rewritten: dict[tuple[str, ...], _Files | None] = {}
         self._used: set[str] = set()
@@ -81,32 +85,14 @@ class Upsert:
         check_fits(self._staged, transaction.table_metadata)
         table = transaction._table  # noqa: SLF001
         if self._changes is None:
-            self._changes = read_changes(table.io, self._staged, self._keyed)
-        upserts, keys = self._changes
-        replaced = dict(self._replaced(table, keys))
-        files = [*self._new(table, upserts), *(file for new in replaced.values() for file in new)]
+            paths = [path for item in self._staged for path in item.changes]
+            self._changes = EpochChanges(table.io, paths, self._keyed)
+        with _too_large(self._epoch):
+            replaced = dict(self._replaced(table, self._changes.keys))
+            files = [*self._new(table, self._changes)]
+        files += (file for new in replaced.values() for file in new)
         self._used = {file.file_path for file in files}
-        self._produce(transaction, summary, list(replaced), files)
-        tidy(transaction, self._options)
-
-    def _produce(
-        self,
-        transaction: EpochTransaction,
-        summary: dict[str, str],
-        gone: Sequence[DataFile],
-        files: Sequence[DataFile],
-    ) -> None:
-        producer: Any
-        if gone:
-            producer = transaction.update_snapshot(snapshot_properties=summary).overwrite()
-        else:
-            merge = self._options.merge_manifests
-            producer = TieredAppend(transaction, summary, merge=merge)
-        for file in gone:
-            producer.delete_data_file(file)
-        for file in files:
-            producer.append_data_file(file)
-        producer.commit()
+        stage_snapshot(transaction, summary, self._options, added=files, removed=replaced)
 
     def clean(self, io: Any, *, published: bool) -> None:
         """Remove what was written for attempts that are not in the table, and what was staged."""
@@ -119,15 +105,16 @@ class Upsert:
 
     # --- files
 
-    def _new(self, table: Table, upserts: pa.Table) -> _Files:
+    def _new(self, table: Table, changes: EpochChanges) -> _Files:
         """Data files of the rows that are to be there."""
         schema = table.metadata.current_schema_id
         if schema not in self._added:
-            self._added[schema] = self._written(table, upserts)
+            self._added[schema] = self._written(table, changes.upserts())
         return self._added[schema]
 
     def _replaced(self, table: Table, keys: pa.Table) -> Iterator[tuple[DataFile, _Files]]:
         """Files that have rows of the keys, each with the files of its other rows."""
+        reader = _Reader(table, table.schema().select(*self._keyed.keys))
         for task in table.scan(row_filter=self._bounds(keys)).plan_files():
             known = (
                 str(table.metadata.current_schema_id),
@@ -135,28 +122,29 @@ class Upsert:
                 *sorted(file.file_path for file in task.delete_files),
             )
             if known not in self._rewritten:
-                self._rewritten[known] = self._survivors(table, task, keys)
+                self._rewritten[known] = self._others(table, task, reader, keys)
             files = self._rewritten[known]
             if files is not None:
                 yield task.file, files
 
-    def _survivors(self, table: Table, task: FileScanTask, keys: pa.Table) -> _Files | None:
-        """Files of a file's rows that have none of the keys; None if all of its rows stay."""
-        own = _read(table, task, self._keyed.keys)
-        numbers = pa.array(range(own.num_rows), pa.int64())
-        gone = own.append_column(_ROW, numbers).join(
-            keys, list(self._keyed.keys), join_type="inner"
-        )
+    def _others(
+        self, table: Table, task: FileScanTask, reader: _Reader, keys: pa.Table
+    ) -> _Files | None:
+        """Files of the rows of a file that have none of the keys; None if that is all of them."""
+        own = pa.Table.from_batches(reader.rows(task), reader.columns)
+        numbers, names = pa.array(np.arange(own.num_rows)), list(self._keyed.keys)
+        gone = own.append_column(_ROW, numbers).join(keys, names, join_type="inner")
         if not gone.num_rows:
             return None
-        stays = pc.invert(pc.is_in(numbers, gone[_ROW].combine_chunks()))
-        return self._written(table, _read(table, task, None).filter(stays))
+        stays = np.ones(own.num_rows, bool)
+        stays[gone[_ROW].to_numpy()] = False
+        whole = _Reader(table, table.schema())  # it is read again, batch by batch
+        return self._written(table, chosen(whole.rows(task), stays))
 
-    def _written(self, table: Table, rows: pa.Table) -> _Files:
+    def _written(self, table: Table, rows: Iterator[pa.RecordBatch]) -> _Files:
         target = target_of(table, self._options.target_file_size)
         task = Task(self._epoch.query, self._epoch.number, 0, 0)
-        batches = rows.to_batches(max_chunksize=_BATCH_ROWS)
-        staged = write_files(target, iter(batches), task)
+        staged = write_files(target, rows, task)
         return () if staged is None else staged.files
 
     def _bounds(self, keys: pa.Table) -> BooleanExpression:
@@ -167,24 +155,46 @@ class Upsert:
         return functools.reduce(And, terms)
 
 
-_BATCH_ROWS = 2**16
+@contextlib.contextmanager
+def _too_large(epoch: Epoch) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, pa.ArrowException) as error:
+        raise CommitRejected(
+            f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be worked out: "
+            f"{type(error).__name__}: {error}; the driver holds the keys of the epoch's changes "
+            "('keyColumns', 'orderColumn') and those of one data file in memory: give it more, or "
+            "use shorter keys. A batch that Spark has planned keeps its size; later ones are as "
+            "small as the source's limits say"
+        ) from error
 
 
 def _bounds(name: str, values: pa.ChunkedArray) -> BooleanExpression:
     kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_date32, pa.types.is_boolean)
     if not any(is_a(values.type) for is_a in kinds) or _may_wrap(values):
         return AlwaysTrue()
-    distinct = pc.unique(values)
+    few = _few(values)
     column: Any = Reference(name)
     one_of: Any = In  # type checkers disagree about the names of its parameters
-    if len(distinct) <= _MOST_VALUES:
-        made: BooleanExpression = one_of(column, set(distinct.to_pylist()))
+    if few is not None:
+        made: BooleanExpression = one_of(column, few)
         return made
-    ends = pc.min_max(distinct).as_py()
+    ends = pc.min_max(values).as_py()
     least, most = (literal(ends[end]) for end in ("min", "max"))
     return And(
         GreaterThanOrEqual(term=column, value=least), LessThanOrEqual(term=column, value=most)
     )
+
+
+def _few(values: pa.ChunkedArray) -> set[Any] | None:
+    """The distinct values, or None if there are many; chunk by chunk, since all may be 2 GB."""
+    found: set[Any] = set()
+    for chunk in values.chunks:
+        distinct = pc.unique(chunk)
+        if len(distinct) > _MOST_VALUES:
+            return None
+        found.update(distinct.to_pylist())
+    return found if len(found) <= _MOST_VALUES else None
 
 
 def _may_wrap(values: pa.ChunkedArray) -> bool:
@@ -195,20 +205,22 @@ def _may_wrap(values: pa.ChunkedArray) -> bool:
     return bool(pc.min(values).as_py() < lowest)
 
 
-def _read(table: Table, task: FileScanTask, columns: Sequence[str] | None) -> pa.Table:
-    """Rows of one file as the table has them now, without those that are deleted.
+class _Reader:
+    """Reads files as the table has their rows now, without those that are deleted.
 
     By the source's reader: PyIceberg's turns null lists of structs into empty ones, and rows that
     nobody has changed must stay as they are.
     """
-    schema = table.schema() if columns is None else table.schema().select(*columns)
-    wanted = as_stored(schema)
-    shape = ReadShape(table.io, wanted, len(wanted.fields), table.name_mapping(), None)
-    file = table_file(task, table.metadata.specs())
-    fitting = table_columns(schema)
-    batches = (
-        conform(batch, fitting)
-        for part in cut([file], shape, file.size)
-        for batch in read_part(part)
-    )
-    return pa.Table.from_batches(batches, fitting)
+
+    def __init__(self, table: Table, schema: Schema) -> None:
+        wanted = as_stored(schema)
+        self.columns = table_columns(schema)
+        self._shape = ReadShape(table.io, wanted, len(wanted.fields), table.name_mapping(), None)
+        self._specs = table.metadata.specs()
+
+    def rows(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, always in the same order."""
+        file = table_file(task, self._specs)
+        for part in cut([file], self._shape, file.size):
+            for batch in read_part(part):
+                yield conform(batch, self.columns)

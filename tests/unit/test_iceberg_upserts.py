@@ -1,0 +1,115 @@
+"""Upserts for months: as many manifests as appends have, and epochs of any size."""
+
+import random
+
+import pyarrow as pa
+import pytest
+from iceberg_life import IcebergLife, table_of
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.writing.epoch_changes import EpochChanges
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+
+CHANGES = {"mode": "upsert", "keyColumns": "id"}
+PAIR = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+def manifests(folder):
+    """How many manifests name files that are in the table, and how many only others."""
+    table = table_of(folder)
+    listed = table.current_snapshot().manifests(table.io)
+    live = [one for one in listed if one.added_files_count or one.existing_files_count]
+    return len(live), len(listed) - len(live)
+
+
+def values(folder):
+    rows = table_of(folder).scan().to_arrow()
+    found = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
+    assert len(found) == rows.num_rows
+    return found
+
+
+@pytest.mark.parametrize("given", [{}, {"partitionBy": "bucket(3, id)"}], ids=["plain", "buckets"])
+def test_manifests_of_upserts_stay_few(tmp_path, given):
+    life, expected, keys = IcebergLife(tmp_path, **CHANGES, **given), {}, random.Random(0)
+    for epoch in range(40):
+        changed = dict.fromkeys(keys.sample(range(60), 3), f"{epoch}")
+        life.epoch(epoch, pa.table({"id": list(changed), "text": list(changed.values())}))
+        expected |= changed
+    live, dead = manifests(tmp_path)
+    assert live <= 16
+    assert dead <= 1
+    assert values(tmp_path) == expected
+
+
+def test_manifests_of_complete_mode_stay_few(tmp_path):
+    life = IcebergLife(tmp_path, output=OutputMode.REPLACE)
+    for epoch in range(5):
+        life.epoch(epoch, pa.table({"id": [epoch], "text": ["x"]}))
+    assert manifests(tmp_path) == (1, 1)
+    assert values(tmp_path) == {4: "x"}
+
+
+def test_an_epoch_that_deletes_all_rows(tmp_path):
+    life = IcebergLife(tmp_path, **CHANGES, opColumn="op")
+    life.epoch(0, pa.table({"id": [1, 2], "text": ["a", "b"], "op": ["c", "c"]}))
+    life.epoch(1, pa.table({"id": [1, 2], "text": ["a", "b"], "op": ["d", "d"]}))
+    assert manifests(tmp_path) == (0, 1)
+    life.epoch(2, pa.table({"id": [3], "text": ["c"], "op": ["c"]}))
+    assert manifests(tmp_path) == (1, 0)
+    assert values(tmp_path) == {3: "c"}
+
+
+# --- memory
+
+
+def publish(life, batches, epoch=0):
+    """One epoch of one task, whose batches come one at a time; the peak of Arrow's memory in MB."""
+    writer = life.writer(pa.table({"id": [0], "text": [""]}))
+    writer.check()
+    staged = writer.stage(batches, Task("query-1", epoch, 0, epoch))
+    whole = pa.default_memory_pool()
+    measured = pa.proxy_memory_pool(whole)
+    pa.set_memory_pool(measured)
+    try:
+        life.writer(PAIR.empty_table()).publish(Epoch("query-1", epoch), [staged])
+    finally:
+        pa.set_memory_pool(whole)
+    return measured.max_memory() >> 20
+
+
+def texts(batches, rows, length):
+    """Batches of rows with one text, which compresses to nothing."""
+    text = pa.array(["x" * length]).take(pa.array([0] * rows))
+    for number in range(batches):
+        ids = range(number * rows, (number + 1) * rows)
+        yield pa.record_batch([pa.array(ids), text], schema=PAIR)
+
+
+def test_changes_and_rewritten_files_are_never_in_memory_as_a_whole(tmp_path):
+    life = IcebergLife(tmp_path, **CHANGES)
+    assert publish(life, texts(40, 100, 100_000)) < 250  # of 400 MB
+    assert publish(life, texts(1, 1, 10), epoch=1) < 250
+    assert table_of(tmp_path).current_snapshot().summary["total-records"] == "4000"
+
+
+def test_an_epoch_with_more_than_two_gigabytes_of_text_commits(tmp_path):
+    life = IcebergLife(tmp_path, **CHANGES, commitTimeout="600 s")
+    assert publish(life, texts(22, 100, 1_000_000)) < 700
+    assert publish(life, texts(1, 1, 10), epoch=1) < 700
+    table = table_of(tmp_path)
+    assert table.current_snapshot().summary["total-records"] == "2200"
+    assert table.scan("id = 0").to_arrow()["text"].to_pylist() == ["x" * 10]
+
+
+def test_keys_that_do_not_fit_into_memory_are_an_error_with_advice(tmp_path, monkeypatch):
+    life = IcebergLife(tmp_path, **CHANGES)
+    staged = life.stage(0, pa.table({"id": [1], "text": ["a"]}))
+
+    def keys(_):
+        raise pa.ArrowMemoryError("malloc of size 99 failed")
+
+    monkeypatch.setattr(EpochChanges, "keys", property(keys))
+    with pytest.raises(CommitRejected, match=r"epoch 0 of query query-1.*malloc.*keyColumns"):
+        life.publish(0, staged, pa.table({"id": [1], "text": ["a"]}))
+    assert not list(tmp_path.glob("**/*.changes"))
