@@ -224,19 +224,30 @@ def iceberg() -> None:
 @click.option(
     "-o", "--option", "given", multiple=True, help="Further options of the query, as name=value."
 )
+@click.option(
+    "--foreign-names",
+    is_flag=True,
+    help="Remove files too whose names do not have the table's id: those of other programs, and of "
+    "krishiv-spark before it put the id there. Only where no other table has files.",
+)
 @_OLDER_THAN
 @_DRY_RUN
 def iceberg_vacuum(
-    table: str, warehouse: str | None, given: tuple[str, ...], guard_s: float, *, dry_run: bool
+    table: str, guard_s: float, *, foreign_names: bool, dry_run: bool, **place: Any
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot names."""
     from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-    from krishiv_spark.iceberg.vacuum import orphans, remover
+    from krishiv_spark.iceberg.vacuum import find_orphans, remover
 
-    named = dict(map(name_and_value, given))
-    place = {"warehouse": warehouse} if warehouse else {}
-    options = IcebergOptions.parse({"table": table, **place, **named}, FORMAT)
-    _clear(orphans(options, guard_s), remover(options), dry_run=dry_run)
+    given = dict(map(name_and_value, place["given"]))
+    warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
+    options = IcebergOptions.parse({"table": table, **warehouse, **given}, FORMAT)
+    found = find_orphans(options, guard_s, foreign_names=foreign_names)
+    _clear(found.files, remover(options), dry_run=dry_run)
+    if found.foreign:
+        click.echo(
+            f"{found.foreign} files left whose names do not have this table's id: --help says more"
+        )
 
 
 def _echo(lines: list[str], otherwise: str) -> None:

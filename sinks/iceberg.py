@@ -143,6 +143,6 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
         from krishiv_spark.iceberg.writing.unused import remove_unused
 
         try:
-            remove_unused(self.options, [path for item in staged for path in item.paths])
+            remove_unused(self.options, staged)
         except Exception:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
             _log.warning("staged files are left for vacuum to remove", exc_info=True)

@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 from sqlalchemy import bindparam, select
 from typing_extensions import override
 
+from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.recent import Recent
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class RememberingCatalog(SqlCatalog):
         metadata = _updated(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
         places = load_location_provider(metadata.location, metadata.properties)
-        location = places.new_table_metadata_file_location(version)
+        name = f"{version:05d}-{marked_uuid(metadata.table_uuid)}.metadata.json"
+        location = places.new_metadata_location(name)  # PyIceberg's, with the table's own id
         self._known.put(location, metadata)
         io = self._load_file_io(metadata.properties, location)
         return StagedTable(table_identifier, metadata, location, io, self)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import posixpath
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
+from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.writing.unused import manifests_of, named_files
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["Orphan", "orphans", "remover"]
+__all__ = ["Orphan", "Orphans", "find_orphans", "remover"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,23 @@ class Orphan:
         return self.path
 
 
-def orphans(options: IcebergOptions, older_than_s: float) -> Iterator[Orphan]:
+@dataclass(frozen=True)
+class Orphans:
+    """What can go from a table's folders.
+
+    Attributes:
+        files: What can go.
+        foreign: How many files no snapshot names either, but their names do not say that they are
+            the table's.
+    """
+
+    files: tuple[Orphan, ...]
+    foreign: int
+
+
+def find_orphans(
+    options: IcebergOptions, older_than_s: float, *, foreign_names: bool = False
+) -> Orphans:
     """What can go from a table's folders ``data`` and ``metadata``. Anywhere; reads all manifests.
 
     Files come before the table: what is committed meanwhile is named by the time it is looked up.
@@ -49,23 +67,30 @@ def orphans(options: IcebergOptions, older_than_s: float) -> Iterator[Orphan]:
         options: Which table.
         older_than_s: Guard age in seconds, by the file's modification time: younger files may
             belong to an epoch that is being written.
+        foreign_names: Whether files may go whose names do not have the table's id: those that
+            other programs have written, or this one before it put the id there. Those with the id
+            of another table stay all the same.
 
     Raises:
-        OptionError: If there is no such table, its files cannot be listed, or another table has
-            its metadata in the same folders.
+        OptionError: If there is no such table, its files cannot be listed or belong to others too,
+            or may, since they are in a place of their own and `foreign_names` is not given.
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
     before = time.time() - older_than_s
-    listed = list(_listed(open_table(options)))
+    listed = list(_listed(open_table(options), foreign_names=foreign_names))
     table = open_table(options)
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
         named = {_inner(path) for path in _named(table)}
         unnamed = [file for file in listed if file.path not in named]
-        _check_alone(table, [file.path for file in unnamed])
+        inside = dict(_uuids(table, [file.path for file in unnamed]))
+    _check_alone(table, inside)
+    old = [file for file in unnamed if file.mtime.timestamp() < before]
+    owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
+    ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
     prefix = table.location().removesuffix(_inner(table.location()))
-    for file in unnamed:
-        if file.mtime.timestamp() < before:
-            yield Orphan(f"{prefix}{file.path}", file.size)
+    pairs = zip(old, owners, strict=True)
+    gone = tuple(Orphan(f"{prefix}{file.path}", file.size) for file, own in pairs if own in ours)
+    return Orphans(gone, len(old) - len(gone))
 
 
 def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
@@ -83,15 +108,18 @@ def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
     return remove
 
 
-def _check_alone(table: Table, paths: Iterable[str]) -> None:
+def _check_alone(table: Table, found: Mapping[str, str]) -> None:
     """Refuse folders that another table uses: its files would all be orphans.
 
     A table that is renamed keeps its location, and a new one of its old name gets the same. So do
     tables of one name in two catalogs over one warehouse.
+
+    Args:
+        table: Whose folders they are.
+        found: By the path of a metadata file, the UUID of its table.
     """
-    for path in paths:
-        owner = _uuid_in(table, path) if path.endswith(_METADATA) else None
-        if owner not in {None, str(table.metadata.table_uuid)}:
+    for path, owner in found.items():
+        if owner != str(table.metadata.table_uuid):
             raise OptionError(
                 f"{FORMAT}: {path} belongs to another table (UUID {owner}), whose files cannot be "
                 "told from orphans. Was it renamed, or is it in another catalog? Then nothing can "
@@ -99,9 +127,31 @@ def _check_alone(table: Table, paths: Iterable[str]) -> None:
             )
 
 
+def _owner(table: Table, path: str, inside: str | None) -> str | None:
+    """Id of the table that a file is of; None if neither its name nor what is in it tells.
+
+    Args:
+        table: The table: in names of metadata only its own id means something, see `id_in_name`.
+        path: Where the file is.
+        inside: If it is a metadata file, the table's UUID in it.
+    """
+    own, named = id_of(table.metadata.table_uuid), id_in_name(path)
+    is_data = not path.endswith((".avro", _METADATA))
+    if named == own or inside is not None:  # those of others have been refused
+        return own
+    return named if is_data else None
+
+
 _METADATA = ".metadata.json"
 _HEAD_BYTES = 4096
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
+
+
+def _uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Metadata files, each with the UUID of its table; without those that are no whole ones."""
+    for path in paths:
+        if path.endswith(_METADATA) and (found := _uuid_in(table, path)) is not None:
+            yield path, found
 
 
 def _uuid_in(table: Table, path: str) -> str | None:
@@ -132,7 +182,22 @@ def _named(table: Table) -> Iterator[str]:
         yield statistics.statistics_path
 
 
-def _listed(table: Table) -> Iterator[fs.FileInfo]:
+def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
+    """Refuse what may be shared with others."""
+    if table.properties.get("gc.enabled", "true").lower() == "false":
+        raise OptionError(
+            f"{FORMAT}: the table's property 'gc.enabled' is 'false', since others have its files "
+            "too: none of them may be removed"
+        )
+    inside, location = (posixpath.normpath(_inner(place)) for place in (folder, table.location()))
+    if not foreign_names and not inside.startswith(f"{location}/"):
+        raise OptionError(
+            f"{FORMAT}: {folder} is outside of the table's location {table.location()}, so other "
+            "tables may have files there: where none has, and none ever had, give --foreign-names"
+        )
+
+
+def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     if not isinstance(table.io, PyArrowFileIO):
@@ -142,6 +207,7 @@ def _listed(table: Table) -> Iterator[fs.FileInfo]:
         )
     places = table.location_provider()
     for folder in (places.data_path, places.metadata_path):
+        _check_place(table, folder, foreign_names=foreign_names)
         scheme, host, path = PyArrowFileIO.parse_location(folder)
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
         files: Any = table.io.fs_by_scheme(scheme, host).get_file_info(selector)

@@ -12,18 +12,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.table.locations import load_location_provider
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
-from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
+from krishiv_spark.iceberg.writing.target import StagedFiles, Target, staged_for, stem_of
 from krishiv_spark.openfiles import chunks
 from krishiv_spark.sinks.base import Task
 
@@ -117,7 +118,8 @@ def write_changes(
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
     metadata = target.metadata
-    path = f"{metadata.location.rstrip('/')}/data/{stem_of(task)}.changes"
+    places = load_location_provider(metadata.location, metadata.properties)
+    path = f"{places.data_path}/{stem_of(target, task)}.changes"
     columns = table_columns(metadata.schema())
     checked = (_checked(batch, columns, keyed) for batch in batches)
     pieces = chunks(checked)
@@ -135,13 +137,7 @@ def write_changes(
         with contextlib.suppress(Exception):  # best effort: vacuum finds it
             target.io.delete(path)
         raise
-    return StagedFiles(
-        str(metadata.table_uuid),
-        metadata.default_spec_id,
-        files=(),
-        changes=(path,),
-        schema_id=metadata.current_schema_id,
-    )
+    return replace(staged_for(target), changes=(path,), schema_id=metadata.current_schema_id)
 
 
 def _checked(batch: pa.RecordBatch, columns: pa.Schema, keyed: Keyed) -> pa.RecordBatch:

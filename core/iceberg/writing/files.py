@@ -20,7 +20,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import table_columns
 from krishiv_spark.iceberg.writing.partitions import Partitions
 from krishiv_spark.iceberg.writing.sorting import merged
-from krishiv_spark.iceberg.writing.target import StagedFiles, Target, stem_of
+from krishiv_spark.iceberg.writing.target import StagedFiles, Target, staged_for, stem_of
 from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.sinks.base import Task
 
@@ -44,10 +44,7 @@ def write_files(
         for rows in chunks(fitting):
             files.write(rows)
         written = files.close()
-    if not written:
-        return None
-    metadata = target.metadata
-    return StagedFiles(str(metadata.table_uuid), metadata.default_spec_id, written)
+    return staged_for(target, *written) if written else None
 
 
 @contextlib.contextmanager
@@ -145,7 +142,9 @@ class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
         self._columns = _Columns.of(metadata.schema())
         self._partitions = Partitions(metadata)
         self._places = load_location_provider(metadata.location, metadata.properties)
-        self._names = (f"{stem_of(task)}-{count:05d}.parquet" for count in itertools.count())
+        self._names = (
+            f"{stem_of(target, task)}-{count:05d}.parquet" for count in itertools.count()
+        )
 
     def write(self, rows: pa.Table) -> None:
         """Append the rows of one chunk to the files of their partitions."""

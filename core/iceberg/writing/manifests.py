@@ -8,6 +8,7 @@ each power of `_FANOUT`.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendF
 from pyiceberg.typedef import KeyDefaultDict
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.avro import manifest_writer
 from krishiv_spark.recent import Recent
@@ -61,7 +63,8 @@ class EpochSnapshot(_MergeAppendFiles):
         gone = list(removed)
         operation = Operation.OVERWRITE if gone else Operation.APPEND
         io = transaction._table.io  # noqa: SLF001
-        super().__init__(operation, transaction, io, snapshot_properties=summary)
+        uuid = marked_uuid(transaction.table_metadata.table_uuid)
+        super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
         for file in gone:
             self.delete_data_file(file)
@@ -76,8 +79,16 @@ class EpochSnapshot(_MergeAppendFiles):
         removed: list[ManifestEntry] = []
         kept = list(self._kept(removed))
         made = [*self._process_manifests([*self._added(), *kept]), *self._removing(removed)]
+        self._remove_merged({manifest.manifest_path for manifest in made})
         _LISTS.put(self._snapshot_id, [self._numbered(manifest) for manifest in made])
         return made
+
+    def _remove_merged(self, listed: set[str]) -> None:
+        """Remove manifests that were written for this snapshot, and merged before it lists them."""
+        for path in [path for path in self._written_manifests if path not in listed]:
+            self._written_manifests.remove(path)
+            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+                self._io.delete(path)
 
     def _existing_manifests(self) -> list[ManifestFile]:
         """Those of the parent that name files which are in the table.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.iceberg.catalogs import worker_io
+from krishiv_spark.iceberg.naming import marked_stem
 from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["StagedFiles", "Target", "stem_of", "target_of"]
+__all__ = ["StagedFiles", "Target", "staged_for", "stem_of", "target_of"]
 
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
 _DEFAULT_FILE_SIZE = 512 * 2**20
@@ -43,6 +44,8 @@ class StagedFiles:
     Attributes:
         table: UUID of the table.
         spec_id: Partition spec that the files were written for.
+        after: Sequence number of the newest snapshot that the planner saw: only later ones can name
+            these files. 0 if there was none, or the table's version has no such numbers.
         files: Data files, durable and in no manifest.
         changes: Places of files with changes, see `changesets`.
         schema_id: Schema that the changes have the columns of; None without changes.
@@ -50,6 +53,7 @@ class StagedFiles:
 
     table: str
     spec_id: int
+    after: int
     files: tuple[DataFile, ...]
     changes: tuple[str, ...] = ()
     schema_id: int | None = None
@@ -60,14 +64,22 @@ class StagedFiles:
         return [*(file.file_path for file in self.files), *self.changes]
 
 
-def stem_of(task: Task) -> str:
-    """What the names of an attempt's files begin with; no other attempt's do.
+def staged_for(target: Target, *files: DataFile) -> StagedFiles:
+    """What a task has staged, for the table as the planner has seen it."""
+    metadata = target.metadata
+    after = int(getattr(metadata, "last_sequence_number", 0))
+    return StagedFiles(str(metadata.table_uuid), metadata.default_spec_id, after, files)
+
+
+def stem_of(target: Target, task: Task) -> str:
+    """What the names of an attempt's files begin with; no other attempt's do. See `naming`.
 
     Nothing else than letters, digits, ``_`` and ``-``: PyIceberg cuts places with a scheme at
     ``#`` and ``?``, and two files would be one.
     """
     query = re.sub(r"[^\w-]", "_", task.query[-12:], flags=re.ASCII)
-    return f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
+    attempt = f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
+    return marked_stem(attempt, target.metadata.table_uuid)
 
 
 def target_of(table: Table, file_size: int | None) -> Target:

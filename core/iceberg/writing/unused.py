@@ -13,37 +13,48 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
+    from krishiv_spark.iceberg.writing.target import StagedFiles
 
 __all__ = ["manifests_of", "named_files", "remove_unused"]
 
 
-def remove_unused(options: IcebergSinkOptions, paths: Sequence[str]) -> None:
+def remove_unused(options: IcebergSinkOptions, staged: Sequence[StagedFiles]) -> None:
     """Remove files, but those that a snapshot names: a commit may have happened after all.
 
     Raises:
         OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
     """
-    if not paths:
+    wanted = {path for item in staged for path in item.paths}
+    if not wanted:
         return
     table = open_table(options)
-    wanted = set(paths)
-    for path in wanted - {path for path in named_files(table) if path in wanted}:
+    after = min(item.after for item in staged)
+    for path in wanted - {path for path in named_files(table, after) if path in wanted}:
         with contextlib.suppress(OSError):  # it is gone already
             table.io.delete(path)
 
 
-def named_files(table: Table) -> Iterator[str]:
-    """Every data and delete file that any snapshot of a table names."""
-    for manifest in manifests_of(table):
+def named_files(table: Table, after: int = 0) -> Iterator[str]:
+    """Every data and delete file that snapshots of a table name. See `manifests_of`."""
+    for manifest in manifests_of(table, after):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             yield entry.data_file.file_path
 
 
-def manifests_of(table: Table) -> Iterator[ManifestFile]:
-    """Every manifest of every snapshot, each once."""
+def manifests_of(table: Table, after: int = 0) -> Iterator[ManifestFile]:
+    """Every manifest of every snapshot, each once.
+
+    Args:
+        table: Whose they are.
+        after: If it is not 0, only those that were written for snapshots of a higher sequence
+            number: what is added to a table is in one of these, wherever they are listed.
+    """
     seen: set[str] = set()
     for snapshot in reversed(table.metadata.snapshots):
+        if after and (snapshot.sequence_number or 0) <= after:
+            continue
         for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path not in seen:
+            is_later = not after or (manifest.sequence_number or 0) > after
+            if is_later and manifest.manifest_path not in seen:
                 seen.add(manifest.manifest_path)
                 yield manifest

@@ -1,0 +1,109 @@
+"""`iceberg vacuum` removes what is certainly the table's own, and says what it leaves."""
+
+import shutil
+import uuid
+from pathlib import Path
+
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from iceberg_life import TABLE, IcebergLife, ids, numbered, table_of
+
+from krishiv_spark.cli import main
+from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_stem, marked_uuid
+
+OTHER = "db.other"
+
+
+def vacuum(folder, *more, table=TABLE):
+    """Exit code and output."""
+    arguments = ["iceberg", "vacuum", table, "--warehouse", str(folder), "--older-than", "0 s"]
+    done = CliRunner().invoke(main, [*arguments, *more])
+    assert not isinstance(done.exception, Exception) or isinstance(done.exception, SystemExit)
+    return done.exit_code, done.output
+
+
+def files(folder):
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def live_file(folder, table=TABLE):
+    (task,) = table_of(folder, table).scan().plan_files()
+    return Path(task.file.file_path)
+
+
+def two_tables_in_one_place(folder):
+    place = {"tableProperty.write.data.path": f"{folder}/all"}
+    IcebergLife(folder, **place).epoch(0, numbered(0))
+    IcebergLife(folder, **{**place, "path": OTHER}).epoch(0, numbered(1))
+
+
+def test_data_outside_of_the_table_s_place_is_refused(tmp_path):
+    two_tables_in_one_place(tmp_path)
+    code, said = vacuum(tmp_path)
+    assert code == 1
+    assert f"{tmp_path}/all is outside of the table's location {tmp_path}/db/rows" in said
+    assert "--foreign-names" in said
+    assert ids(tmp_path, OTHER) == list(range(10, 20))
+
+
+def test_files_of_another_table_stay_where_foreign_names_may_go(tmp_path):
+    two_tables_in_one_place(tmp_path)
+    IcebergLife(tmp_path).stage(1, numbered(2))
+    (tmp_path / "all" / "left.parquet").touch()
+    code, said = vacuum(tmp_path, "--foreign-names")
+    assert code == 0
+    assert said.splitlines()[-2].startswith("2 files")
+    assert said.splitlines()[-1].startswith("1 files left")
+    assert files(tmp_path / "all") == {live_file(tmp_path), live_file(tmp_path, OTHER)}
+
+
+def test_files_without_the_table_s_id_stay_unless_they_may_go(tmp_path):
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    life.epoch(1, numbered(1))
+    before = files(tmp_path / "db")
+    metadata = Path(table_of(tmp_path).current_snapshot().manifest_list).parent
+    foreign = {
+        metadata.parent / "data" / "00000-7-query-1-0-0123456789ab-00000.parquet",  # as it once was
+        metadata.parent / "data" / "part-0.parquet",
+        metadata / f"{uuid.uuid4()}-m0.avro",
+        metadata / f"snap-1-0-{uuid.uuid4()}.avro",
+        metadata / "version-hint.text",
+    }
+    for path in foreign:
+        path.touch()
+    life.stage(2, numbered(2))
+    assert "5 files left whose names do not have this table's id" in vacuum(tmp_path)[1]
+    assert files(tmp_path / "db") == before | foreign
+    assert "5 files, " in vacuum(tmp_path, "--foreign-names")[1]
+    assert files(tmp_path / "db") == before
+
+
+def test_every_file_that_the_sink_writes_has_the_table_s_id(tmp_path):
+    life = IcebergLife(tmp_path, mode="upsert", keyColumns="id", partitionBy="bucket(2, id)")
+    life.epoch(0, numbered(0))
+    life.epoch(1, numbered(0))
+    life.stage(2, numbered(0))
+    own = id_of(table_of(tmp_path).metadata.table_uuid)
+    strange = {path.name for path in files(tmp_path / "db") if id_in_name(str(path)) != own}
+    assert [name for name in strange if not name.startswith("00000-")] == []  # its first metadata
+
+
+def test_a_metadata_file_that_was_not_written_to_its_end_goes(tmp_path):
+    IcebergLife(tmp_path).epoch(0, numbered(0))
+    newest = Path(table_of(tmp_path).metadata_location)
+    shutil.copy(newest, newest.with_name(newest.name.replace("00001-", "00002-")))
+    newest.with_name(newest.name.replace("00001-", "00003-")).write_bytes(b"{")
+    assert "2 files, " in vacuum(tmp_path)[1]
+
+
+@given(st.uuids(), st.text("abc019-_", max_size=9), st.integers(0, 10**6))
+def test_ids_are_found_in_names(table, query, number):
+    own, stem = id_of(table), marked_stem(f"00000-1-{query}-0-0123456789ab", table)
+    names = [f"{stem}-{number:05d}.parquet", f"{stem}.changes"]
+    commit = marked_uuid(table)
+    names += [f"{commit}-m{number}.avro", f"snap-{number}-0-{commit}.avro"]
+    names += [f"{number:05d}-{commit}.metadata.json", f"{number:05d}-{commit}.gz.metadata.json"]
+    assert {id_in_name(f"s3://bucket/{own}/{name}") for name in names} == {own}
+    assert id_in_name(f"{own}/{query}{number}.parquet") is None
