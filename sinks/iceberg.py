@@ -50,6 +50,7 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
 
     def check(self) -> None:
         """Planner: the table is there, and can take the rows."""
+        from krishiv_spark.iceberg.writing.retention import warn_of_growth
         from krishiv_spark.iceberg.writing.tables import prepare_table
 
         rows, keyed = self.schema, self._keyed()
@@ -58,6 +59,8 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
                 raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
             rows = keyed.without_op(rows)
         self._table = prepare_table(self.options, rows)
+        if self.streaming:
+            warn_of_growth(self._table, self.options)
         self.target = target_of(self._table, self.options.target_file_size)
 
     def _keyed(self) -> Keyed | None:

@@ -51,6 +51,8 @@ _BAD_SETTINGS = (
 _SECOND = ("IntegrityError", "OperationalError", "ProgrammingError")
 """Errors of sqlalchemy: two processes make the tables of a new catalog, and one comes second."""
 
+_MOST_MOVES = 2
+
 _Key = tuple[int, str, tuple[tuple[str, str], ...]]
 _CATALOGS: dict[_Key, Catalog] = {}
 """Open catalogs, by process, name and settings: a forked process must not share connections."""
@@ -184,9 +186,17 @@ def open_table(options: IcebergOptions) -> Table:
     catalog = open_catalog(options)
     with catalog_errors(options, f"load table {options.table_name}"):
         try:
-            return catalog.load_table(options.identifier)
+            return _loaded_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
             raise OptionError(_not_there(options, catalog)) from None
+
+
+def _loaded_table(catalog: Catalog, options: IcebergOptions) -> Table:
+    """The table; the metadata file that a catalog names may be outdated and gone at once."""
+    for _ in range(_MOST_MOVES):
+        with contextlib.suppress(FileNotFoundError):
+            return catalog.load_table(options.identifier)
+    return catalog.load_table(options.identifier)
 
 
 def _not_there(options: IcebergOptions, catalog: Catalog) -> str:

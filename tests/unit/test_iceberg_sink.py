@@ -54,7 +54,7 @@ def test_the_mark_is_in_the_snapshot_and_in_the_table(tmp_path):
 
 def test_a_batch_job_leaves_no_property(tmp_path):
     IcebergLife(tmp_path, query="batch-1", streaming=False).epoch(0, numbered(0))
-    assert not [key for key in table_of(tmp_path).properties if key.startswith("krishiv.")]
+    assert not [key for key in table_of(tmp_path).properties if key.startswith("krishiv.epoch.")]
 
 
 def test_a_replayed_epoch_adds_nothing_after_every_snapshot_has_expired(tmp_path):

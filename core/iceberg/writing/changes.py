@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.update import RemoveSnapshotsUpdate
-
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.writing.expiry import tidy
 from krishiv_spark.iceberg.writing.manifests import EpochSnapshot
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
 from krishiv_spark.iceberg.writing.target import StagedFiles
@@ -20,11 +17,10 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
 
     from krishiv_spark.iceberg.writing.commits import EpochTransaction
 
-__all__ = ["Append", "Replace", "check_fits", "stage_snapshot", "tidy"]
+__all__ = ["Append", "Replace", "check_fits", "stage_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -112,46 +108,6 @@ def _has_columns(metadata: TableMetadata, schema_id: int | None) -> bool:
 
 def _names(schema: Schema) -> Iterator[tuple[int, str | None]]:
     return ((number, schema.find_column_name(number)) for number in schema.field_ids)
-
-
-def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
-    """Stage what the options say about housekeeping, in the same commit."""
-    metadata = transaction.table_metadata
-    expired = sorted(_expired(metadata, options))
-    if expired:
-        update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired})
-        transaction._stage((update,))  # noqa: SLF001
-    wanted = _metadata_properties(options)
-    if any(metadata.properties.get(key) != text for key, text in wanted.items()):
-        transaction.set_properties(wanted)
-
-
-def _expired(metadata: TableMetadata, options: IcebergSinkOptions) -> Iterator[int]:
-    """Ids of the snapshots that may go; what another branch or a tag names stays.
-
-    The snapshot of this commit is the newest one, and will be what the main branch names.
-    """
-    if options.keep_snapshots is None and options.expire_older_than is None:
-        return
-    named = {ref.snapshot_id for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
-    newest_first = sorted(metadata.snapshots, key=_age, reverse=True)
-    limit_ms = time.time_ns() // 1_000_000 - (options.expire_older_than or 0)
-    for snapshot in newest_first[(options.keep_snapshots or 1) - 1 :]:
-        if snapshot.snapshot_id not in named and snapshot.timestamp_ms <= limit_ms:
-            yield snapshot.snapshot_id
-
-
-def _age(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.sequence_number or 0, snapshot.timestamp_ms
-
-
-def _metadata_properties(options: IcebergSinkOptions) -> dict[str, str]:
-    if options.keep_metadata_files is None:
-        return {}
-    return {
-        "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": str(options.keep_metadata_files),
-    }
 
 
 def _files(staged: Sequence[StagedFiles]) -> Iterator[DataFile]:

@@ -28,6 +28,7 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivE
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing import marks
+from krishiv_spark.iceberg.writing.expiry import remove_expired
 from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch
 
 if TYPE_CHECKING:
@@ -127,12 +128,23 @@ class Committer:
     def _attempt(self, table: Table) -> None:
         """Look for the mark, build the change upon this very table, and try it."""
         self._check_mark(table)
-        transaction = EpochTransaction(table)
-        self._change(transaction, self._summary())
+        transaction, before = EpochTransaction(table), table.metadata
+        progress = self._progress()
+        self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
         if self._has_mark:
-            transaction.set_properties(marks.properties_of(self._epoch))
+            self._set_mark(transaction, progress)
         self._tried.append(transaction)
         self._compare_and_set(transaction)
+        if self._last is None:
+            remove_expired(table, before)
+
+    def _set_mark(self, transaction: EpochTransaction, progress: marks.Progress) -> None:
+        query = self._epoch.query
+        said = {**marks.properties_of(self._epoch), **progress.properties(query)}
+        transaction.set_properties(said)
+        outdated = marks.outdated(transaction.table_metadata, query)
+        if gone := [name for name in outdated if name not in said]:
+            transaction.remove_properties(*gone)
 
     @property
     def _has_mark(self) -> bool:
@@ -141,10 +153,9 @@ class Committer:
             BATCH_PREFIX
         )
 
-    def _summary(self) -> dict[str, str]:
+    def _progress(self) -> marks.Progress:
         location = self._options.checkpoint_location
-        progress = {} if location is None else marks.progress_of(location, self._epoch)
-        return {**progress, **marks.summary_of(self._epoch)}
+        return marks.Progress() if location is None else marks.progress_of(location, self._epoch)
 
     def _compare_and_set(self, transaction: EpochTransaction) -> None:
         """The linearization point: the epoch is true if the catalog takes this, and only then."""

@@ -2,13 +2,15 @@
 
 It stands in two places. The summary of the epoch's snapshot has the keys that Iceberg's own Spark
 sink writes (``SparkWrite.StreamingWrite``). A property of the table has the newest epoch of each
-query, so that the mark outlives the expiry of snapshots. Both come with the rows, in one commit.
+query, so that the mark outlives the expiry of snapshots; another one has its offsets. All of it
+comes with the rows, in one commit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.checkpoint import offset_seq
@@ -18,14 +20,15 @@ from krishiv_spark.sinks.base import Epoch, Mark
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["held", "progress_of", "properties_of", "summary_of"]
+__all__ = ["Progress", "held", "outdated", "progress_of", "properties_of", "summary_of"]
 
 _QUERY = "spark.sql.streaming.queryId"
 _EPOCH = "spark.sql.streaming.epochId"
 _DIGEST = "krishiv.plan"
 _EPOCH_OF, _DIGEST_OF = "krishiv.epoch.", "krishiv.plan."
+_OFFSETS = "krishiv.offsets."
 _LONGEST_OFFSETS = 16_384
-"""Characters; every metadata file repeats the summaries of all snapshots."""
+"""Characters; every metadata file has them."""
 
 
 def properties_of(epoch: Epoch) -> dict[str, str]:
@@ -44,12 +47,8 @@ def summary_of(epoch: Epoch) -> dict[str, str]:
     return {_QUERY: epoch.query, _EPOCH: str(epoch.number), **digest}
 
 
-def progress_of(location: str, epoch: Epoch) -> dict[str, str]:
-    """How far the epoch goes, for the summary: the offsets that Spark wrote down before it ran.
-
-    ``krishiv.watermark`` is the lowest watermark of the sources, milliseconds: every row with an
-    older event time that is not late has arrived by this snapshot. ``krishiv.offsets`` has the
-    offset of each source, unless they are long.
+def progress_of(location: str, epoch: Epoch) -> Progress:
+    """How far the epoch goes, by the offsets that Spark wrote down before it ran it.
 
     Args:
         location: Spark's checkpoint.
@@ -57,13 +56,51 @@ def progress_of(location: str, epoch: Epoch) -> dict[str, str]:
     """
     planned = offset_seq(location, epoch.number)
     if planned is None:
-        return {}
-    marks = planned.source_watermarks_ms
-    found = {"krishiv.watermark": str(min(marks))} if marks else {}
-    offsets = json.dumps(planned.objects, separators=(",", ":"), sort_keys=True)
-    if planned.objects and len(offsets) <= _LONGEST_OFFSETS:
-        found["krishiv.offsets"] = offsets
-    return found
+        return Progress()
+    told = {"epoch": epoch.number, "offsets": planned.objects}
+    text = json.dumps(told, separators=(",", ":"), sort_keys=True)
+    is_short = bool(planned.objects) and len(text) <= _LONGEST_OFFSETS
+    return Progress(min(planned.source_watermarks_ms, default=None), text if is_short else None)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an epoch goes.
+
+    Attributes:
+        watermark: The lowest watermark of the sources, milliseconds: every row with an older event
+            time that is not late has arrived by this snapshot. None if there is none.
+        offsets: The offset of each source, as JSON; None if it is not known, or too long.
+    """
+
+    watermark: int | None = None
+    offsets: str | None = None
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """What the summary of the epoch's snapshot says of it."""
+        return {} if self.watermark is None else {"krishiv.watermark": str(self.watermark)}
+
+    def properties(self, query: str) -> dict[str, str]:
+        """What the table's properties say of it: of the newest epoch of a query alone.
+
+        In summaries, as they had it once, all metadata files would repeat those of all epochs.
+        """
+        return {} if self.offsets is None else {f"{_OFFSETS}{query}": self.offsets}
+
+
+def outdated(metadata: TableMetadata, query: str) -> list[str]:
+    """Names of the properties with offsets that an epoch of a query does not leave as they are.
+
+    Those are its own, and those of queries that none of the table's snapshots is of any more.
+    """
+    found = [name for name in metadata.properties if name.startswith(_OFFSETS)]
+    own = f"{_OFFSETS}{query}"
+    if found in ([], [own]):
+        return found
+    summaries = (one.summary for one in metadata.snapshots if one.summary is not None)
+    alive = {f"{_OFFSETS}{summary.get(_QUERY)}" for summary in summaries}
+    return [name for name in found if name == own or name not in alive]
 
 
 def held(metadata: TableMetadata, query: str) -> Mark | None:

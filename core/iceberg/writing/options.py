@@ -18,6 +18,21 @@ __all__ = ["IcebergSinkOptions"]
 _PROPERTY = "tableproperty."
 
 
+def _count_or_all(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    text = given.strip().lower()
+    if text == "all":
+        return text
+    if not text.isdigit() or not int(text):
+        raise ValueError("write a number from 1 on, or 'all'")
+    return int(text)
+
+
+Kept = Annotated[int | Literal["all"], BeforeValidator(_count_or_all)]
+"""How many of something stay."""
+
+
 def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
@@ -98,11 +113,11 @@ class IcebergSinkOptions(IcebergOptions):
         description="Merge small manifests while committing, by the table's "
         "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
     )
-    keep_snapshots: int | None = Field(
+    keep_snapshots: Kept | None = Field(
         default=None,
-        gt=0,
-        description="Expire snapshots with each commit, but these newest ones. Branches and tags "
-        "stay.",
+        description="Expire snapshots with each commit, but these newest ones; `all` to expire "
+        "none. The history of other branches and what tags name stay. Without it and "
+        "`expireOlderThan`, the table's properties decide.",
     )
     expire_older_than: Duration | None = Field(
         default=None,
@@ -110,16 +125,16 @@ class IcebergSinkOptions(IcebergOptions):
         description="Expire only snapshots that are older than this, such as `7d`; without "
         "`keepSnapshots`, the newest one stays.",
     )
-    keep_metadata_files: int | None = Field(
+    keep_metadata_files: Kept | None = Field(
         default=None,
-        gt=0,
-        description="Remove older metadata files with each commit (sets the table's "
-        "`write.metadata.previous-versions-max` and `…delete-after-commit.enabled`).",
+        description="Remove older metadata files with each commit, but so many, or none with `all` "
+        "(sets the table's `write.metadata.previous-versions-max` and "
+        "`…delete-after-commit.enabled`).",
     )
     checkpoint_location: str | None = Field(
         default=None,
-        description="Spark's own option; with it, summaries of snapshots have `krishiv.watermark` "
-        "and `krishiv.offsets`.",
+        description="Spark's own option; with it, summaries of snapshots have `krishiv.watermark`, "
+        "and the table has the property `krishiv.offsets.<query id>`.",
     )
     commit_timeout: Duration = Field(
         default=60_000,
@@ -134,4 +149,6 @@ class IcebergSinkOptions(IcebergOptions):
             raise ValueError("options 'txnAppId' and 'txnVersion' belong together")
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' are for 'mode' = 'upsert'")
+        if self.keep_snapshots == "all" and self.expire_older_than is not None:
+            raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
         return self

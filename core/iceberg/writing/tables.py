@@ -21,6 +21,7 @@ from krishiv_spark.iceberg.writing.columns import (
     iceberg_columns,
     table_columns,
 )
+from krishiv_spark.iceberg.writing.retention import new_properties
 from krishiv_spark.iceberg.writing.transforms import partition_spec, sort_order
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Tab
         location=options.location,
         partition_spec=partition_spec(options.partition_by, schema),
         sort_order=sort_order(options.sort_by, schema),
-        properties=dict(options.table_properties),
+        properties=new_properties(options),
     )
 
 
