@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import KrishivError, OptionError
+from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.nearest import nearest
 
@@ -103,7 +103,7 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
     properties = options.catalog_properties()
     with catalog_errors(options, "open the catalog"):
         if options.is_embedded:
-            _find_embedded(options.embedded_file, create=create)
+            find_embedded(options.embedded_file, create=create)
         key = _key(options)
         if key not in _CATALOGS:
             _CATALOGS[key] = _opened(options.catalog_name, properties)
@@ -125,16 +125,6 @@ def forget_catalog(options: IcebergOptions) -> None:
 def _key(options: IcebergOptions) -> _Key:
     properties = tuple(sorted(options.catalog_properties().items()))
     return os.getpid(), options.catalog_name, properties
-
-
-def _find_embedded(file: Path, *, create: bool) -> None:
-    if create:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    elif not file.is_file():
-        raise OptionError(
-            f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
-            "were written with, or give 'catalog.*' for another catalog"
-        )
 
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:

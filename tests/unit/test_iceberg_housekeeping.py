@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import time
+import warnings
 
 import pyarrow as pa
 import pytest
@@ -294,7 +295,9 @@ def dies_at_removal(folder, number, epoch, after, **given):
         os._exit(0)
 
     child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, 3.12+
+        child.start()
     child.join(60)
     assert child.exitcode in {0, 9}
     return child.exitcode == 9

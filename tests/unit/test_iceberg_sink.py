@@ -652,9 +652,17 @@ def test_an_unknown_outcome_of_an_upsert_is_looked_up(tmp_path, monkeypatch, fau
 BAD_CHANGES = {
     "no key": ({"id": [1]}, {"mode": "upsert"}, "needs the option 'keyColumns'"),
     "key missing": ({"x": [1]}, CHANGES, "'keyColumns' names 'id', but there are x"),
-    "key null": ({"id": pa.array([None], pa.int64())}, CHANGES, "key column 'id' has nulls"),
+    "key null": (
+        {"id": pa.array([7, None], pa.int64()), "text": ["a", "b" * 99]},
+        CHANGES,
+        rf"key column 'id' has nulls, in 1 of 2 rows; .* with text = '{'b' * 60}'\. .*leave such",
+    ),
     "key nested": ({"id": [[1]]}, CHANGES, "cannot be a key"),
-    "op unknown": ({"id": [1], "op": ["truncate"]}, {**CHANGES, "opColumn": "op"}, "'truncate'"),
+    "op unknown": (
+        {"id": [1, 2, 3], "op": ["c", "t", "D "]},
+        {**CHANGES, "opColumn": "op"},
+        r"column 'op' has 't', 'D ', in 2 rows; the first is that with id = '2'\. .*Debezium's t",
+    ),
     "op missing": ({"id": [1]}, {**CHANGES, "opColumn": "op"}, "'opColumn' names 'op'"),
     "order missing": ({"id": [1]}, {**CHANGES, "orderColumn": "at"}, "'orderColumn' names 'at'"),
     "not for append": ({"id": [1]}, {"keyColumns": "id"}, "are for 'mode' = 'upsert'"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -94,19 +94,47 @@ class Keyed:
         """
         for name in self.keys:
             if batch.column(name).null_count:
-                raise SchemaError(f"{FORMAT}: key column {name!r} has nulls")
+                raise SchemaError(_without_key(batch, name))
         if self.op is None:
             return pa.repeat(pa.scalar(value=False), batch.num_rows)
         ops = pc.utf8_lower(batch.column(self.op).cast(pa.string()))
         deletes = pc.is_in(ops, _DELETE_OPS)
         strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERT_OPS)))
         if pc.any(strange).as_py():
-            found = ", ".join(repr(op) for op in pc.unique(ops.filter(strange)).to_pylist()[:5])
-            raise SchemaError(
-                f"{FORMAT}: column {self.op!r} has {found}: deletes are d, delete and -; upserts "
-                "are c, i, r, u, +, create, insert, read, update, upsert and null"
-            )
+            raise SchemaError(_unknown_op(batch.filter(strange), self.op, self.keys))
         return deletes
+
+
+def _without_key(batch: pa.RecordBatch, name: str) -> str:
+    rows = batch.filter(pc.is_null(batch.column(name)))
+    others = [other for other in batch.schema.names if other != name]
+    return (
+        f"{FORMAT}: key column {name!r} has nulls, in {rows.num_rows} of {batch.num_rows} rows; "
+        f"the first is that with {_shown(rows, others)}. A row without its key can take no other's "
+        f'place: leave such rows out, as with where("{name} is not null"). The query repeats this '
+        "batch until then; it may go on with its checkpoint"
+    )
+
+
+def _unknown_op(rows: pa.RecordBatch, op: str, keys: Sequence[str]) -> str:
+    found = ", ".join(repr(one) for one in pc.unique(rows.column(op)).to_pylist()[:5])
+    return (
+        f"{FORMAT}: column {op!r} has {found}, in {rows.num_rows} rows; the first is that with "
+        f"{_shown(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, create, "
+        "insert, read, update, upsert and null. What is neither (Debezium's t and m change no row) "
+        "must be left out, as with where, and the rest be written so. The query repeats this batch "
+        "until then; it may go on with its checkpoint"
+    )
+
+
+def _shown(rows: pa.RecordBatch, names: Sequence[str]) -> str:
+    """Some columns of the first row, by which it is found."""
+    texts = (f"{name} = {str(rows.column(name)[0])[:_LONGEST]!r}" for name in names[:_MOST_SHOWN])
+    return ", ".join(texts) or "no other column"
+
+
+_LONGEST = 60
+_MOST_SHOWN = 5
 
 
 def write_changes(

@@ -14,6 +14,7 @@ from krishiv_spark.iceberg.catalogs import (
     open_catalog,
     open_table,
 )
+from krishiv_spark.iceberg.embedded import check_locks
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.columns import (
     Growth,
@@ -55,6 +56,7 @@ def prepare_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table:
             f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
             "not that of 'tableProperty.format-version'"
         )
+    check_locks(options)
     catalog = open_catalog(options, create=options.create_table == "ifMissing")
     kind = type(catalog).__name__
     if kind in _CANNOT_COMMIT:

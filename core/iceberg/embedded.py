@@ -1,0 +1,115 @@
+"""The embedded catalog: a file of SQLite in the warehouse, and where it must not be.
+
+SQLite keeps two drivers apart by locks of the file system. Those of network file systems cannot be
+relied on (https://www.sqlite.org/howtocorrupt.html, section 2.1), so that two drivers on two
+machines may both believe that their commit has happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+
+__all__ = ["check_locks", "find_embedded", "mount_of"]
+
+_log = logging.getLogger(__name__)
+
+_NETWORK = frozenset(
+    {"afs", "cifs", "davfs", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+    | {f"fuse.{name}" for name in ("blobfuse", "blobfuse2", "davfs", "gcsfuse", "goofys")}
+    | {f"fuse.{name}" for name in ("mount-s3", "rclone", "s3fs", "sshfs")}
+)
+"""Kinds of file systems, as Linux names them."""
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
+
+
+def find_embedded(file: Path, *, create: bool) -> None:
+    """Look whether the catalog is there, or make its folder.
+
+    Raises:
+        OptionError: If it is not there and none is to be made.
+    """
+    if create:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    elif not file.is_file():
+        raise OptionError(
+            f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
+            "were written with, or give 'catalog.*' for another catalog"
+        )
+
+
+def check_locks(options: IcebergOptions) -> None:
+    """Refuse an embedded catalog on a network file system; warn of one that is named. Planner.
+
+    Where the kind of a file system is not known, as on systems other than Linux, nothing is said.
+
+    Raises:
+        OptionError: If two drivers cannot be kept apart.
+    """
+    named = _SQLITE.match(options.catalog.values.get("uri", ""))
+    if not options.is_embedded and named is None:
+        return
+    file = options.embedded_file if named is None else Path(named[1])
+    mount = mount_of(str(file), _MOUNTS)
+    if mount is None or mount.kind not in _NETWORK:
+        return
+    reason = (
+        f"{FORMAT}: the catalog {file} is on a network file system ({mount.kind}, mounted at "
+        f"{mount.place}), whose locks SQLite cannot rely on: with drivers on two machines, a "
+        "commit may be lost"
+    )
+    if named is not None:
+        _warn(f"{reason}; only one machine may ever open it")
+        return
+    raise OptionError(
+        f"{reason}. Tables may stay there; give another catalog, such as 'catalog.uri' = "
+        "'postgresql+psycopg2://...' or a REST catalog. If only one machine ever opens this one, "
+        f"say so by its name: 'catalog.uri' = 'sqlite:///{file}'"
+    )
+
+
+@lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    """Say something once in a process."""
+    _log.warning("%s", text)
+
+
+class Mount(NamedTuple):
+    """Where a file system is mounted, and what kind it is."""
+
+    place: str
+    kind: str
+
+
+def mount_of(path: str, table: Path = _MOUNTS) -> Mount | None:
+    """The file system of a path, which need not be there yet; None if it is not known.
+
+    Args:
+        path: The path.
+        table: What is mounted, as Linux tells it (``proc_pid_mountinfo(5)``).
+    """
+    try:
+        lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = f"{os.path.realpath(path)}/"
+    later_first = (
+        _parsed(line) for line in reversed(lines)
+    )  # of two at one place it hides the other
+    holding = (one for one in later_first if real.startswith(f"{one.place.rstrip('/')}/"))
+    return max(holding, key=lambda mount: len(mount.place), default=None)
+
+
+def _parsed(line: str) -> Mount:
+    known, _, last = line.partition(" - ")
+    place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), known.split()[4])
+    return Mount(place, last.split()[0])

@@ -1,0 +1,73 @@
+"""The embedded catalog is refused where SQLite's locks cannot be relied on."""
+
+import sys
+
+import pytest
+from iceberg_life import IcebergLife, ids, numbered
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg import embedded
+
+ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
+
+
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """Tells of a file system of some kind, as Linux does, in a folder with a space in its name."""
+
+    def mount(kind):
+        place = tmp_path / "a share"
+        place.mkdir()
+        name = str(place).replace(" ", "\\040")
+        told = tmp_path / "mountinfo"
+        lines = [
+            ROOT,
+            f"90 22 0:50 / {name} rw shared:9 master:1 - {kind} server:/export rw,vers=4",
+        ]
+        told.write_text("\n".join(lines))
+        monkeypatch.setattr(embedded, "_MOUNTS", told)
+        return place
+
+    return mount
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_an_embedded_catalog_on_a_network_file_system_is_refused(mounted, kind):
+    place = mounted(kind)
+    says = rf"{place}/w/catalog\.db is on a network .*\({kind}, mounted at {place}\).*'sqlite:///"
+    with pytest.raises(OptionError, match=says):
+        IcebergLife(place / "w").plan(numbered(0))
+    assert not (place / "w").exists()
+
+
+def test_one_that_is_named_is_warned_of_once(mounted, caplog):
+    place = mounted("nfs")
+    life = IcebergLife(place, **{"catalog.uri": f"sqlite:///{place}/catalog.db"})
+    for epoch in range(2):
+        life.epoch(epoch, numbered(epoch))
+    assert ids(place) == list(range(20))
+    (warning,) = caplog.messages
+    assert "only one machine may ever open it" in warning
+
+
+def test_local_file_systems_and_other_catalogs_are_not_looked_at_twice(mounted, tmp_path, caplog):
+    place = mounted("nfs")
+    IcebergLife(tmp_path / "local").epoch(0, numbered(0))
+    given = {"catalog.uri": f"sqlite:///{tmp_path}/catalog.db", "location": f"{place}/table"}
+    IcebergLife(place, **given).epoch(0, numbered(0))  # the tables may be there
+    assert caplog.messages == []
+
+
+def test_the_file_system_of_a_path_is_that_of_the_deepest_mount_that_is_not_hidden(tmp_path):
+    told = tmp_path / "mountinfo"
+    lines = [ROOT, "30 22 0:9 / /data rw - nfs a:/ rw", "31 30 0:9 / /data rw - xfs /dev/sdb rw"]
+    told.write_text("\n".join([*lines, "32 31 0:9 / /data/far rw - nfs4 b:/ rw"]))
+    kinds = {"/database": "ext4", "/data": "xfs", "/data/x/y": "xfs", "/data/far/z": "nfs4"}
+    assert {path: embedded.mount_of(path, told).kind for path in kinds} == kinds
+    assert embedded.mount_of("/", tmp_path / "missing") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a list")
+def test_the_file_systems_of_this_machine_are_known():
+    assert embedded.mount_of("/proc/self").kind == "proc"
+    assert embedded.mount_of("/").place == "/"
