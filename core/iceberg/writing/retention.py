@@ -92,18 +92,15 @@ class Retention:
         Other branches keep their whole history, and tags their snapshot.
         """
         protected = set(_protected(metadata))
-        there = (one for one in metadata.snapshots if one.snapshot_id not in protected)
-        oldest_first = sorted(there, key=_age)
-        # The snapshot that this commit adds is the newest.
-        beyond = len(oldest_first) + 1 - self.least
-        over = 0 if self.most is None else len(oldest_first) + 1 - self.most
-        candidates = enumerate(oldest_first[: max(0, beyond)])
-        limit_ms = now_ms - self.age_ms
-        gone = (
-            one.snapshot_id for n, one in candidates if n < over or one.timestamp_ms <= limit_ms
-        )
-        found = list(islice(gone, _MOST_AT_ONCE))
-        return found if len(found) >= self.lump else []
+        there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
+        count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
+        over = 0 if self.most is None else count - self.most
+        old = sum(one.timestamp_ms <= limit_ms for one in there)
+        if count - self.least < self.lump or max(over, old) < self.lump:
+            return []  # without sorting them, as nearly always
+        candidates = enumerate(sorted(there, key=_age)[: count - self.least])
+        gone = (one for n, one in candidates if n < over or one.timestamp_ms <= limit_ms)
+        return [one.snapshot_id for one in islice(gone, _MOST_AT_ONCE)]
 
 
 def is_expired_by_us(properties: Mapping[str, str]) -> bool:
