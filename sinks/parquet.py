@@ -32,20 +32,25 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
-from krishiv_spark.parquet.files import FileShape, StagedFile, StagedFiles, TaskFiles, chunks
+from krishiv_spark.parquet.files import (
+    FileShape,
+    StagedFile,
+    StagedFiles,
+    TaskFiles,
+    chunks,
+    counted,
+)
 from krishiv_spark.parquet.identity import table_id, write_pointer
 from krishiv_spark.parquet.layout import (
     DONE_SUFFIX,
     META,
     PATH_OPTION,
-    STAGED_SUFFIX,
-    DataFile,
     is_before,
     log_folder,
-    query_tag,
     staged_folder,
     visible_files,
 )
+from krishiv_spark.parquet.names import DataFile, query_tag, staged_name
 from krishiv_spark.parquet.progress import table_logs
 from krishiv_spark.parquet.targets import check_partitioning, make_targets
 from krishiv_spark.paths import local_path
@@ -156,14 +161,18 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
             return files.close()
 
     def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:
-        """Driver: the staged names reach the disk; in mode REPLACE, look what will go."""
+        """Driver: the staged names reach the disk, final names say of how many files they are one.
+
+        In mode REPLACE, look what will go.
+        """
         folder = self._staged(epoch.query, epoch.generation)
         self._check_whole(folder, epoch, staged)
         sync_folder(folder)
         make_targets(folder, {self.table / file.folder for item in staged for file in item.files})
+        whole = counted(staged)
         if self.mode is OutputMode.APPEND:
-            return staged
-        return [*staged, StagedFiles(removes=tuple(self._replaced(epoch)))]
+            return whole
+        return [*whole, StagedFiles(removes=tuple(self._replaced(epoch)))]
 
     def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
         """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
@@ -206,11 +215,12 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         self._finish_batch_jobs()
 
     def forget(self, query: str) -> None:
-        """Driver: a batch job is over; its folder goes, and ``_krishiv`` with the last of them."""
+        """Driver: a batch job is over; its folder goes.
+
+        ``_krishiv`` stays: by it a source knows a table of ours from a copy of some of its files.
+        """
         super().forget(query)
         shutil.rmtree(self.table / META / query, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other queries live in it
-            (self.table / META).rmdir()
 
     def _finish_batch_jobs(self) -> None:
         """Finish jobs whose driver died behind its intent; their logs are left to `vacuum`.
@@ -233,11 +243,11 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         """Anywhere: remove staged files."""
         for item in staged:
             for file in item.files:
-                (self.table / item.folder / f"{file.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+                (self.table / item.folder / staged_name(file.name)).unlink(missing_ok=True)
 
     def _check_whole(self, folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
         there = set(_listing(folder))
-        names = (f"{file.name}{STAGED_SUFFIX}" for item in staged for file in item.files)
+        names = (staged_name(file.name) for item in staged for file in item.files)
         missing = next((name for name in names if name not in there), None)
         if missing is not None:
             self.check_owner(epoch)  # a driver that was taken over from is told so
@@ -256,7 +266,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
             for file in item.files:
                 target = self.table / file.folder
                 touched.update([target, *_between(self.table, target)])
-                _reveal_one(folder / f"{file.name}{STAGED_SUFFIX}", target / file.name)
+                _reveal_one(folder / staged_name(file.name), target / file.name)
         return touched
 
     def _replaced(self, epoch: Epoch) -> Iterator[str]:

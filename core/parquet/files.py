@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from pydantic import BaseModel
 
 from krishiv_spark.durable import start_writing_back, sync_file
 from krishiv_spark.openfiles import OpenFiles, chunks
-from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile
+from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
-__all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "chunks"]
+__all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "chunks", "counted"]
 
 # A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
 # costs a fifth of the encoding for nothing.
@@ -26,7 +27,7 @@ class StagedFile(BaseModel, frozen=True):
     """A staged file and where it will be visible.
 
     Attributes:
-        name: Its final name.
+        name: Its final name; until the epoch is published, without the number of files in it.
         folder: Its partition folder, relative to the table; empty without partitions.
         rows: Number of rows.
         size: Bytes.
@@ -50,6 +51,27 @@ class StagedFiles(BaseModel, frozen=True):
     folder: str = ""
     files: tuple[StagedFile, ...] = ()
     removes: tuple[str, ...] = ()
+
+
+def counted(staged: Sequence[StagedFiles]) -> list[StagedFiles]:
+    """The same files, each with a final name that says which of how many it is.
+
+    So a listing tells whether an epoch is whole, long after its intent was folded away.
+    """
+    total = sum(len(item.files) for item in staged)
+    numbers = itertools.count(1)
+    return [
+        item.model_copy(
+            update={"files": tuple(_counted(file, next(numbers), total) for file in item.files)}
+        )
+        for item in staged
+    ]
+
+
+def _counted(file: StagedFile, number: int, total: int) -> StagedFile:
+    name = DataFile.parse(file.name)
+    final = file.name if name is None else str(name.counted(number, total))
+    return file.model_copy(update={"name": final})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from krishiv_spark.parquet.layout import is_hidden
+from krishiv_spark.parquet.names import is_hidden
 
 __all__ = ["has_magic", "matches"]
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.globs import has_magic, matches
-from krishiv_spark.parquet.layout import PATH_OPTION, is_hidden
+from krishiv_spark.parquet.layout import PATH_OPTION
+from krishiv_spark.parquet.names import is_hidden
 from krishiv_spark.paths import local_path
 
 __all__ = ["ITSELF", "FoundFile", "Place", "find_files"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.parquet.identity import read_pointer
-from krishiv_spark.parquet.layout import META, log_folder, query_tag, staged_folder
+from krishiv_spark.parquet.layout import META, log_folder, staged_folder
+from krishiv_spark.parquet.names import query_tag
 
 __all__ = ["TableLog", "table_logs", "visible_epochs"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.parquet.listing import FoundFile
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sources.base import Limit
 
 __all__ = ["Origin", "Unit", "in_order", "origin", "take", "units"]

@@ -18,6 +18,9 @@ from tables import look, visible_names
 
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets import open_log
+from krishiv_spark.parquet.layout import log_folder
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
@@ -436,3 +439,38 @@ def test_a_full_disk_while_staging_shows_nothing_and_is_survived(small_disk):
     ballast.unlink()
     life(table).epoch(1, rows(10, 1000))
     exact(table, 1010)
+
+
+# --- names that say how many files an epoch has
+
+
+def numbered(table: Path) -> list[tuple[int, int, int]]:
+    """Epoch, number and total of every visible file."""
+    names = (DataFile.parse(name) for name in visible_names(table))
+    return sorted((name.epoch, name.number, name.total) for name in names)
+
+
+def test_each_file_says_of_how_many_it_is_one(table):
+    life(table).epoch(0, rows(0, 6), rows(6, 2))
+    life(table).epoch(1, rows(8, 1))
+    assert numbered(table) == [*((0, n, 5) for n in range(1, 6)), (1, 1, 1)]
+    exact(table, 9)
+
+
+@pytest.mark.parametrize("mode", list(OutputMode), ids=lambda mode: mode.value)
+def test_an_intent_of_an_earlier_version_is_finished_under_its_names(table, mode):
+    driver = life(table, mode=mode)
+    driver.plan()
+    message = driver.task(0, 0, rows(0, 6))
+    old = [message.payload.model_dump(mode="json")]  # with the names of the staged files
+    open_log(str(log_folder(table, "q1"))).intend(message.task.generation, 0, old)
+    life(table, mode=mode).plan()
+    exact(table, 6)
+    assert numbered(table) == [(0, 0, 0)] * 3
+    life(table, mode=mode).epoch(1, rows(6 if mode is OutputMode.APPEND else 0, 6))
+    exact(table, 12 if mode is OutputMode.APPEND else 6)
+
+
+def test_a_table_of_batch_jobs_alone_is_still_known_as_ours(table):
+    job(table).epoch(0, rows(0, 6))
+    assert list((table / "_krishiv").iterdir()) == []

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet import progress
-from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.parquet.listing import FoundFile, Place, find_files
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.parquet.seen import HOUR_NS, Seen, file_id
 from krishiv_spark.parquet.units import Origin, Unit, in_order
 from krishiv_spark.sources.base import UNLIMITED, Limit

@@ -1,0 +1,49 @@
+"""Whether a file is whole: what its last eight bytes tell."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+__all__ = ["Look", "look"]
+
+# The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
+# "File format" and "Encrypted footer mode"). In front of them at least the first magic.
+_TAIL = 8
+_HEAD = 4
+_MAGIC = (b"PAR1", b"PARE")
+
+
+class Look(NamedTuple):
+    """A file at one moment.
+
+    Attributes:
+        size: Bytes.
+        modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
+        whole: Whether it ends as a Parquet file does. One that is still being copied does not,
+            since the footer is written last.
+    """
+
+    size: int
+    modified_ns: int
+    whole: bool
+
+
+def look(path: str | os.PathLike[str]) -> Look:
+    """Look at a file as it is now: one small read.
+
+    Raises:
+        OSError: If it cannot be opened or read.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        status = os.fstat(file)
+        tail = os.pread(file, _TAIL, max(0, status.st_size - _TAIL))
+        return Look(status.st_size, status.st_mtime_ns, _is_end(tail, status.st_size))
+    finally:
+        os.close(file)
+
+
+def _is_end(tail: bytes, size: int) -> bool:
+    footer = int.from_bytes(tail[:4], "little")
+    return tail[4:] in _MAGIC and 0 < footer <= size - _TAIL - _HEAD
