@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -105,6 +105,18 @@ class EpochLog:
             f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
+
+    def backwards(self) -> Iterator[Entry]:
+        """The entries, the newest first, as far back as they are not folded into a snapshot.
+
+        Raises:
+            LogError: If one is damaged or of a newer version.
+        """
+        for number in reversed(self._journal.list().entries):
+            entry = self._read_entry(number)
+            if entry is None:
+                return  # folded meanwhile
+            yield entry
 
     def begin(
         self, claim: Claim | None = None, check: Callable[[State], object] | None = None

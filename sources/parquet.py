@@ -1,18 +1,19 @@
 """``krishiv-parquet`` as a source: follows a folder of Parquet files, each row exactly once.
 
 A file is read once, whenever it appears; files that appear late with an older time are not missed.
-An offset names the files of its batch and carries all that is known about earlier ones, so a
-replay reads the same files without looking at the folder again, and however the folder has
-changed. Epochs of this project's sink are read whole and in their order. The unit of parallelism
-is a range of bytes of a file; small files share a task.
+An offset names the files of its batch and says exactly which were read before, in itself while
+that is little and in immutable files otherwise. So a replay reads the same files without listing
+the folder again, and however the folder has changed. Epochs of this project's sink are read whole
+and in their order. The unit of parallelism is a range of bytes of a file; small files share a task.
 
-Writers of other programs must move finished files into the folder, as for Spark's own file source.
+A file that is still being written is left until it is whole.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,20 +24,28 @@ from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
 from krishiv_spark.options import ByteSize, Duration, Names
+from krishiv_spark.parquet.books import Books
 from krishiv_spark.parquet.folders import folder_fields, folder_values, typed
-from krishiv_spark.parquet.follower import Follower
+from krishiv_spark.parquet.follower import Follower, FollowRules
 from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
-from krishiv_spark.parquet.listing import FoundFile, Place
+from krishiv_spark.parquet.healing import as_it_is
+from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.places import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
 from krishiv_spark.parquet.ranges import pack
 from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
-from krishiv_spark.parquet.units import Unit, in_order, take
+from krishiv_spark.parquet.skips import FOLDER
+from krishiv_spark.parquet.state import StatePlace
+from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.waiting import take
+from krishiv_spark.paths import local_path
 from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
 
 __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
 _log = logging.getLogger(__name__)
 _NS_PER_MS = 1_000_000
+_STATE_OPTION = "krishiv-parquet: 'stateLocation'"
 
 
 class ParquetSourceOptions(SourceOptions):
@@ -48,21 +57,24 @@ class ParquetSourceOptions(SourceOptions):
         "`file:` URL. In a glob, `*`, `?`, `[ab]` and `{a,b}` are wildcards.",
     )
     max_files_per_trigger: int | None = Field(
-        default=10_000,
-        gt=0,
-        description="Most files in a batch; an offset names each of them, which is why there is "
-        "a default.",
+        default=10_000, gt=0, description="Most files in a batch."
     )
     max_file_age: Duration = Field(
         default=7 * 86_400_000,
         ge=0,
-        description="A file that appears with a time further than this behind the newest file "
-        "that was read is ignored. Never compared with the clock, so a backlog is not skipped. "
-        "Without effect with `latestFirst` and in batch reads.",
+        description="A file that appears with a time more than this before that of the newest "
+        "file that was read is passed over, and counted in the progress. A backlog is never too "
+        "old. Without effect with `latestFirst` and in batch reads.",
     )
     latest_first: bool = Field(
         default=False,
-        description="Read the newest files first. Offsets then remember every file for ever.",
+        description="Read the newest files first. Every file is then remembered for ever.",
+    )
+    state_location: str | None = Field(
+        default=None,
+        description="Folder for what the query remembers, where that is too much for an offset; "
+        "a folder beside the checkpoint is a good one. By default `_krishiv/sources/` in the "
+        "folder of `path`, which has to be writable then.",
     )
     recursive_file_lookup: bool = Field(
         default=False,
@@ -75,12 +87,14 @@ class ParquetSourceOptions(SourceOptions):
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail when a file that was listed is gone or has changed before it was read; "
-        "otherwise it is skipped with a warning.",
+        description="Fail when a file is gone that was chosen for a batch, or that belongs to a "
+        "published epoch of `krishiv-parquet`, or has other rows than when it was chosen. "
+        "Otherwise what is gone is passed over and counted, and what has changed is read as it is.",
     )
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
-        description="What happens at a damaged file: fail, or skip it with a warning.",
+        description="What happens at a damaged file: fail, or skip it. With `skip`, the footer of "
+        "each file is read before it is taken; one that cannot be read is left until it is mended.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
@@ -90,8 +104,31 @@ class ParquetSourceOptions(SourceOptions):
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest",
         description="Where a new query begins; with `latest`, the files that are there when it "
-        "first runs count as read.",
+        "first runs count as read, but for those that are still being written.",
     )
+
+    def rules(self, *, streaming: bool) -> FollowRules:
+        """How the place is followed."""
+        ages = streaming and not self.latest_first
+        return FollowRules(
+            recursive=self.recursive_file_lookup,
+            newest_first=self.latest_first,
+            max_age_ns=self.max_file_age * _NS_PER_MS if ages else None,
+            looks=streaming,
+            skip_bad=streaming and self.bad_files == "skip",
+            fail_on_loss=streaming and self.fail_on_data_loss,
+        )
+
+    def state_place(self, place: Place) -> StatePlace:
+        """Where state is kept.
+
+        Raises:
+            OptionError: If `stateLocation` is a URL of another file system.
+        """
+        usual = Path(place.root, META, "sources")
+        if self.state_location is None:
+            return StatePlace(usual)
+        return StatePlace(local_path(self.state_location, _STATE_OPTION), (usual,))
 
 
 class ParquetReader(StreamReader[ParquetOffset, FilePart]):
@@ -107,15 +144,26 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
         self._place = Place.of(options.path)
-        self._follower = self._new_follower()
-        self._backlog: dict[str, int] = {}
+        self._state_place = options.state_place(self._place)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Remember nothing: neither files nor what was read of the state."""
+        options = self.options
+        skips = options.bad_files == "skip" or not options.fail_on_data_loss
+        self._books = Books(self._state_place, bounded=self.streaming, always=skips)
+        self._follower = Follower(self._place, options.rules(streaming=self.streaming), self._books)
+        self._chosen: ParquetOffset | None = None
+        self._backlog: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors need nothing that was remembered.
-        return {**self.__dict__, "_follower": self._new_follower()}
+        remembered = {"_books", "_follower", "_chosen", "_backlog"}
+        return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
-    def _new_follower(self) -> Follower:
-        return Follower(self._place, recursive=self.options.recursive_file_lookup)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
 
     # --- schema
 
@@ -138,13 +186,19 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             try:
                 return file_schema(self._place.absolute(file.path))
             except DataLossError as error:
-                if self.options.bad_files == "fail":
+                if self.options.bad_files == "fail" and self._is_whole(file):
                     raise
                 _log.warning("not used for the schema: %s", error)
         raise OptionError(
             f"krishiv-parquet: there are no Parquet files in {self.options.path} whose schema "
             "could be taken: give one with .schema(...)"
         )
+
+    def _is_whole(self, file: FoundFile) -> bool:
+        try:
+            return look(self._place.absolute(file.path)).whole
+        except FileNotFoundError:
+            return False
 
     # --- positions
 
@@ -162,24 +216,22 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def resolve(self, start: Start) -> ParquetOffset:
         """All that is there now counts as read. See `SupportsMovingStart`."""
         del start
-        nothing = ParquetOffset()
-        # In this order: an epoch that is visible only now must not count as read without its files.
-        visible = self._follower.visible_epochs()
-        reached = self._reached(nothing, self._follower.unread(nothing))
-        epochs = {tag: epoch for tag, epoch in visible.items() if epoch >= 0}
-        return reached.model_copy(update={"files": (), "epochs": {**epochs, **reached.epochs}})
+        return self._follower.count_all()
 
     def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
-        """See `StreamReader`. One listing, and a footer per file where rows or times count."""
-        newest_first = self.options.latest_first
-        waiting = in_order(self._follower.unread(start), newest_first=newest_first)
+        """See `StreamReader`. One look at each file; footers only if rows or times count."""
+        self._follower.look(start, limit)
         footers = self._footers()
-        taken = take(waiting, limit, lambda file: footers(file).rows)
+        room = self._books.room
+        taken = take(self._follower, limit, lambda file: footers(file).rows, room)
         end = start
         if taken:
-            end = self._reached(start, taken)
-            end = end.model_copy(update={"watermark": self._watermark(start, end.files, footers)})
-        self._backlog = _backlog(waiting[len(taken) :], end)
+            files = [file for unit in taken for file in unit.files]
+            watermark = self._watermark(start, files, footers)
+            end = self._follower.reached(start, taken)
+            end = end.model_copy(update={"watermark": watermark})
+        self._chosen = end
+        self._backlog = self._follower.backlog(end)
         return end
 
     def freeze(self) -> None:
@@ -187,26 +239,11 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         self._follower.freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waits behind the batch that was chosen last. See `SupportsBacklog`."""
+        """What waits after the batch that was chosen last, and what is passed over and why.
+
+        See `SupportsBacklog`.
+        """
         return self._backlog
-
-    def _reached(self, start: ParquetOffset, taken: Sequence[Unit]) -> ParquetOffset:
-        """The position behind some units, without the watermark."""
-        files = tuple(file for unit in taken for file in unit.files)
-        single = [file for unit in taken if unit.origin is None for file in unit.files]
-        floor = self._floor(start, files)
-        seen = self._follower.adding(start, single, floor)
-        epochs = dict(start.epochs)
-        for tag, epoch in (unit.origin for unit in taken if unit.origin is not None):
-            epochs[tag] = max(epoch, epochs.get(tag, epoch))
-        return ParquetOffset(files=files, seen=dict(seen.packed), floor=floor, epochs=epochs)
-
-    def _floor(self, start: ParquetOffset, files: Sequence[FoundFile]) -> int | None:
-        if self.options.latest_first or not files:
-            return start.floor
-        newest = max(file.modified_ns for file in files)
-        reached = newest - self.options.max_file_age * _NS_PER_MS
-        return reached if start.floor is None else max(start.floor, reached)
 
     # --- event time
 
@@ -248,12 +285,28 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     # --- rows
 
     def plan(self, start: ParquetOffset, end: ParquetOffset) -> Sequence[FilePart]:
-        """See `StreamReader`. Everything is in `end`, so it touches no file."""
+        """See `StreamReader`. Everything is in `end`, or in the state that it names.
+
+        When a batch is planned again, files that have changed meanwhile are looked at.
+        """
         if start == end:
             return []
+        files = self._books.files(end)
+        if end != self._chosen and self.streaming:
+            files = tuple(self._as_it_is(file, end) for file in files)
+        state = self._books.state(end)
+        skips = None if state is None else str(state.folder / FOLDER)
         most = self.options.max_partition_bytes
-        pieces = (piece for file in end.files for piece in cut(self._whole(file), most))
-        return [FilePart(part) for part in pack(pieces, most)]
+        pieces = (piece for file in files for piece in cut(self._whole(file), most))
+        return [FilePart(part, skips) for part in pack(pieces, most)]
+
+    def _as_it_is(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
+        return as_it_is(
+            file,
+            self._place.absolute(file.path),
+            was_whole=end.newest is not None,  # version 1 has none, and took what was there
+            fail_on_loss=self.options.fail_on_data_loss,
+        )
 
     def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
         """See `StreamReader` and `read_part`."""
@@ -278,14 +331,3 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if self.schema is None:
             self.schema = self.infer_schema()
         return self.schema
-
-
-def _backlog(waiting: Sequence[Unit], end: ParquetOffset) -> dict[str, int]:
-    files = [file for unit in waiting for file in unit.files]
-    result = {"files_waiting": len(files), "bytes_waiting": sum(file.size for file in files)}
-    times = [file.modified_ns for file in (*files, *end.files)]
-    if times:
-        result["newest_modified_ms"] = max(times) // _NS_PER_MS
-    if end.watermark is not None and end.watermark.ms is not None:
-        result["watermark_ms"] = end.watermark.ms
-    return result

@@ -2,112 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any
 
-from krishiv_spark.parquet import progress
-from krishiv_spark.parquet.listing import FoundFile, Place, find_files
+from krishiv_spark.errors import DataLossError
+from krishiv_spark.parquet.books import Books
+from krishiv_spark.parquet.epochs import Epochs
+from krishiv_spark.parquet.footers import is_readable
+from krishiv_spark.parquet.judging import Listed, Lost
+from krishiv_spark.parquet.listing import Scan, find_files, found, scan
+from krishiv_spark.parquet.passed import Reason
+from krishiv_spark.parquet.places import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
-from krishiv_spark.parquet.seen import Seen
-from krishiv_spark.parquet.units import Unit, origin, units
+from krishiv_spark.parquet.standing import Standing
+from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.units import Unit, origin
+from krishiv_spark.sources.base import Limit
 
-__all__ = ["Follower"]
+__all__ = ["FollowRules", "Follower"]
+
+_LOOKS_AGAIN = 1_000
+# While enough waits for a batch, the place is listed for a tenth of the time at most. (Spark's
+# source lists no more then either: maxCachedFiles.)
+_SHARE = 10
+_NS_PER_MS = 1_000_000
+_MAY_GROW_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True)
-class _Listing:
-    """What was there at one moment.
+class FollowRules:
+    """How a place is followed.
 
     Attributes:
-        files: Every file that was not known.
-        visible: Newest wholly visible epoch of each query that has a log, by its tag.
+        recursive: See `scan`.
+        newest_first: Whether the newest files are read first.
+        max_age_ns: Files that much older than the newest one that was read are passed over; None
+            if none is.
+        looks: Whether a file is looked at before it is taken. A batch read takes what is there.
+        skip_bad: Whether damaged files are passed over.
+        fail_on_loss: Whether it is an error when files of a published epoch are missing.
     """
 
-    files: Sequence[FoundFile]
-    visible: Mapping[str, int]
+    recursive: bool = False
+    newest_first: bool = False
+    max_age_ns: int | None = None
+    looks: bool = True
+    skip_bad: bool = False
+    fail_on_loss: bool = True
 
 
 class Follower:
-    """Lists a place again and again, and remembers what it can to be quick.
-
-    What it remembers follows from the positions that it is asked about: losing it changes nothing.
+    """Lists a place again and again; a `Queue` of what was not read at the position last asked for.
 
     Args:
         place: Where to look.
-        recursive: See `find_files`.
+        rules: How.
+        books: What positions stand for.
     """
 
-    def __init__(self, place: Place, *, recursive: bool) -> None:
+    def __init__(self, place: Place, rules: FollowRules, books: Books) -> None:
         self._place = place
-        self._recursive = recursive
-        self._frozen: _Listing | None = None
-        self._seen = Seen.load({})
-        self._epochs: Mapping[str, int] = {}
-        # Paths that were found among what was read, for good: no need to look them up again.
-        self._known: set[str] = set()
+        self._rules = rules
+        self._books = books
+        self._epochs = Epochs(place, recursive=rules.recursive)
+        self._standing: Standing | None = None
+        self._frozen: Scan | None = None
+        self._lists_next_s = 0.0
+        self._looked: tuple[Unit, Unit] | None = None
 
     def everything(self) -> list[FoundFile]:
         """Every file that is there."""
-        return list(self._list(frozenset()).files)
+        return find_files(self._place, recursive=self._rules.recursive)
 
     def freeze(self) -> None:
         """From now on nothing newer than now is seen."""
-        self._frozen = self._list(frozenset())
+        self._frozen, self._standing = None, None
+        self._frozen = self._names(frozenset())
 
-    def unread(self, position: ParquetOffset) -> list[Unit]:
-        """What is there and was not read at a position, in no order."""
-        self._move_to(position)
-        listing = self._frozen or self._list(self._known)
-        files = [file for file in listing.files if not self._is_done(file, position, listing)]
-        return units(files, listing.visible)
+    def look(self, position: ParquetOffset, limit: Limit) -> None:
+        """Find out what was not read at a position.
 
-    def visible_epochs(self) -> dict[str, int]:
-        """The newest wholly visible epoch of each query that writes here, by its tag."""
-        return progress.visible_epochs(Path(self._place.root))
+        Args:
+            position: Where the query stands.
+            limit: The most that will be taken; if that much waits, the place need not be listed.
 
-    def adding(
-        self, position: ParquetOffset, files: Iterable[FoundFile], floor_ns: int | None
-    ) -> Seen:
-        """The set of read files behind a position, when more files have been read there."""
-        self._move_to(position)
-        seen = self._seen.adding(files, floor_ns)
-        if not self._seen.packed.keys() <= seen.packed.keys():
-            # Files whose hour was dropped are judged by their time again, as after a restart.
-            self._known = set()
-        self._seen = seen
-        return seen
+        Raises:
+            DataLossError: If files of a published epoch are missing and the rules say so.
+            OptionError: See `scan`.
+        """
+        standing, self._standing = self._standing, None  # what fails half way is not used again
+        self._looked = None
+        if standing is None or not standing.is_at(position):
+            standing = self._new_standing(position)
+            self._list(standing, position.floor, fail_on_loss=self._rules.fail_on_loss)
+        elif self._frozen is None and self._must_list(standing, limit):
+            self._list(standing, fail_on_loss=self._rules.fail_on_loss)
+        self._standing = standing
+        self._books.keep(position)
 
-    def _move_to(self, position: ParquetOffset) -> None:
-        back = any(position.epochs.get(tag, -1) < epoch for tag, epoch in self._epochs.items())
-        if back or position.seen != self._seen.packed:
-            self._seen, self._known = Seen.load(position.seen), set()
-        self._epochs = position.epochs
+    def _new_standing(self, position: ParquetOffset) -> Standing:
+        self._epochs.forget()
+        return Standing(
+            position,
+            self._books,
+            self._epochs,
+            newest_first=self._rules.newest_first,
+            max_age_ns=self._rules.max_age_ns,
+        )
 
-    def _list(self, known: AbstractSet[str]) -> _Listing:
-        # In this order: an epoch that is visible now has all its files in a listing made later.
-        visible = self.visible_epochs()
-        files = find_files(self._place, recursive=self._recursive, known=known)
-        if any(_unlogged(file, visible) for file in files):
-            # A query may have begun in between; what it published is left for the next trigger.
-            visible = {**dict.fromkeys(self.visible_epochs(), -1), **visible}
-        return _Listing(files, visible)
+    def _must_list(self, standing: Standing, limit: Limit) -> bool:
+        waiting = standing.waiting
+        enough = (limit.files is not None and waiting.files >= limit.files) or (
+            limit.bytes is not None and waiting.bytes >= limit.bytes
+        )
+        return not enough or self._rules.newest_first or time.monotonic() >= self._lists_next_s
 
-    def _is_done(self, file: FoundFile, position: ParquetOffset, listing: _Listing) -> bool:
-        source = origin(file.path)
-        if source is not None and source.epoch <= position.epochs.get(source.tag, -1):
-            self._known.add(file.path)
+    # --- listing
+
+    def _list(
+        self, standing: Standing, floor_ns: int | None = None, *, fail_on_loss: bool = False
+    ) -> None:
+        """Add what is new. Files older than a floor, of version 1, count as read."""
+        begun_s = time.monotonic()
+        names = self._names(standing.known)
+        if self._frozen is None:
+            standing.forget_gone(names.known, lambda: self._names(frozenset()).paths)
+        unread = standing.unread(names.paths)
+        standing.known.update(set(names.paths).difference(unread))
+        files = found(self._place, unread)
+        judged = self._epochs.judge(
+            Listed(files, names.tops, standing.epochs_read, standing.unread)
+        )
+        _report_lost(standing, judged.lost, fail=fail_on_loss)
+        for unit in judged.units:
+            standing.wait(unit)
+        for file in (*judged.singles, *(file for file in files if origin(file.path) is None)):
+            self._sort_in(standing, file, floor_ns)
+        self._look_again(standing)
+        passed = standing.passed
+        passed.count(Reason.OTHER_NAME, names.first_others, names.others)
+        unfinished = [file.path for file in judged.unfinished]
+        passed.count(Reason.UNFINISHED_EPOCH, unfinished, len(unfinished))
+        passed.log(self._place.root)
+        ended_s = time.monotonic()
+        self._lists_next_s = ended_s + _SHARE * (ended_s - begun_s)
+
+    def _names(self, known: AbstractSet[str]) -> Scan:
+        """Names that are not known, and tables as they were right before they were listed."""
+        frozen = self._frozen
+        if frozen is not None:
+            return replace(frozen, paths=[path for path in frozen.paths if path not in known])
+        while True:
+            self._epochs.look()
+            names = scan(self._place, recursive=self._rules.recursive, known=known)
+            if not self._epochs.note(names.paths):
+                return names
+
+    def _sort_in(self, standing: Standing, file: FoundFile, floor_ns: int | None) -> None:
+        if floor_ns is not None and file.modified_ns < floor_ns and file.size:
+            standing.count(file)
+        elif standing.is_too_old(file):
+            standing.known.add(file.path)
+            standing.passed.park(file.path, Reason.TOO_OLD)
+        elif file.size or self._rules.looks:  # an empty file is one that is being written
+            standing.wait(Unit((file,)))
+
+    def _look_again(self, standing: Standing) -> None:
+        """Look at some of the files that were put aside: they may have become readable."""
+        for path, reason in standing.passed.turn(_LOOKS_AGAIN):
+            there = found(self._place, [path])
+            if not there:
+                standing.passed.release(path)
+                standing.known.discard(path)
+            elif reason is not Reason.TOO_OLD or not standing.is_too_old(there[0]):
+                unit = self._checked(standing, Unit((there[0],)))
+                if unit is not None:
+                    standing.passed.release(path)
+                    standing.waiting.add(unit)
+
+    # --- a queue
+
+    def head(self) -> Unit | None:
+        """The next unit that can be read; see `Queue`. Files that cannot are put aside."""
+        standing = self._needed()
+        while (unit := standing.waiting.head()) is not None:
+            if self._looked is None or self._looked[0] != unit:
+                checked = self._checked(standing, unit)
+                if checked is None:
+                    standing.waiting.pop()
+                    continue
+                self._looked = unit, checked
+            return self._looked[1]
+        return None
+
+    def pop(self) -> Unit:
+        """Take the next unit, as it was when `head` looked at it."""
+        unit = self.head()
+        if unit is None or self._looked is None:
+            raise IndexError("nothing waits")
+        self._needed().waiting.pop()
+        self._looked = None
+        return unit
+
+    def _checked(self, standing: Standing, unit: Unit) -> Unit | None:
+        """A unit as it is now; None if it cannot be read, and was put aside.
+
+        Files of a published epoch are whole: they are renamed to where they are.
+        """
+        if unit.origin is not None or not self._rules.looks:
+            return unit
+        path = unit.files[0].path
+        try:
+            seen = look(self._place.absolute(path))
+        except FileNotFoundError:
+            standing.known.discard(path)
+            standing.passed.add(Reason.GONE, [path])
+            return None
+        except PermissionError:
+            standing.passed.park(path, Reason.UNREADABLE)
+            return None
+        file = FoundFile(path, seen.size, seen.modified_ns)
+        if not seen.whole:
+            standing.passed.park(path, Reason.UNFINISHED, file)
+            return None
+        if self._rules.skip_bad and not is_readable(self._place.absolute(path)):
+            standing.passed.park(path, Reason.DAMAGED, file)
+            return None
+        return Unit((file,))
+
+    # --- positions
+
+    def reached(self, start: ParquetOffset, taken: Sequence[Unit]) -> ParquetOffset:
+        """The position after a batch of what was taken, without its watermark."""
+        return self._needed().read(start, taken)
+
+    def count_all(self) -> ParquetOffset:
+        """The position at which all that is there counts as read, but for what is being written."""
+        start = ParquetOffset()
+        standing = self._new_standing(start)
+        self._list(standing, fail_on_loss=False)
+        standing.epochs_read.update((k, n) for k, n in self._epochs.visible().items() if n >= 0)
+        units = []
+        while standing.waiting.head() is not None:
+            unit = standing.waiting.pop()
+            if self._is_growing(unit):
+                standing.known.discard(unit.files[0].path)
+            else:
+                units.append(unit)
+        self._standing = standing
+        return standing.read(start, units, in_batch=False)
+
+    def _is_growing(self, unit: Unit) -> bool:
+        """Whether a file may be one that is being written: only new ones are worth a look."""
+        since = time.time_ns() - _MAY_GROW_NS
+        if unit.origin is not None or unit.modified_ns < since:
+            return False
+        try:
+            return not look(self._place.absolute(unit.files[0].path)).whole
+        except (FileNotFoundError, PermissionError):
             return True
-        if file.path in self._known or file.path in self._seen:
-            self._known.add(file.path)
-            return True
-        if source is not None and source.tag in listing.visible:
-            return False  # its time is that of staging, perhaps long before it became visible
-        # An empty file is one that somebody has begun to write.
-        return file.size == 0 or (position.floor is not None and file.modified_ns < position.floor)
+
+    def backlog(self, end: ParquetOffset) -> dict[str, Any]:
+        """What is left after a batch: counts, times, and what is passed over and why."""
+        standing = self._needed()
+        waiting = standing.waiting
+        found: dict[str, Any] = {"files_waiting": waiting.files, "bytes_waiting": waiting.bytes}
+        if standing.newest_listed_ns is not None:
+            found["newest_modified_ms"] = standing.newest_listed_ns // _NS_PER_MS
+        if end.watermark is not None and end.watermark.ms is not None:
+            found["watermark_ms"] = end.watermark.ms
+        skips = self._books.skips(end)
+        standing.passed.count(Reason.SKIPPED, sorted(skip.path for skip in skips), len(skips))
+        passed = standing.passed.report()
+        return {**found, "passed_over": passed} if passed else found
+
+    def _needed(self) -> Standing:
+        if self._standing is None:
+            raise ValueError("look at a position first")
+        return self._standing
 
 
-def _unlogged(file: FoundFile, visible: Mapping[str, int]) -> bool:
-    source = origin(file.path)
-    return source is not None and source.tag not in visible
+def _report_lost(standing: Standing, lost: Sequence[Lost], *, fail: bool) -> None:
+    if lost and fail:
+        shown = "; ".join(map(str, lost[:3])) + ("; ..." if lost[3:] else "")
+        raise DataLossError(
+            f"krishiv-parquet: {shown} were published and are gone before they were read; with "
+            "the option 'failOnDataLoss' = 'false' what is left of them is read, and what is "
+            "gone is counted in the query's progress"
+        )
+    for loss in lost:
+        standing.passed.add(Reason.LOST, [str(loss)], loss.count)

@@ -16,11 +16,13 @@ from krishiv_spark.errors import DataLossError, OptionError
 
 __all__ = [
     "BadFileError",
+    "ChangedError",
     "Footer",
     "GoneError",
     "file_errors",
     "file_schema",
     "frugal",
+    "is_readable",
     "opened",
     "read_footer",
 ]
@@ -38,7 +40,11 @@ class BadFileError(DataLossError):
 
 
 class GoneError(DataLossError):
-    """A file that was listed is no longer there, or is no longer what it was."""
+    """A file that was listed is no longer there."""
+
+
+class ChangedError(DataLossError):
+    """A file is no longer what it was when its batch was planned; to plan it again may help."""
 
 
 class Identity(NamedTuple):
@@ -80,7 +86,8 @@ def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile
         wanted: What it was when it was listed; None for whatever it is now.
 
     Raises:
-        GoneError: If it is not there, or is no longer what it was when it was listed.
+        GoneError: If it is not there.
+        ChangedError: If it is no longer what it was when it was listed.
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
     """
@@ -125,10 +132,25 @@ def _check_unchanged(path: str, wanted: Identity | None) -> None:
     status = os.stat(path)
     found = Identity(status.st_size, status.st_mtime_ns)
     if wanted is not None and found != wanted:
-        raise GoneError(
-            f"{path} was {wanted} when it was listed and is {found} now: files must be complete "
-            "when they appear in the folder, and must not change afterwards"
+        raise ChangedError(
+            f"{path} was {wanted} when it was listed and is {found} now: start the query again; it "
+            "goes on if the file is whole and only its time is another, or says what to do"
         )
+
+
+def is_readable(path: str) -> bool:
+    """Whether the footer of a file can be read; what is gone is left to others to find out.
+
+    Raises:
+        OptionError: If the file may not be read.
+    """
+    try:
+        with opened(path):
+            return True
+    except BadFileError:
+        return False
+    except GoneError:
+        return True
 
 
 def read_footer(path: str, event_time: str | None) -> Footer:

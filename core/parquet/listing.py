@@ -3,125 +3,134 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+import stat
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.globs import has_magic, matches
-from krishiv_spark.parquet.layout import PATH_OPTION
-from krishiv_spark.parquet.names import is_hidden
-from krishiv_spark.paths import local_path
+from krishiv_spark.parquet.names import is_data, is_hidden
+from krishiv_spark.parquet.places import ITSELF, FoundFile, Place
 
-__all__ = ["ITSELF", "FoundFile", "Place", "find_files"]
+__all__ = ["Scan", "find_files", "found", "scan"]
 
-ITSELF = "."
-"""The relative path of the file that `Place.root` names itself."""
-
-_SUFFIX = ".parquet"
+_FIRST_OTHERS = 3
 
 
-class FoundFile(NamedTuple):
-    """A file as it was listed.
+@dataclass
+class Scan:
+    """The names that a place has at one moment.
 
     Attributes:
-        path: Where, relative to `Place.root`, with "/" between folders.
-        size: Bytes.
-        modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
+        paths: Relative paths of the files that count as Parquet and were not known.
+        known: How many known paths were met.
+        others: How many files do not count by their name; hidden ones are no files at all.
+        first_others: A few of these.
+        tops: Folders whose partitions were all listed, relative, with "/" behind, or empty for
+            the place itself.
     """
 
-    path: str
-    size: int
-    modified_ns: int
+    paths: list[str] = field(default_factory=list)
+    known: int = 0
+    others: int = 0
+    first_others: list[str] = field(default_factory=list)
+    tops: list[str] = field(default_factory=list)
+
+    def add_other(self, path: str) -> None:
+        """Count a file that does not count as Parquet."""
+        self.others += 1
+        if len(self.first_others) < _FIRST_OTHERS:
+            self.first_others.append(path)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where files are looked for. Made from the option's text alone, without I/O.
-
-    Attributes:
-        root: Absolute path that the paths of files are relative to: the folder, the file itself,
-            or the folder above the first wildcard.
-        pattern: The wildcards, relative to `root`; None for a plain folder or file.
-    """
-
-    root: str
-    pattern: str | None = None
-
-    @classmethod
-    def of(cls, text: str) -> Place:
-        """Read the option `path`.
-
-        Raises:
-            OptionError: If it is a URL of another file system.
-        """
-        parts = local_path(text, PATH_OPTION).parts
-        plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
-        pattern = "/".join(parts[plain:])
-        return cls(str(Path(*parts[:plain])), pattern or None)
-
-    def absolute(self, path: str) -> str:
-        """The full path of a file of this place."""
-        return self.root if path == ITSELF else os.path.join(self.root, path)
-
-
-def find_files(
-    place: Place, *, recursive: bool = False, known: AbstractSet[str] = frozenset()
-) -> list[FoundFile]:
-    """Every file of a place, in no order.
+def scan(place: Place, *, recursive: bool = False, known: Container[str] = ()) -> Scan:
+    """List the names of a place, in no order; the files themselves are not looked at.
 
     Hidden names are left out with all that is below them: those that start with "." or "_",
-    unless, as in Spark, "_" starts a partition folder (``_day=2013-01-01``). Of a folder, only
-    names in ``.parquet`` count; a file that is named, or matched by a pattern that ends in another
-    extension, counts whatever its name.
+    unless, as in Spark, "_" starts a partition folder (``_day=2013-01-01``). See `is_data` for the
+    names that count; a file that is named, or matched by a pattern that ends in another extension,
+    counts whatever its name.
 
     Args:
         place: Where to look.
         recursive: Whether to go into every sub-folder, or only into partition folders.
-        known: Relative paths to leave out, which saves looking up their size and time.
+        known: Relative paths to leave out.
 
     Raises:
-        OptionError: If the place does not exist or may not be read, or a name is not UTF-8.
+        OptionError: If the place does not exist or may not be read, a name is not UTF-8, or a link
+            leads to a folder that it lies in.
     """
     walk = _Walk(place.root, recursive, known)
-    try:
+    with _explained(place):
         if place.pattern is not None:
             walk.add_matches(place.pattern)
         elif is_folder(place.root):
-            walk.add_folder("")
+            walk.add_top("")
         else:
-            walk.add(ITSELF, os.stat)
+            os.stat(place.root)
+            walk.add(ITSELF)
+    walk.scan.paths = list(dict.fromkeys(walk.scan.paths))
+    return walk.scan
+
+
+def found(place: Place, paths: Iterable[str]) -> list[FoundFile]:
+    """Sizes and times of files, without those that have gone meanwhile and what is no file.
+
+    Raises:
+        OptionError: If one may not be looked at.
+    """
+    files = []
+    with _explained(place):
+        for path in paths:
+            with suppress(FileNotFoundError):
+                status = os.stat(place.absolute(path))
+                if stat.S_ISREG(status.st_mode):
+                    files.append(FoundFile(path, status.st_size, status.st_mtime_ns))
+    return files
+
+
+def find_files(place: Place, *, recursive: bool = False) -> list[FoundFile]:
+    """Every file of a place, in no order. See `scan`, whose errors it raises."""
+    return found(place, scan(place, recursive=recursive).paths)
+
+
+@contextmanager
+def _explained(place: Place) -> Iterator[None]:
+    try:
+        yield
     except PermissionError as error:
         raise OptionError(f"krishiv-parquet: may not read {error.filename}: {error}") from error
     except FileNotFoundError as error:
         raise OptionError(f"krishiv-parquet: 'path' {place.root} does not exist") from error
-    return list(walk.found.values())
 
 
 class _Walk:
-    """One listing while it is made."""
+    """One scan while it is made."""
 
-    def __init__(self, root: str, recursive: bool, known: AbstractSet[str]) -> None:
+    def __init__(self, root: str, recursive: bool, known: Container[str]) -> None:
         self._root = root
         self._recursive = recursive
         self._known = known
-        self.found: dict[str, FoundFile] = {}
+        self.scan = Scan()
 
     def add_matches(self, pattern: str) -> None:
         os.stat(self._root)  # so that a missing folder is an error, and not an empty match
-        accepts = _extension_of(pattern)
+        accepts = _accepted_by(pattern)
         for match in matches(self._root, pattern):
-            if is_folder(os.path.join(self._root, match)):
-                self.add_folder(match + "/")
-            elif match.endswith(accepts):
-                self._add_present(match)
+            if match in self._known:
+                self.scan.known += 1
+            elif is_folder(os.path.join(self._root, match)):
+                self.add_top(match + "/")
+            elif match.endswith(accepts) if accepts else is_data(os.path.basename(match)):
+                self.add(match)
+            else:
+                self.scan.add_other(match)
 
-    def add_folder(self, prefix: str) -> None:
+    def add_top(self, prefix: str) -> None:
         """Add what is in a folder; `prefix` is its relative path with "/" behind it, or empty."""
+        self.scan.tops.append(prefix)
         folders = [prefix]
         while folders:
             prefix = folders.pop()
@@ -137,32 +146,44 @@ class _Walk:
     def _add_entries(self, entries: Iterator[os.DirEntry[str]], prefix: str) -> list[str]:
         """Add files and return folders to go into. The one loop that runs for every name."""
         folders = []
+        known, met = self._known, 0
         for entry in entries:
             name = entry.name
-            if name.endswith(_SUFFIX) and prefix + name in self._known:
+            if prefix + name in known:
+                met += 1
+            elif is_hidden(name):
                 continue
-            if is_hidden(name):
-                continue
-            if entry.is_dir():
+            elif entry.is_dir():
                 if self._recursive or "=" in name:
+                    _check_no_loop(entry, self._root, prefix)
                     folders.append(f"{prefix}{name}/")
-            elif name.endswith(_SUFFIX):
-                with suppress(FileNotFoundError):
-                    self._note(prefix + name, entry.stat())
+            elif is_data(name):
+                self.add(prefix + name)
+            else:
+                self.scan.add_other(prefix + name)
+        self.scan.known += met
         return folders
 
-    def _add_present(self, path: str) -> None:
-        if path not in self._known:
-            with suppress(FileNotFoundError):
-                self.add(path, lambda _: os.stat(os.path.join(self._root, path)))
-
-    def add(self, path: str, stat: Callable[[str], os.stat_result]) -> None:
-        self._note(path, stat(self._root))
-
-    def _note(self, path: str, status: os.stat_result) -> None:
+    def add(self, path: str) -> None:
+        if path in self._known:
+            self.scan.known += 1
+            return
         if not path.isascii():
             _check_text(path)
-        self.found[path] = FoundFile(path, status.st_size, status.st_mtime_ns)
+        self.scan.paths.append(path)
+
+
+def _check_no_loop(entry: os.DirEntry[str], root: str, prefix: str) -> None:
+    """Refuse a link that leads back to where it is: its files would have no end of names."""
+    if not entry.is_symlink():
+        return
+    above = [root, *(os.path.join(root, prefix[:i]) for i, c in enumerate(prefix) if c == "/")]
+    target = os.stat(entry.path)
+    if any(os.path.samestat(target, os.stat(folder)) for folder in above):
+        raise OptionError(
+            f"krishiv-parquet: {entry.path} is a link to a folder that it lies in, so its files "
+            "would have no end of names: remove it, or leave it out by a glob in 'path'"
+        )
 
 
 def _check_text(path: str) -> None:
@@ -175,6 +196,7 @@ def _check_text(path: str) -> None:
         ) from None
 
 
-def _extension_of(pattern: str) -> str:
+def _accepted_by(pattern: str) -> str:
+    """The extension that a pattern asks for; empty if what counts as Parquet shall count."""
     extension = os.path.splitext(pattern)[1]
-    return extension if extension and not has_magic(extension) else _SUFFIX
+    return "" if has_magic(extension) else extension

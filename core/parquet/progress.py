@@ -1,19 +1,20 @@
-"""Which epochs of a table are wholly visible, and which logs belong to it."""
+"""What the epoch logs in a table's folder tell of its epochs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.parquet.identity import read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, staged_folder
-from krishiv_spark.parquet.names import query_tag
 
-__all__ = ["TableLog", "table_logs", "visible_epochs"]
+__all__ = ["TableLog", "removed_by", "table_logs"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,51 @@ class TableLog:
         staged = staged_folder(self.table, self.query, state.intent_generation)
         return state.intent is not None and exists(staged)
 
+    def visible(self, state: State) -> int:
+        """The newest wholly visible epoch; those above may be half visible. -1 for none."""
+        held = state.held_before if self.unfinished(state) else state.held
+        return -1 if held is None else held
+
+    def published(self, after: int, until: int) -> dict[int, set[str]]:
+        """The files of epochs by their intents, relative to the table, as far as the log goes back.
+
+        Epochs whose files another has taken the place of are left out.
+
+        Args:
+            after: The newest epoch that is of no interest.
+            until: The newest one that is; there is an intent of it, or of one before.
+        """
+        found: dict[int, set[str]] = {}
+        removed: set[str] = set()
+        voided: set[int | None] = set()
+        for entry in self.log.backwards():
+            if entry.kind == "adopted":
+                break  # an operator has said what the target holds, whatever stands before
+            if entry.kind == "void":
+                voided.add(entry.epoch)
+            elif entry.kind == "intent" and entry.epoch is not None:
+                if entry.epoch <= after:
+                    break
+                if entry.epoch not in voided and entry.epoch <= until:
+                    found[entry.epoch] = _files_of(entry)
+                removed |= removed_by(entry)
+                voided.discard(entry.epoch)
+        return {epoch: files for epoch, files in found.items() if not files & removed}
+
+
+def _files_of(intent: Entry) -> set[str]:
+    return {
+        f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
+        for item in intent.staged  # see `StagedFiles`
+        for file in item.get("files", ())
+    }
+
+
+def removed_by(intent: Entry | None) -> set[str]:
+    """The files that an intent takes the place of, relative to the table."""
+    staged: list[Mapping[str, Any]] = [] if intent is None else intent.staged
+    return {name for item in staged for name in item.get("removes", ())}
+
 
 def table_logs(table: Path) -> Iterator[TableLog]:
     """The log of every query that writes into a table's folder."""
@@ -49,19 +95,3 @@ def table_logs(table: Path) -> Iterator[TableLog]:
     for name in names:
         if is_folder(log_folder(table, name)) or read_pointer(table, name) is not None:
             yield TableLog(table, name)
-
-
-def visible_epochs(table: Path) -> dict[str, int]:
-    """The newest wholly visible epoch of each query that writes a table, by its tag.
-
-    Epochs above it may be half visible or unknown and must be left for later; -1 when there is
-    none. A query without an entry (it was a batch job that is over, its log was removed, or the
-    files were copied here) has nothing to wait for.
-    """
-    return {query_tag(entry.query): _visible(entry) for entry in table_logs(table)}
-
-
-def _visible(entry: TableLog) -> int:
-    state = entry.log.state()
-    held = state.held_before if entry.unfinished(state) else state.held
-    return -1 if held is None else held

@@ -13,6 +13,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.folders import typed
 from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
 from krishiv_spark.parquet.ranges import batch_rows, midpoint, spans
+from krishiv_spark.parquet.skips import Skip, note_skip
 
 __all__ = ["FilePart", "FileRange", "ReadRules", "cut", "read_part"]
 
@@ -40,9 +41,15 @@ class FileRange:
 
 @dataclass(frozen=True)
 class FilePart:
-    """What one task reads."""
+    """What one task reads.
+
+    Attributes:
+        ranges: The parts of files.
+        skips: Folder for notes about what is skipped; see `skips`. None for none.
+    """
 
     ranges: tuple[FileRange, ...]
+    skips: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,26 +79,35 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     Raises:
         BadFileError: If a file is damaged, unless such files are skipped; the rows in front of
             the damage have been yielded then.
-        GoneError: If a file is no longer there or was changed, unless such files are skipped.
+        GoneError: If a file is no longer there, unless such files are skipped.
+        ChangedError: If a file is no longer what it was when the task was planned.
         SchemaError: If a file's columns do not fit.
     """
     skipped = 0
     for piece in part.ranges:
+        rows = 0
         try:
-            yield from _read_range(piece, rules.schema)
+            for batch in _read_range(piece, rules.schema):
+                yield batch
+                rows += batch.num_rows
         except (BadFileError, GoneError) as error:
             if not (rules.skip_bad if isinstance(error, BadFileError) else rules.skip_gone):
                 raise _advised(error) from error
             _log.warning("skipped: %s", error)
+            note_skip(part.skips, Skip(piece.path, piece.start, piece.end, rows, str(error)))
             skipped += 1
     if skipped:
         _log.warning("skipped %d of the %d file ranges of a task", skipped, len(part.ranges))
 
 
 def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
-    bad = isinstance(error, BadFileError)
-    option = "'badFiles' = 'skip'" if bad else "'failOnDataLoss' = 'false'"
-    return type(error)(f"{error}; the option {option} goes on without it")
+    if isinstance(error, GoneError):
+        return GoneError(f"{error}; the option 'failOnDataLoss' = 'false' goes on without it")
+    return BadFileError(
+        f"{error}; mend it, and start the query once with 'failOnDataLoss' = 'false', since it has "
+        "changed then; or the option 'badFiles' = 'skip' goes on without it, and when it is mended "
+        "it can be read under another name"
+    )
 
 
 def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["Look", "look"]
+__all__ = ["Look", "is_end", "look"]
 
 # The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
 # "File format" and "Encrypted footer mode"). In front of them at least the first magic.
@@ -38,12 +38,21 @@ def look(path: str | os.PathLike[str]) -> Look:
     file = os.open(path, os.O_RDONLY)
     try:
         status = os.fstat(file)
-        tail = os.pread(file, _TAIL, max(0, status.st_size - _TAIL))
-        return Look(status.st_size, status.st_mtime_ns, _is_end(tail, status.st_size))
+        return Look(status.st_size, status.st_mtime_ns, _is_end(file, status.st_size))
     finally:
         os.close(file)
 
 
-def _is_end(tail: bytes, size: int) -> bool:
+def is_end(path: str | os.PathLike[str], size: int) -> bool:
+    """Whether the first so many bytes of a file end as a Parquet file does; raises like `look`."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return _is_end(file, size)
+    finally:
+        os.close(file)
+
+
+def _is_end(file: int, size: int) -> bool:
+    tail = os.pread(file, _TAIL, max(0, size - _TAIL))
     footer = int.from_bytes(tail[:4], "little")
     return tail[4:] in _MAGIC and 0 < footer <= size - _TAIL - _HEAD

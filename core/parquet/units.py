@@ -1,20 +1,19 @@
-"""What a batch may take, in which order, and how much of it. Driver.
+"""What a batch may take: units, each whole or not at all. Driver.
 
-A unit is taken whole or not at all: one file, or all files of one epoch of this project's sink.
+A unit is one file, or all files of one epoch of this project's sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
 
-from krishiv_spark.parquet.listing import FoundFile
 from krishiv_spark.parquet.names import DataFile
-from krishiv_spark.sources.base import Limit
+from krishiv_spark.parquet.places import FoundFile
 
-__all__ = ["Origin", "Unit", "in_order", "origin", "take", "units"]
+__all__ = ["Group", "Origin", "Unit", "groups", "origin"]
 
 
 class Origin(NamedTuple):
@@ -30,11 +29,14 @@ class Unit:
 
     Attributes:
         files: The files, in the order of their paths.
-        origin: Query and epoch of a unit of our sink; None for a file of anybody else.
+        origin: Query and epoch of files of our sink; None for a file of anybody else.
+        key: Under what `ParquetOffset.epochs` remembers that the epoch was read; None if each
+            file's id is remembered.
     """
 
     files: tuple[FoundFile, ...]
     origin: Origin | None = None
+    key: str | None = None
 
     @property
     def modified_ns(self) -> int:
@@ -53,62 +55,45 @@ def origin(path: str) -> Origin | None:
     return None if name is None else Origin(name.tag, name.epoch)
 
 
-def units(files: Iterable[FoundFile], visible: Mapping[str, int]) -> list[Unit]:
-    """Group files that are to be read; those of epochs that are not wholly visible are left out.
+@dataclass(frozen=True)
+class Group:
+    """The files of one epoch of our sink that were found.
+
+    Attributes:
+        root: Where the table's folder is, by the files' paths.
+        origin: Query and epoch.
+        files: The files.
+        total: How many files the epoch has; 0 if they do not say it.
+    """
+
+    root: Path
+    origin: Origin
+    files: tuple[FoundFile, ...]
+    total: int
+
+    @property
+    def missing(self) -> int:
+        """How many files are not there, as far as the others tell."""
+        return max(0, self.total - len(self.files))
+
+    def unit(self, key: str | None) -> Unit:
+        """All of it, to be read in one batch."""
+        return Unit(tuple(sorted(self.files)), self.origin, key)
+
+
+def groups(files: Iterable[FoundFile], root_of: Callable[[str], Path]) -> list[Group]:
+    """Put the files of our sink together by table and epoch, epochs ascending.
 
     Args:
-        files: Files that were not read before.
-        visible: Newest wholly visible epoch of each query that has a log; files of a query
-            without one are single files like any others.
+        files: Files; those of other programs are left out.
+        root_of: Where a file's table would be, by its path.
     """
-    single: list[Unit] = []
-    epochs: dict[Origin, list[FoundFile]] = {}
+    found: dict[tuple[Path, Origin], list[FoundFile]] = {}
+    totals: dict[tuple[Path, Origin], int] = {}
     for file in files:
-        source = origin(file.path)
-        if source is None or source.tag not in visible:
-            single.append(Unit((file,)))
-        elif source.epoch <= visible[source.tag]:
-            epochs.setdefault(source, []).append(file)
-    return single + [Unit(tuple(sorted(group)), source) for source, group in epochs.items()]
-
-
-def in_order(found: Iterable[Unit], *, newest_first: bool = False) -> list[Unit]:
-    """Sort units by time, then path; the epochs of one query always in their own order.
-
-    To that end an epoch counts as modified no earlier than those before it, or, newest first, no
-    earlier than those behind it.
-    """
-    sign = -1 if newest_first else 1
-    reached: dict[str, int] = {}
-    keyed = []
-    for unit in sorted(found, key=_epoch, reverse=newest_first):
-        tag, epoch = unit.origin or ("", 0)
-        time = unit.modified_ns
-        if tag:
-            time = reached[tag] = max(reached.get(tag, time), time)
-        keyed.append(((sign * time, tag, epoch, unit.files[0].path), unit))
-    return [unit for _, unit in sorted(keyed, key=itemgetter(0))]
-
-
-def _epoch(unit: Unit) -> int:
-    return unit.origin.epoch if unit.origin else 0
-
-
-def take(ordered: Sequence[Unit], limit: Limit, rows_of: Callable[[FoundFile], int]) -> list[Unit]:
-    """The first units that fit into a batch; always one, if there is one.
-
-    Args:
-        ordered: Units in the order of reading.
-        limit: The most that they may hold together.
-        rows_of: Number of rows in a file; asked only where rows are limited.
-    """
-    taken: list[Unit] = []
-    files = size = rows = 0
-    for unit in ordered:
-        files, size = files + len(unit.files), size + unit.bytes
-        if limit.rows is not None:
-            rows += sum(map(rows_of, unit.files))
-        if taken and not limit.admits(rows=rows, files=files, size=size):
-            break
-        taken.append(unit)
-    return taken
+        name = DataFile.parse(file.path.rpartition("/")[2])
+        if name is not None:
+            key = root_of(file.path), Origin(name.tag, name.epoch)
+            found.setdefault(key, []).append(file)
+            totals[key] = max(name.total, totals.get(key, 0))
+    return [Group(*key, tuple(found[key]), totals[key]) for key in sorted(found)]

@@ -5,7 +5,8 @@ from pathlib import Path
 from krishiv_spark.iceberg.reading.position import IcebergOffset, Spot
 from krishiv_spark.kafka.reading.position import KafkaOffset
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.parquet.listing import FoundFile
+from krishiv_spark.parquet.places import FoundFile
+from krishiv_spark.parquet.seen import Block
 from krishiv_spark.sources.memory import MemoryOffset
 from krishiv_spark.sources.parquet import ParquetOffset
 from krishiv_spark.testing import OffsetConformance
@@ -31,6 +32,13 @@ class TestParquetOffset(OffsetConformance):
             ParquetOffset(),
             ParquetOffset(files=(file,), seen={"9": "TFANWAS7GWk="}, floor=-3),
             ParquetOffset(epochs={"b": 1, "a": 2}, watermark=Watermark(ms=1, held="why")),
+            ParquetOffset(
+                files_in="0f" * 16,
+                seen_in=(Block("1e" * 16, 900),),
+                newest=7,
+                epochs_in="2d" * 16,
+                stream="s",
+            ),
         ]
 
 

@@ -280,7 +280,9 @@ def test_every_released_form_still_loads_and_keeps_its_text(path):
     form = path.stem.split("-")[0]
     module, _, name = FORMS[form].partition(":")
     cls = getattr(import_module(module), name)
-    assert cls.from_json(text).to_json() == text
+    again = cls.from_json(text).to_json()
+    assert again == text or f"-v{cls.version}" not in path.stem
+    assert cls.from_json(again) == cls.from_json(text)
 
 
 def test_every_form_has_a_golden_file_of_its_version():

@@ -2,152 +2,32 @@
 
 import os
 import pickle
-import string
-import subprocess
-import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parquet_reading import (
+    DAY_NS,
+    FIRST,
+    NOON,
+    batches,
+    content,
+    names,
+    put,
+    put_bytes,
+    reader,
+    reloaded,
+    rows,
+)
 
-from krishiv_spark.errors import OffsetError, OptionError
+from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet import progress
-from krishiv_spark.parquet.listing import FoundFile, Place, find_files
-from krishiv_spark.parquet.names import DataFile
-from krishiv_spark.parquet.seen import HOUR_NS, Seen, file_id
-from krishiv_spark.parquet.units import Origin, Unit, in_order
+from krishiv_spark.parquet.listing import find_files
+from krishiv_spark.parquet.places import FoundFile, Place
+from krishiv_spark.parquet.units import Origin, Unit
+from krishiv_spark.parquet.waiting import Waiting
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
-
-DAY_NS = 24 * HOUR_NS
-NOON = 1_700_000_000_000_000_000
-SCHEMA = pa.schema([("n", pa.int64())])
-FIRST = ParquetOffset()
-
-
-def reader(path, *, schema=SCHEMA, streaming=True, **options):
-    given = {"path": str(path), **{key: str(value) for key, value in options.items()}}
-    parsed = ParquetSourceOptions.parse(given, "krishiv-parquet")
-    return ParquetReader(parsed, schema, streaming=streaming)
-
-
-def put(folder, name, rows=(1,), *, at=NOON):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), path)
-    os.utime(path, ns=(at, at))
-    return path
-
-
-def names(offset):
-    return [file.path for file in offset.files]
-
-
-def rows(source, start, end):
-    parts = source.plan(start, end)
-    return sorted(
-        n for part in parts for batch in source.read(part) for n in batch["n"].to_pylist()
-    )
-
-
-def batches(source, start=FIRST, limit=UNLIMITED):
-    """File names of batch after batch, until nothing is left."""
-    found = []
-    while (end := source.latest(start, limit)) != start:
-        found.append(names(end))
-        start = ParquetOffset.from_json(end.to_json())
-    return found
-
-
-def sink_file(epoch, partition=0, tag="a" * 12):
-    return str(DataFile(epoch, partition, 0, tag, f"{epoch:06x}{partition:06x}"))
-
-
-# --- offsets
-
-
-def test_the_text_of_an_offset_never_changes():
-    offset = ParquetOffset(
-        files=(FoundFile("day=2013-01-01/a.parquet", 12, NOON),),
-        seen=dict(Seen.load({}).adding([FoundFile("a.parquet", 1, NOON)], None).packed),
-        floor=NOON - 7 * DAY_NS,
-        epochs={"0123456789ab": 4},
-    )
-    assert offset.to_json() == (
-        '{"epochs":{"0123456789ab":4},'
-        '"files":[["day=2013-01-01/a.parquet",12,1700000000000000000]],'
-        '"floor":1699395200000000000,"kind":"parquet",'
-        '"seen":{"472222":"uFP8DOySkGs="},"v":1}'
-    )
-    assert ParquetOffset.from_json(offset.to_json()) == offset
-    assert FIRST.to_json() == '{"epochs":{},"files":[],"kind":"parquet","seen":{},"v":1}'
-
-
-found_files = st.builds(
-    FoundFile,
-    st.text(string.ascii_letters + "/=é", min_size=1, max_size=12),
-    st.integers(0, 2**40),
-    st.integers(-DAY_NS, 40 * DAY_NS),
-)
-
-
-@given(
-    st.lists(found_files),
-    st.none() | st.integers(0, 2**62),
-    st.dictionaries(st.text(), st.integers()),
-)
-def test_an_offset_survives_its_text(files, floor, epochs):
-    seen = Seen.load({}).adding(files, floor)
-    offset = ParquetOffset(files=tuple(files), seen=dict(seen.packed), floor=floor, epochs=epochs)
-    assert ParquetOffset.from_json(offset.to_json()) == offset
-
-
-@given(st.lists(st.lists(found_files)), st.integers(0, 40 * DAY_NS))
-def test_the_set_of_read_files_is_exact_and_has_one_text(rounds, floor):
-    step = once = Seen.load({})
-    for files in rounds:
-        step = step.adding(files, None)
-    everything = [file for files in rounds for file in files]
-    once = once.adding(reversed(everything), None)
-    assert step == once == Seen.load(step.packed)
-    assert step.ids == {file_id(file.path) for file in everything}
-    kept = step.adding([], floor)
-    assert kept == Seen.load(kept.packed)
-    assert all(file.path in kept for file in everything if file.modified_ns >= floor)
-    assert all((int(hour) + 1) * HOUR_NS > floor for hour in kept.packed)
-
-
-def test_ids_do_not_depend_on_the_process():
-    code = "from krishiv_spark.parquet.seen import *; print(file_id('day=1/\\u00e9.parquet'))"
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
-    assert printed == {f"{file_id('day=1/é.parquet')}\n".encode()}
-
-
-@pytest.mark.parametrize("text", ["AAAA", "not base64", "AAAAAAAAAAA"])
-def test_a_damaged_set_is_named(text):
-    with pytest.raises(OffsetError, match="seen"):
-        Seen.load({"1": text})
-
-
-def test_the_text_does_not_depend_on_the_order_of_the_folder(tmp_path):
-    for name in ("b", "c", "a"):
-        put(tmp_path, f"{name}.parquet")
-    one = reader(tmp_path).latest(FIRST, UNLIMITED)
-    (tmp_path / "b.parquet").rename(tmp_path / "x")
-    (tmp_path / "x").rename(tmp_path / "b.parquet")
-    assert reader(tmp_path).latest(FIRST, UNLIMITED).to_json() == one.to_json()
-
+from krishiv_spark.sources.parquet import ParquetOffset
 
 # --- what is read, and when
 
@@ -208,15 +88,16 @@ def test_a_backlog_is_never_too_old(tmp_path):
     assert [name for batch in found for name in batch] == [f"{day}.parquet" for day in range(5)]
 
 
-def test_old_files_leave_the_offset_and_are_not_read_again(tmp_path):
+def test_a_file_that_was_read_is_never_read_again_however_old_it_is(tmp_path):
     source, end = reader(tmp_path, maxFileAge="1d"), FIRST
     for day in range(6):
         put(tmp_path, f"{day}.parquet", at=NOON + day * DAY_NS)
         end = source.latest(end, UNLIMITED)
         assert names(end) == [f"{day}.parquet"]
-    assert len(end.seen) == 2
+    os.utime(tmp_path / "0.parquet", ns=(NOON + 5 * DAY_NS, NOON + 5 * DAY_NS))
     assert source.latest(end, UNLIMITED) == end
-    assert reader(tmp_path).latest(end, UNLIMITED) == end
+    assert reader(tmp_path, maxFileAge="1d").latest(reloaded(end), UNLIMITED) == end
+    assert source.backlog().keys() == {"files_waiting", "bytes_waiting", "newest_modified_ms"}
 
 
 def test_a_rewritten_file_is_not_read_again(tmp_path):
@@ -245,14 +126,15 @@ def test_a_reader_can_be_asked_about_earlier_positions(tmp_path):
     assert batches(source, FIRST, Limit(files=2)) == [["0.parquet", "1.parquet"], ["2.parquet"]]
 
 
+WHOLE = content()
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=12))
 def test_every_file_is_read_exactly_once_however_late_it_comes(tmp_path_factory, arrivals):
     folder = tmp_path_factory.mktemp("arrivals")
     source, end, read = reader(folder, maxFileAge="40d"), FIRST, []
     for number, (day, limit) in enumerate(arrivals):
-        path = folder / f"{number}.parquet"
-        path.write_bytes(b"x")
-        os.utime(path, ns=(NOON + day * DAY_NS, NOON + day * DAY_NS))
+        put_bytes(folder, f"{number}.parquet", WHOLE, at=NOON + day * DAY_NS)
         if number % 3 == 1:
             source = reader(folder, maxFileAge="40d")
         end = ParquetOffset.from_json(source.latest(end, Limit(files=limit)).to_json())
@@ -348,92 +230,7 @@ def test_a_pickled_reader_carries_no_memory_of_files(tmp_path):
     assert len(pickle.dumps(source)) < empty + 200  # the backlog
 
 
-# --- epochs of our sink
-
-
-@pytest.fixture
-def visible(monkeypatch):
-    """Which epochs are wholly visible, as the epoch logs would say."""
-    epochs = {}
-    monkeypatch.setattr(progress, "visible_epochs", lambda _table: dict(epochs))
-    return epochs
-
-
-def test_epochs_are_read_whole_in_order_and_only_when_visible(tmp_path, visible):
-    tag = "a" * 12
-    for epoch in (0, 1, 2):
-        for partition in (0, 1):
-            put(tmp_path, f"p={partition}/{sink_file(epoch, partition)}", at=NOON - epoch)
-    visible[tag] = 1
-    source = reader(tmp_path)
-    first = source.latest(FIRST, Limit(files=1))
-    assert names(first) == [f"p={p}/{sink_file(0, p)}" for p in (0, 1)]
-    second = source.latest(first, UNLIMITED)
-    assert names(second) == [f"p={p}/{sink_file(1, p)}" for p in (0, 1)]
-    assert (second.epochs, second.seen) == ({tag: 1}, {})
-    assert source.latest(second, UNLIMITED) == second
-    visible[tag] = 2
-    assert len(names(source.latest(second, UNLIMITED))) == 2
-    assert len(names(reader(tmp_path).latest(second, UNLIMITED))) == 2
-
-
-def test_an_epoch_that_was_staged_long_ago_is_not_too_old(tmp_path, visible):
-    tag = "a" * 12
-    visible[tag] = -1
-    put(tmp_path, "a.parquet")
-    put(tmp_path, sink_file(0), at=NOON - 30 * DAY_NS)
-    end = reader(tmp_path).latest(FIRST, UNLIMITED)
-    assert names(end) == ["a.parquet"]
-    visible[tag] = 0
-    assert batches(reader(tmp_path), end) == [[sink_file(0)]]
-
-
-def test_files_of_a_query_without_a_log_are_files_like_any_other(tmp_path, visible):
-    put(tmp_path, sink_file(0, 0, "b" * 12), at=NOON)
-    put(tmp_path, sink_file(0, 1, "b" * 12), at=NOON + 1)
-    end = reader(tmp_path).latest(FIRST, Limit(files=1))
-    assert names(end) == [sink_file(0, 0, "b" * 12)]
-    assert end.epochs == visible == {}
-    assert batches(reader(tmp_path), end) == [[sink_file(0, 1, "b" * 12)]]
-
-
-def test_a_log_that_is_removed_makes_nothing_new(tmp_path, visible):
-    visible["a" * 12] = 0
-    put(tmp_path, sink_file(0))
-    source = reader(tmp_path)
-    end = source.latest(FIRST, UNLIMITED)
-    visible.clear()
-    assert source.latest(end, UNLIMITED) == end
-    assert reader(tmp_path).latest(end, UNLIMITED) == end
-
-
-def test_a_query_that_begins_during_the_listing_waits(tmp_path, monkeypatch):
-    answers = iter([{}, {"a" * 12: 0}])
-    monkeypatch.setattr(progress, "visible_epochs", lambda _table: next(answers))
-    put(tmp_path, sink_file(0))
-    assert reader(tmp_path).latest(FIRST, UNLIMITED) == FIRST
-
-
-def test_epochs_that_become_visible_during_the_listing_wait(tmp_path, monkeypatch):
-    put(tmp_path, sink_file(0))
-
-    def publishes(_table):
-        put(tmp_path, sink_file(1))  # renamed and logged as soon as the answer was given
-        return {"a" * 12: 0}
-
-    monkeypatch.setattr(progress, "visible_epochs", publishes)
-    assert batches(reader(tmp_path)) == [[sink_file(0)]]
-
-
-def test_a_start_at_the_newest_epoch_waits_for_the_next(tmp_path, visible):
-    tag = "a" * 12
-    visible[tag] = 1
-    for epoch in range(3):
-        put(tmp_path, sink_file(epoch))
-    end = reader(tmp_path).resolve(Start(at="latest"))
-    assert end.epochs == {tag: 1}
-    visible[tag] = 2
-    assert batches(reader(tmp_path), end) == [[sink_file(2)]]
+# --- the order
 
 
 epochs = st.lists(
@@ -445,9 +242,15 @@ epochs = st.lists(
 @given(epochs, st.booleans())
 def test_epochs_keep_their_order_whatever_their_times(triples, newest_first):
     found = [
-        Unit((FoundFile(f"{tag}{epoch}", 1, at),), Origin(tag, epoch)) for tag, epoch, at in triples
+        Unit((FoundFile(f"{tag}{epoch}", 1, at),), Origin(tag, epoch), tag)
+        for tag, epoch, at in sorted(triples)
     ]
-    ordered = [unit.origin for unit in in_order(found, newest_first=newest_first)]
+    waiting = Waiting(newest_first=newest_first)
+    for unit in found:
+        waiting.add(unit)
+    assert (waiting.files, waiting.bytes) == (len(found), len(found))
+    ordered = [waiting.pop().origin for _ in found]
+    assert (waiting.head(), waiting.files, waiting.bytes) == (None, 0, 0)
     for tag in "ab":
         own = [epoch for name, epoch in ordered if name == tag]
         assert own == sorted(own)
@@ -487,12 +290,12 @@ def test_a_file_or_url_may_be_named(tmp_path):
 
 
 def test_globs_match_files_and_folders(tmp_path):
-    for name in ("x1/a.parquet", "x2/day=3/b.parquet", "y1/c.parquet", "_x/d.parquet", "e.parq"):
+    for name in ("x1/a.parquet", "x2/day=3/b.parquet", "y1/c.parquet", "_x/d.parquet", "e.data"):
         put(tmp_path, name)
     assert listed(tmp_path / "x*") == ["x1/a.parquet", "x2/day=3/b.parquet"]
     assert listed(tmp_path / "{x1,y1}" / "*.parquet") == ["x1/a.parquet", "y1/c.parquet"]
     assert listed(tmp_path / "*") == ["x1/a.parquet", "x2/day=3/b.parquet", "y1/c.parquet"]
-    assert listed(tmp_path / "*.parq") == ["e.parq"]
+    assert listed(tmp_path / "*.data") == ["e.data"]
     assert listed(tmp_path / "[xy]?" / "?.parquet") == ["x1/a.parquet", "y1/c.parquet"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.parquet.listing import Place
+from krishiv_spark.parquet.places import Place
 from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sinks.parquet import ParquetSinkOptions, ParquetWriter
 
