@@ -29,7 +29,7 @@ from krishiv_spark.parquet.folders import folder_fields, folder_values, typed
 from krishiv_spark.parquet.follower import Follower, FollowRules
 from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
 from krishiv_spark.parquet.healing import as_it_is
-from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.layout import SOURCES
 from krishiv_spark.parquet.places import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
 from krishiv_spark.parquet.ranges import pack
@@ -73,8 +73,8 @@ class ParquetSourceOptions(SourceOptions):
     state_location: str | None = Field(
         default=None,
         description="Folder for what the query remembers, where that is too much for an offset; "
-        "a folder beside the checkpoint is a good one. By default `_krishiv/sources/` in the "
-        "folder of `path`, which has to be writable then.",
+        "a folder beside the checkpoint is a good one. By default `_krishiv_sources/` in "
+        "the folder of `path`, which has to be writable then.",
     )
     recursive_file_lookup: bool = Field(
         default=False,
@@ -125,7 +125,7 @@ class ParquetSourceOptions(SourceOptions):
         Raises:
             OptionError: If `stateLocation` is a URL of another file system.
         """
-        usual = Path(place.root, META, "sources")
+        usual = Path(place.root, SOURCES)
         if self.state_location is None:
             return StatePlace(usual)
         return StatePlace(local_path(self.state_location, _STATE_OPTION), (usual,))

@@ -53,6 +53,18 @@ class Epochs:
         prefix = self._tables.prefix(self._tables.root_of(path))
         return prefix is not None and source.epoch <= read.get(f"{prefix}{source.tag}", -1)
 
+    def was_single(self, path: str) -> bool:
+        """Whether version 1 took a file of our sink by itself.
+
+        It knew the logs in the folder of the place only.
+        """
+        source = origin(path)
+        table = self._before.get(self._tables.root_of(path))
+        if source is None or table is None or table.prefix != "":
+            return True
+        query = table.queries.get(source.tag)
+        return query is None or query.visible is None
+
     def judge(self, listed: Listed) -> Judged:
         """Decide about files that were listed after `look`."""
         judge = Judge(self._place, self._tables, self._before, recursive=self._recursive)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from krishiv_spark.errors import DataLossError
@@ -125,30 +126,54 @@ class Follower:
     def _list(
         self, standing: Standing, floor_ns: int | None = None, *, fail_on_loss: bool = False
     ) -> None:
-        """Add what is new. Files older than a floor, of version 1, count as read."""
+        """Add what is new.
+
+        Args:
+            standing: To what.
+            floor_ns: Of version 1: older files count as read.
+            fail_on_loss: Whether it is an error when files of a published epoch are missing.
+        """
         begun_s = time.monotonic()
         names = self._names(standing.known)
         if self._frozen is None:
             standing.forget_gone(names.known, lambda: self._names(frozenset()).paths)
         unread = standing.unread(names.paths)
-        standing.known.update(set(names.paths).difference(unread))
-        files = found(self._place, unread)
-        judged = self._epochs.judge(
-            Listed(files, names.tops, standing.epochs_read, standing.unread)
-        )
+        if len(unread) < len(names.paths):
+            standing.known.update(set(names.paths).difference(unread))
+        if floor_ns is not None:
+            unread = self._without_older(standing, unread, floor_ns)
+        self._sort(standing, unread, names.tops, fail_on_loss=fail_on_loss)
+        self._look_again(standing)
+        standing.passed.count(Reason.OTHER_NAME, names.first_others, names.others)
+        standing.passed.log(self._place.root)
+        ended_s = time.monotonic()
+        self._lists_next_s = ended_s + _SHARE * (ended_s - begun_s)
+
+    def _without_older(self, standing: Standing, unread: Sequence[str], floor_ns: int) -> list[str]:
+        """Count as read what version 1 did; it took epochs whole only where it knew the log."""
+        for file in found(self._place, unread):
+            if file.size and file.modified_ns < floor_ns and self._epochs.was_single(file.path):
+                standing.count(file)
+        return [path for path in unread if path not in standing.known]
+
+    def _sort(
+        self, standing: Standing, unread: Sequence[str], tops: Sequence[str], *, fail_on_loss: bool
+    ) -> None:
+        """Sort what was not read into what waits and what is put aside."""
+        ours = found(self._place, (path for path in unread if origin(path) is not None))
+        judged = self._epochs.judge(Listed(ours, tops, standing.epochs_read, standing.unread))
         _report_lost(standing, judged.lost, fail=fail_on_loss)
         for unit in judged.units:
             standing.wait(unit)
-        for file in (*judged.singles, *(file for file in files if origin(file.path) is None)):
-            self._sort_in(standing, file, floor_ns)
-        self._look_again(standing)
-        passed = standing.passed
-        passed.count(Reason.OTHER_NAME, names.first_others, names.others)
         unfinished = [file.path for file in judged.unfinished]
-        passed.count(Reason.UNFINISHED_EPOCH, unfinished, len(unfinished))
-        passed.log(self._place.root)
-        ended_s = time.monotonic()
-        self._lists_next_s = ended_s + _SHARE * (ended_s - begun_s)
+        standing.passed.count(Reason.UNFINISHED_EPOCH, unfinished, len(unfinished))
+        others = found(self._place, (path for path in unread if origin(path) is None))
+        for file in chain(judged.singles, others):
+            if standing.is_too_old(file):
+                standing.known.add(file.path)
+                standing.passed.park(file.path, Reason.TOO_OLD)
+            elif file.size or self._rules.looks:  # an empty file is one that is being written
+                standing.wait(Unit((file,)))
 
     def _names(self, known: AbstractSet[str]) -> Scan:
         """Names that are not known, and tables as they were right before they were listed."""
@@ -161,24 +186,15 @@ class Follower:
             if not self._epochs.note(names.paths):
                 return names
 
-    def _sort_in(self, standing: Standing, file: FoundFile, floor_ns: int | None) -> None:
-        if floor_ns is not None and file.modified_ns < floor_ns and file.size:
-            standing.count(file)
-        elif standing.is_too_old(file):
-            standing.known.add(file.path)
-            standing.passed.park(file.path, Reason.TOO_OLD)
-        elif file.size or self._rules.looks:  # an empty file is one that is being written
-            standing.wait(Unit((file,)))
-
     def _look_again(self, standing: Standing) -> None:
         """Look at some of the files that were put aside: they may have become readable."""
         for path, reason in standing.passed.turn(_LOOKS_AGAIN):
-            there = found(self._place, [path])
-            if not there:
+            file = next(found(self._place, [path]), None)
+            if file is None:
                 standing.passed.release(path)
                 standing.known.discard(path)
-            elif reason is not Reason.TOO_OLD or not standing.is_too_old(there[0]):
-                unit = self._checked(standing, Unit((there[0],)))
+            elif reason is not Reason.TOO_OLD or not standing.is_too_old(file):
+                unit = self._checked(standing, Unit((file,)))
                 if unit is not None:
                     standing.passed.release(path)
                     standing.waiting.add(unit)

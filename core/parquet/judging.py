@@ -178,7 +178,7 @@ class Judge:
         have = {table.inside(file.path) for file in group.files}
         sought = (f"{table.prefix}{name}" for name in sorted(names - have))
         missing = listed.unread(list(sought))
-        there = found(self._place, missing)
+        there = tuple(found(self._place, missing))
         gone = set(missing) - {file.path for file in there}
         files = (*group.files, *there)
         if gone and (files or is_followed):

@@ -5,7 +5,10 @@
     <table>/_krishiv/<query id>/log/                               the epoch log: the point of truth
     <table>/_krishiv/<query id>/staged/<generation>/*.staged       what no glob for Parquet finds
     <table>/_krishiv/<query id>/staged/<generation>.done/          published; just being removed
-    <table>/_krishiv/sources/<stream id>/                          what a source remembers
+
+and in any folder that is read, since ``_krishiv`` tells a table from a copy of some of its files:
+
+    <folder>/_krishiv_sources/<stream id>/                         what a source remembers
 
 The tag is the start of the query's id, so that a file says which query and epoch it belongs to. Of
 how many files the epoch consists is known when it is published; staged names do not have it yet.
@@ -26,6 +29,7 @@ __all__ = [
     "DONE_SUFFIX",
     "META",
     "PATH_OPTION",
+    "SOURCES",
     "is_before",
     "log_folder",
     "staged_folder",
@@ -37,6 +41,7 @@ PATH_OPTION = "krishiv-parquet: 'path'"
 """How messages name the option that says where the folder is."""
 
 META = "_krishiv"
+SOURCES = "_krishiv_sources"
 DONE_SUFFIX = ".done"
 
 

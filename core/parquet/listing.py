@@ -75,25 +75,23 @@ def scan(place: Place, *, recursive: bool = False, known: Container[str] = ()) -
     return walk.scan
 
 
-def found(place: Place, paths: Iterable[str]) -> list[FoundFile]:
-    """Sizes and times of files, without those that have gone meanwhile and what is no file.
+def found(place: Place, paths: Iterable[str]) -> Iterator[FoundFile]:
+    """Yield sizes and times of files, without those that have gone meanwhile and what is no file.
 
     Raises:
         OptionError: If one may not be looked at.
     """
-    files = []
-    with _explained(place):
-        for path in paths:
-            with suppress(FileNotFoundError):
-                status = os.stat(place.absolute(path))
-                if stat.S_ISREG(status.st_mode):
-                    files.append(FoundFile(path, status.st_size, status.st_mtime_ns))
-    return files
+    for path in paths:
+        status = None
+        with _explained(place), suppress(FileNotFoundError):
+            status = os.stat(place.absolute(path))
+        if status is not None and stat.S_ISREG(status.st_mode):
+            yield FoundFile(path, status.st_size, status.st_mtime_ns)
 
 
 def find_files(place: Place, *, recursive: bool = False) -> list[FoundFile]:
     """Every file of a place, in no order. See `scan`, whose errors it raises."""
-    return found(place, scan(place, recursive=recursive).paths)
+    return list(found(place, scan(place, recursive=recursive).paths))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import hashlib
 import os
 import time
 import uuid
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = ["State", "StatePlace"]
 
 _GUARD_S = 7 * 86_400
 _SWEEP_EVERY_S = 3_600
+_ARROW = b"ARROW1"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class State:
                 data = (folder / name).read_bytes()
                 if _name_of(data) != name:
                     raise OffsetError(f"krishiv-parquet: {folder / name} is damaged; {_ADVICE}")
-                return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+                return _from_bytes(data)
         places = ", ".join(map(str, self._folders))
         raise OffsetError(f"krishiv-parquet: there is no {name} in {places}; {_ADVICE}")
 
@@ -146,10 +148,18 @@ def _files(folder: Path) -> Iterator[tuple[Path, float]]:
 
 
 def _to_bytes(table: pa.Table) -> bytes:
+    """Arrow's file format; compressed where there are names, since ids cannot be."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:  # not every pyarrow has a codec
+    with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue())
+    data = bytes(sink.getvalue())
+    has_names = pa.string() in table.schema.types
+    return zlib.compress(data, 1) if has_names else data  # not every pyarrow has a codec
+
+
+def _from_bytes(data: bytes) -> pa.Table:
+    plain = data if data.startswith(_ARROW) else zlib.decompress(data)
+    return pa.ipc.open_file(pa.py_buffer(plain)).read_all()
 
 
 def _name_of(data: bytes) -> str:

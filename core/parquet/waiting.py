@@ -14,9 +14,9 @@ from krishiv_spark.sources.base import Limit
 
 __all__ = ["Queue", "Waiting", "take"]
 
-# Time, tag, epoch and path: the order; no two are equal. A file alone stands for its unit, since
-# there may be millions of them.
-_Entry: TypeAlias = tuple[int, str, int, str, FoundFile | Unit]
+# Time, tag, epoch and path: the order; no two are equal. Of a file by itself, of which there may be
+# millions, only the size is added.
+_Entry: TypeAlias = tuple[int, str, int, str, int | Unit]
 
 
 class Waiting:
@@ -31,6 +31,7 @@ class Waiting:
 
     def __init__(self, *, newest_first: bool = False) -> None:
         self._newest_first = newest_first
+        self._sign = -1 if newest_first else 1
         self._heap: list[_Entry] = []
         # Of each query, the epochs behind the one that is in the heap.
         self._later: dict[str, deque[Unit]] = {}
@@ -52,11 +53,11 @@ class Waiting:
 
     def head(self) -> Unit | None:
         """The unit that is next."""
-        return _unit(self._heap[0]) if self._heap else None
+        return self._unit(self._heap[0]) if self._heap else None
 
     def pop(self) -> Unit:
         """Take the unit that is next."""
-        unit = _unit(heapq.heappop(self._heap))
+        unit = self._unit(heapq.heappop(self._heap))
         self.files -= len(unit.files)
         self.bytes -= unit.bytes
         if unit.key is not None:
@@ -78,14 +79,13 @@ class Waiting:
 
     def _push(self, unit: Unit, modified_ns: int) -> None:
         tag, epoch = unit.origin or ("", 0)
-        time = -modified_ns if self._newest_first else modified_ns
-        item = unit.files[0] if unit.origin is None else unit
-        heapq.heappush(self._heap, (time, tag, epoch, unit.files[0].path, item))
+        item = unit.files[0].size if unit.origin is None else unit
+        place = (self._sign * modified_ns, tag, epoch, unit.files[0].path)
+        heapq.heappush(self._heap, (*place, item))
 
-
-def _unit(entry: _Entry) -> Unit:
-    item = entry[-1]
-    return item if isinstance(item, Unit) else Unit((item,))
+    def _unit(self, entry: _Entry) -> Unit:
+        time, _, _, path, item = entry
+        return item if isinstance(item, Unit) else Unit((FoundFile(path, item, self._sign * time),))
 
 
 class Queue(Protocol):

@@ -28,6 +28,7 @@ from krishiv_spark.parquet.seen import Seen
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.parquet import ParquetOffset
 
 
 @pytest.fixture(params=[False, True], ids=["names of today", "old names"])
@@ -275,6 +276,36 @@ def test_an_epoch_that_an_earlier_version_has_read_in_part_is_read_to_its_end(tm
 
 def _seen(path):
     return Seen().adding([FoundFile(path, 1, NOON)]).recent
+
+
+def test_what_an_earlier_version_has_read_below_a_glob_is_not_read_again(tmp_path):
+    """It took files by themselves there, and forgot old ones; where it knew the log, it did not."""
+    below, here = Publisher(tmp_path / "x" / "a"), Publisher(tmp_path / "t")
+    below.publish(0, 2, at=NOON - 9 * DAY_NS)
+    here.publish(0, 2, at=NOON - 9 * DAY_NS)
+    text = {"kind": "parquet", "v": 1, "floor": NOON, "seen": {}, "epochs": {}, "files": []}
+    start = ParquetOffset.from_dict(text)
+    pattern = tmp_path / "x" / "*"
+    assert drain(reader(pattern), start)[0] == []
+    assert drain(reader(tmp_path / "t"), start)[0] == [0, 1]
+    below.publish(1)
+    source = reader(pattern)
+    read, end = drain(source, start)
+    assert read == [100]
+    below.publish(2)
+    assert drain(source, end)[0] == drain(reader(pattern), end)[0] == [200]
+
+
+def test_state_of_a_source_does_not_make_a_table_of_a_copy(tmp_path):
+    query = Publisher(tmp_path / "table")
+    query.publish(0, 1000)
+    for path in query.paths[:900]:
+        put(tmp_path / "copy", path)
+    source = reader(tmp_path / "copy")
+    assert len(drain(source)[0]) == 900
+    assert (tmp_path / "copy" / "_krishiv_sources").exists()
+    put(tmp_path / "copy", query.paths[950])
+    assert len(drain(reader(tmp_path / "copy"))[0]) == 901
 
 
 # --- a log that is elsewhere

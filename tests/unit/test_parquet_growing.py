@@ -199,7 +199,7 @@ def test_what_a_task_has_skipped_is_shown_with_what_it_had_delivered(tmp_path):
     again = reader(tmp_path, badFiles="skip")
     assert again.latest(end, UNLIMITED) == end
     assert passed_over(again) == shown
-    (note,) = tmp_path.glob("_krishiv/sources/*/skipped/*.json")
+    (note,) = tmp_path.glob("_krishiv_sources/*/skipped/*.json")
     noted = json.loads(note.read_text())
     assert (noted["path"], noted["rows"]) == (str(path), 0)
     put(tmp_path, "mended.parquet", MANY)

@@ -39,7 +39,7 @@ LONG = "part-{:07d}-0f3c2a9e-7a52-4bd9-8c65-3f7d5a2b1c00-c000.snappy.parquet"
 
 
 def state_files(folder):
-    return [path for path in folder.glob("_krishiv/sources/*/*") if path.is_file()]
+    return [path for path in folder.glob("_krishiv_sources/*/*") if path.is_file()]
 
 
 def fill(folder, count, first=0, *, at=NOON):
@@ -271,7 +271,7 @@ def test_two_queries_on_one_folder_do_not_touch_each_other(tmp_path):
 
 def test_state_that_nobody_needs_is_swept_after_a_week(tmp_path):
     source, end = spilled(tmp_path)
-    folder = tmp_path / "in" / "_krishiv" / "sources" / end.stream
+    folder = tmp_path / "in" / "_krishiv_sources" / end.stream
     aside = folder / ".aside"
     aside.touch()
     fill(tmp_path / "in", 3000, 1000)
@@ -316,7 +316,7 @@ def test_a_folder_without_much_in_it_gets_no_state(tmp_path):
     for turn in range(5):
         put(tmp_path, f"{turn}.parquet", at=NOON + turn)
     assert len(drain(reader(tmp_path))[0]) == 5
-    assert [path.name for path in tmp_path.iterdir() if path.name == "_krishiv"] == []
+    assert not (tmp_path / "_krishiv_sources").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_read_in_small_batches(tmp_path):
