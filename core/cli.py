@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,15 +77,26 @@ def _clear(orphans: Iterable[_Orphan], remove: Callable[[_Orphan], None], *, dry
 @main.command()
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_OLDER_THAN
+@click.option(
+    "--source-state",
+    "unused_s",
+    metavar="AGE",
+    callback=lambda context, parameter, text: text and _seconds(context, parameter, text),
+    help="Remove also what streams remember of PATH that have not run for so long, such as 90d; "
+    "they could not go on.",
+)
 @_DRY_RUN
-def vacuum(path: Path, guard_s: float, dry_run: bool) -> None:
+def vacuum(path: Path, guard_s: float, unused_s: float | None, *, dry_run: bool) -> None:
     """Remove what failed attempts left in the table at PATH."""
     from krishiv_spark.parquet.progress import table_logs
-    from krishiv_spark.parquet.vacuum import orphans, remove
+    from krishiv_spark.parquet.vacuum import orphans, remove, unused_state
 
     if next(table_logs(path), None) is None:
         click.echo(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
-    _clear(orphans(path.absolute(), guard_s), remove, dry_run=dry_run)
+    found = orphans(path.absolute(), guard_s)
+    if unused_s is not None:
+        found = itertools.chain(found, unused_state(path.absolute(), unused_s))
+    _clear(found, remove, dry_run=dry_run)
 
 
 main.add_command(log)

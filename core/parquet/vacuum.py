@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from krishiv_spark.parquet.layout import META, walk
+from krishiv_spark.parquet.layout import META, SOURCES, walk
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import BATCH_PREFIX
 
-__all__ = ["Orphan", "orphans", "remove"]
+__all__ = ["Orphan", "orphans", "remove", "unused_state"]
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A staged file that no epoch will ever name.
+    """Something that can go: a staged file that no epoch will ever name, or a folder.
 
     Attributes:
         path: Where it is.
@@ -60,8 +60,26 @@ def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
             yield from _of_batch_job(TableLog(table, folder.name), before)
 
 
+def unused_state(table: Path, older_than_s: float) -> Iterator[Orphan]:
+    """What streams remember of a folder that have not run for so long.
+
+    A stream that runs touches its state once an hour. One that is only stopped needs it as well: it
+    is for the user to say after what time a query never comes back.
+
+    Args:
+        table: The folder that the streams read.
+        older_than_s: Seconds since the newest file of a stream's state was made or touched.
+
+    Raises:
+        OSError: If a folder cannot be listed.
+    """
+    before = time.time() - older_than_s
+    for folder in _listed(table / SOURCES):
+        yield from _if_older(folder, before, "its query has not run for longer")
+
+
 def remove(orphan: Orphan) -> None:
-    """Remove one orphan: a file, or the folder of a batch job."""
+    """Remove one orphan: a file, or the folder of a batch job or of a stream."""
     if orphan.path.is_dir():
         shutil.rmtree(orphan.path, ignore_errors=True)
     else:
@@ -85,12 +103,17 @@ def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
     """The folder of a job that is over, or died before its intent; none that has to be finished."""
     if job.unfinished(job.log.state()):
         return
+    yield from _if_older(job.folder, before, "its batch job is over")
+
+
+def _if_older(folder: Path, before: float, reason: str) -> Iterator[Orphan]:
+    """A folder, if nothing in it was modified since."""
     try:
-        statuses = [path.stat() for path in [job.folder, *_below(job.folder)]]
-    except FileNotFoundError:  # the job lives: it has just ended, and removes what it staged
+        statuses = [path.stat() for path in [folder, *_below(folder)]]
+    except FileNotFoundError:  # whose it is lives, and has just removed something
         return
     if max(status.st_mtime for status in statuses) < before:
-        yield Orphan(job.folder, sum(s.st_size for s in statuses), "its batch job is over")
+        yield Orphan(folder, sum(s.st_size for s in statuses), reason)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -206,6 +206,22 @@ def test_a_batch_job_that_ends_meanwhile_is_no_error(table, monkeypatch):
     assert vacuum(table, "--older-than", "0s") == "0 files, 0 bytes removed\n"
 
 
+def test_what_streams_remember_goes_only_when_it_is_asked_for_by_age(table):
+    old, new = table / "_krishiv_sources" / "1", table / "_krishiv_sources" / "2"
+    for folder in (old, new):
+        (folder / "skipped").mkdir(parents=True)
+        (folder / "block").touch()
+    then = time.time() - 100 * DAY
+    for path in (old / "block", old / "skipped", old):
+        os.utime(path, (then, then))
+    vacuum(table, "--older-than", "0s")
+    assert "101d" not in vacuum(table, "--source-state", "101d")
+    assert old.exists()
+    assert "its query has not run for longer" in vacuum(table, "--source-state", "90d")
+    assert (old.exists(), new.exists()) == (False, True)
+    assert look(table) == (10, 10, 45)
+
+
 def test_visible_files_and_the_log_are_never_touched(table):
     superseded(table)
     kept = {path for path in table.rglob("*") if path.is_file() and path.suffix != ".staged"}
