@@ -45,6 +45,7 @@ __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
 _log = logging.getLogger(__name__)
 _NS_PER_MS = 1_000_000
+_MOST_HELD = 500  # an offset shall stay small, and a path may be long
 _STATE_OPTION = "krishiv-parquet: 'stateLocation'"
 
 
@@ -220,19 +221,24 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
         """See `StreamReader`. One look at each file; footers only if rows or times count."""
+        try:
+            self._chosen = self._choose(start, limit)
+        except BaseException:
+            self._follower.forget()
+            raise
+        self._backlog = self._follower.backlog(self._chosen)
+        return self._chosen
+
+    def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
         self._follower.look(start, limit)
         footers = self._footers()
-        room = self._books.room
-        taken = take(self._follower, limit, lambda file: footers(file).rows, room)
-        end = start
-        if taken:
-            files = [file for unit in taken for file in unit.files]
-            watermark = self._watermark(start, files, footers)
-            end = self._follower.reached(start, taken)
-            end = end.model_copy(update={"watermark": watermark})
-        self._chosen = end
-        self._backlog = self._follower.backlog(end)
-        return end
+        taken = take(self._follower, limit, lambda file: footers(file).rows, self._books.room)
+        if not taken:
+            return start
+        files = [file for unit in taken for file in unit.files]
+        watermark = self._watermark(start, files, footers)
+        end = self._follower.reached(start, taken)
+        return end.model_copy(update={"watermark": watermark})
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
@@ -269,7 +275,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return None
         facts = [self._timed(file, self.options.event_time, footers) for file in files]
         newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
-        held = next((fact.unknown for fact in facts if fact.unknown is not None), None)
+        held = next((fact.unknown[:_MOST_HELD] for fact in facts if fact.unknown is not None), None)
         return advance(start.watermark, newest, self.options.watermark_delay, held)
 
     def _timed(

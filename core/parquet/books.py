@@ -69,6 +69,11 @@ class Books:
     @cached_property
     def _is_writable(self) -> bool:
         found = self._place.is_writable()
+        if not found and self._place.is_asked_for:
+            raise OptionError(
+                f"krishiv-parquet: 'stateLocation' {self._place.own} cannot be written: permission "
+                "denied"
+            )
         if not found:
             _log.warning(
                 "krishiv-parquet: %s cannot be written. As long as few files have to be "

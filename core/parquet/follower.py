@@ -78,6 +78,10 @@ class Follower:
         """Every file that is there."""
         return find_files(self._place, recursive=self._rules.recursive)
 
+    def forget(self) -> None:
+        """Begin anew at the next look: what was taken has not been read."""
+        self._standing = None
+
     def freeze(self) -> None:
         """From now on nothing newer than now is seen."""
         self._frozen, self._standing = None, None
@@ -94,7 +98,7 @@ class Follower:
             DataLossError: If files of a published epoch are missing and the rules say so.
             OptionError: See `scan`.
         """
-        standing, self._standing = self._standing, None  # what fails half way is not used again
+        standing = self._standing
         self._looked = None
         if standing is None or not standing.is_at(position):
             standing = self._new_standing(position)
@@ -226,11 +230,21 @@ class Follower:
     def _checked(self, standing: Standing, unit: Unit) -> Unit | None:
         """A unit as it is now; None if it cannot be read, and was put aside.
 
-        Files of a published epoch are whole: they are renamed to where they are.
+        Where the log says that an epoch is visible, its files were renamed when they were whole.
         """
-        if unit.origin is not None or not self._rules.looks:
+        if unit.key is not None or not self._rules.looks:
             return unit
-        path = unit.files[0].path
+        if unit.origin is None:
+            file = self._checked_file(standing, unit.files[0].path)
+            return None if file is None else Unit((file,))
+        if all(self._is_whole(file.path) for file in unit.files):
+            return unit
+        paths = [file.path for file in unit.files]
+        standing.known.difference_update(paths)  # it is found again by the next listing
+        standing.passed.count(Reason.UNFINISHED_EPOCH, paths, len(paths))
+        return None
+
+    def _checked_file(self, standing: Standing, path: str) -> FoundFile | None:
         try:
             seen = look(self._place.absolute(path))
         except FileNotFoundError:
@@ -243,11 +257,17 @@ class Follower:
         file = FoundFile(path, seen.size, seen.modified_ns)
         if not seen.whole:
             standing.passed.park(path, Reason.UNFINISHED, file)
-            return None
-        if self._rules.skip_bad and not is_readable(self._place.absolute(path)):
+        elif self._rules.skip_bad and not is_readable(self._place.absolute(path)):
             standing.passed.park(path, Reason.DAMAGED, file)
-            return None
-        return Unit((file,))
+        else:
+            return file
+        return None
+
+    def _is_whole(self, path: str) -> bool:
+        try:
+            return look(self._place.absolute(path)).whole
+        except (FileNotFoundError, PermissionError):
+            return False
 
     # --- positions
 
@@ -256,7 +276,10 @@ class Follower:
         return self._needed().read(start, taken)
 
     def count_all(self) -> ParquetOffset:
-        """The position at which all that is there counts as read, but for what is being written."""
+        """The position at which all that is there counts as read, but for what is being written.
+
+        What is remembered on the way is of no use later: that is looked for anew.
+        """
         start = ParquetOffset()
         standing = self._new_standing(start)
         self._list(standing, fail_on_loss=False)
@@ -264,22 +287,14 @@ class Follower:
         units = []
         while standing.waiting.head() is not None:
             unit = standing.waiting.pop()
-            if self._is_growing(unit):
-                standing.known.discard(unit.files[0].path)
-            else:
+            if not self._is_growing(unit):
                 units.append(unit)
-        self._standing = standing
         return standing.read(start, units, in_batch=False)
 
     def _is_growing(self, unit: Unit) -> bool:
         """Whether a file may be one that is being written: only new ones are worth a look."""
-        since = time.time_ns() - _MAY_GROW_NS
-        if unit.origin is not None or unit.modified_ns < since:
-            return False
-        try:
-            return not look(self._place.absolute(unit.files[0].path)).whole
-        except (FileNotFoundError, PermissionError):
-            return True
+        is_new = unit.modified_ns >= time.time_ns() - _MAY_GROW_NS
+        return is_new and unit.origin is None and not self._is_whole(unit.files[0].path)
 
     def backlog(self, end: ParquetOffset) -> dict[str, Any]:
         """What is left after a batch: counts, times, and what is passed over and why."""

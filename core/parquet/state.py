@@ -39,11 +39,16 @@ class StatePlace:
 
     Attributes:
         own: Folder in which each stream has one of its own; new files go there.
-        others: Folders in which earlier files may be, since an option was given or taken away.
+        others: Folders in which earlier files may be: the usual one, if another was asked for.
     """
 
     own: Path
     others: tuple[Path, ...] = ()
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the user has named it."""
+        return bool(self.others)
 
     def is_writable(self) -> bool:
         """Whether files can be made there: asked of the nearest folder that exists."""

@@ -324,6 +324,22 @@ def test_an_epoch_is_whole_by_its_names_where_the_log_is_elsewhere(tmp_path):
     assert drain(source)[0] == [0, 1, 2]
 
 
+def test_a_job_that_is_being_copied_waits_for_its_last_file(tmp_path):
+    """All of its names are there before all of its bytes are."""
+    table = tmp_path / "table"
+    (table / "_krishiv").mkdir(parents=True)
+    job = Publisher(tmp_path / "origin", "batch-1").publish(0, 2)
+    for path in job.paths:
+        shutil.copy(tmp_path / "origin" / path, table / path)
+    whole = (table / job.paths[1]).read_bytes()
+    (table / job.paths[1]).write_bytes(whole[:-10])
+    source = reader(table)
+    assert source.latest(FIRST, UNLIMITED) == FIRST
+    assert source.backlog()["passed_over"]["of_unfinished_epochs"]["files"] == 2
+    (table / job.paths[1]).write_bytes(whole)
+    assert drain(source)[0] == [0, 1]
+
+
 def test_of_a_query_whose_log_is_elsewhere_an_earlier_epoch_must_be_whole(tmp_path):
     table = tmp_path / "table"
     query = Publisher(table, elsewhere=tmp_path / "log")

@@ -312,6 +312,13 @@ def test_a_state_location_on_another_file_system_is_refused(tmp_path):
         reader(tmp_path, stateLocation="s3://b/x")
 
 
+def test_a_state_location_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
+    put(tmp_path, "a.parquet")
+    monkeypatch.setattr(StatePlace, "is_writable", lambda _: False)  # root may write anywhere
+    with pytest.raises(OptionError, match="'stateLocation' /nowhere cannot be written"):
+        reader(tmp_path, stateLocation="/nowhere").latest(FIRST, UNLIMITED)
+
+
 def test_a_folder_without_much_in_it_gets_no_state(tmp_path):
     for turn in range(5):
         put(tmp_path, f"{turn}.parquet", at=NOON + turn)

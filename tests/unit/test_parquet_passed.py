@@ -145,17 +145,22 @@ def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, m
 
 
 def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatch):
-    put(tmp_path, "a.parquet")
+    taken = ["a.parquet", "b.parquet", "c.parquet"]
+    for name in taken:
+        put(tmp_path, name)
+    looked = follower.look
 
     def look(path):
-        raise OSError(5, "Input/output error", path)
+        if path.endswith("b.parquet"):
+            raise OSError(5, "Input/output error", path)
+        return looked(path)
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(follower, "look", look)
         with pytest.raises(OSError, match="Input/output"):
             source.latest(FIRST, UNLIMITED)
-    assert names(source.latest(FIRST, UNLIMITED)) == ["a.parquet"]
+    assert names(source.latest(FIRST, UNLIMITED)) == taken
 
 
 def test_many_files_that_are_put_aside_take_turns(tmp_path, monkeypatch):
