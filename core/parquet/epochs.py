@@ -19,9 +19,11 @@ class Epochs:
     Args:
         place: Where files are looked for.
         recursive: See `scan`.
+        waits: See `Judge`.
     """
 
-    def __init__(self, place: Place, *, recursive: bool) -> None:
+    def __init__(self, place: Place, *, recursive: bool, waits: bool) -> None:
+        self._waits = waits
         self._place = place
         self._recursive = recursive
         self._tables = Tables(place)
@@ -67,7 +69,13 @@ class Epochs:
 
     def judge(self, listed: Listed) -> Judged:
         """Decide about files that were listed after `look`."""
-        judge = Judge(self._place, self._tables, self._before, recursive=self._recursive)
+        judge = Judge(
+            self._place,
+            self._tables,
+            self._before,
+            recursive=self._recursive,
+            waits=self._waits,
+        )
         return judge.decide(listed, self._compared)
 
     def forget(self) -> None:

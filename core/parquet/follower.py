@@ -68,7 +68,7 @@ class Follower:
         self._place = place
         self._rules = rules
         self._books = books
-        self._epochs = Epochs(place, recursive=rules.recursive)
+        self._epochs = Epochs(place, recursive=rules.recursive, waits=rules.looks)
         self._standing: Standing | None = None
         self._frozen: Scan | None = None
         self._lists_next_s = 0.0

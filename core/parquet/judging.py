@@ -93,11 +93,19 @@ class Judge:
         tables: The tables there.
         before: The same, as they were before files were listed.
         recursive: See `scan`.
+        waits: Whether what is being replaced is left alone; who reads only once takes what is left.
     """
 
     def __init__(
-        self, place: Place, tables: Tables, before: Mapping[Path, Table], *, recursive: bool
+        self,
+        place: Place,
+        tables: Tables,
+        before: Mapping[Path, Table],
+        *,
+        recursive: bool,
+        waits: bool,
     ) -> None:
+        self._waits = waits
         self._place = place
         self._tables = tables
         self._before = before
@@ -157,15 +165,18 @@ class Judge:
             after = max(read, compared.get((table.root, tag), -1))
             if query.visible is None or query.visible <= after:
                 continue
+            replaced = False
             for epoch, names in query.log.published(after, query.visible).items():
                 if names & table.replaced:
+                    replaced = True
                     continue
                 group = Group(table.root, Origin(tag, epoch), (), 0)
                 group = by_epoch.get((table.root, group.origin), group)
                 whole = self._completed(group, table, names, listed, is_followed=read >= 0)
                 if whole.files:
                     by_epoch[table.root, group.origin] = whole
-            compared[table.root, tag] = query.visible
+            if not replaced:
+                compared[table.root, tag] = query.visible
 
     def _completed(
         self, group: Group, table: Table, names: set[str], listed: Listed, *, is_followed: bool
@@ -234,10 +245,10 @@ class Judge:
                 return _Verdict.HOLD
         elif group.root not in self._whole or not group.total:
             return _Verdict.SINGLES
-        if any(table.inside(file.path) in table.replaced for file in group.files):
-            return _Verdict.HOLD
         if not group.missing or group.root not in self._whole:
             return _Verdict.READ
+        if any(table.inside(file.path) in table.replaced for file in group.files):
+            return _Verdict.HOLD if self._waits else _Verdict.READ
         may_go_on = query is not None and query.visible is None and query.staging and is_newest
         return _Verdict.UNFINISHED if may_go_on else _Verdict.DOUBT
 

@@ -374,6 +374,18 @@ def test_files_that_are_just_being_replaced_are_no_loss(tmp_path):
     assert drain(source)[0] == [100]
 
 
+def test_a_batch_read_takes_what_is_left_of_what_is_just_being_replaced(tmp_path):
+    query = Publisher(tmp_path)
+    query.publish(0, 3)
+    old = query.paths
+    query.stage(1).intend(removes=old).reveal()
+    for left in ([0, 1, 2], [1, 2]):
+        source = reader(tmp_path, streaming=False)
+        start = source.initial()
+        assert rows(source, start, source.latest(start, UNLIMITED)) == left
+        (tmp_path / old[0]).unlink(missing_ok=True)
+
+
 def test_an_epoch_that_was_replaced_before_it_was_read_is_no_loss(tmp_path):
     whole = Life(ParquetWriter, {"path": str(tmp_path)}, "q", OutputMode.REPLACE)
     whole.epoch(0, ids(0, 3))
