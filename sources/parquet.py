@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import AliasChoices, Field
@@ -24,7 +24,7 @@ from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
 from krishiv_spark.options import ByteSize, Duration, Names
-from krishiv_spark.parquet.books import Books
+from krishiv_spark.parquet.books import Books, Bounds
 from krishiv_spark.parquet.folders import folder_fields, folder_values, typed
 from krishiv_spark.parquet.follower import Follower, FollowRules
 from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
@@ -133,8 +133,13 @@ class ParquetSourceOptions(SourceOptions):
 
 
 class ParquetReader(StreamReader[ParquetOffset, FilePart]):
-    """Reads Parquet files, in streams and batches."""
+    """Reads Parquet files, in streams and batches.
 
+    Attributes:
+        bounds: How much an offset may hold.
+    """
+
+    bounds: ClassVar[Bounds] = Bounds()
     options_type = ParquetSourceOptions
     offset_type = ParquetOffset
 
@@ -152,7 +157,9 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """Remember nothing: neither files nor what was read of the state."""
         options = self.options
         skips = options.bad_files == "skip" or not options.fail_on_data_loss
-        self._books = Books(self._state_place, bounded=self.streaming, always=skips)
+        self._books = Books(
+            self._state_place, bounded=self.streaming, always=skips, bounds=self.bounds
+        )
         self._follower = Follower(self._place, options.rules(streaming=self.streaming), self._books)
         self._chosen: ParquetOffset | None = None
         self._backlog: dict[str, Any] = {}

@@ -18,18 +18,30 @@ from krishiv_spark.parquet.seen import Seen
 from krishiv_spark.parquet.skips import FOLDER, Skip, noted_skips
 from krishiv_spark.parquet.state import State, StatePlace
 
-__all__ = ["Books", "Reached"]
+__all__ = ["Books", "Bounds", "Reached"]
 
 _log = logging.getLogger(__name__)
 
-# Spark keeps the start and the end of a hundred batches in the driver's memory, and as many on the
-# disk. These bounds, in characters of text but for the ids, add up to less than 64 KiB: an id
-# alone in its hour takes 28 characters.
-_FILES = 20 * 2**10
-_IDS = 768
-_EPOCHS = 8 * 2**10
-_SEEN_WITHOUT_STATE = 32 * 2**10
-_PER_FILE = 64  # what a file takes beside its path
+_SEEN_WITHOUT_STATE = 32 * 2**10  # characters
+_PER_FILE = 64  # characters that a file takes beside its path
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What fits into an offset; all of it is less than 64 KiB of text.
+
+    Spark keeps the start and the end of a hundred batches in the driver's memory, and as many on
+    the disk.
+
+    Attributes:
+        files: Characters of a batch's files.
+        ids: Ids of files; one that is alone in its hour takes 28 characters.
+        epochs: Characters of epochs.
+    """
+
+    files: int = 20 * 2**10
+    ids: int = 768
+    epochs: int = 8 * 2**10
 
 
 @dataclass(frozen=True)
@@ -58,10 +70,19 @@ class Books:
         place: Where state is kept.
         bounded: Whether offsets have to be small. That of a batch read is never written down.
         always: Whether a stream has a folder of its own even if its offsets are small.
+        bounds: What counts as small.
     """
 
-    def __init__(self, place: StatePlace, *, bounded: bool, always: bool = False) -> None:
+    def __init__(
+        self,
+        place: StatePlace,
+        *,
+        bounded: bool,
+        always: bool = False,
+        bounds: Bounds | None = None,
+    ) -> None:
         self._place = place
+        self._bounds = bounds or Bounds()
         self._bounded = bounded
         self._always = always
         self._states: dict[str, State] = {}
@@ -89,7 +110,7 @@ class Books:
 
         See `cost`. One unit may always be taken.
         """
-        return _FILES if self._bounded and not self._is_writable else None
+        return self._bounds.files if self._bounded and not self._is_writable else None
 
     @staticmethod
     def cost(files: Sequence[FoundFile]) -> int:
@@ -173,7 +194,7 @@ class Books:
         if not self._bounded:
             return end, reached.seen
         if not self._is_writable:
-            _check_small(end)
+            self._check_small(end)
             return end, reached.seen
         return self._shortened(end, reached, present)
 
@@ -186,33 +207,32 @@ class Books:
         stream, seen = end.stream or secrets.token_hex(8), reached.seen
         state = self._opened(stream)
         changes: dict[str, object] = {}
-        if self.cost(end.files) > _FILES:
+        if self.cost(end.files) > self._bounds.files:
             changes |= {"files": (), "files_in": state.write(_table(FoundFile._fields, end.files))}
-        if seen.recent_count > _IDS:
+        if seen.recent_count > self._bounds.ids:
             seen = seen.stored(state, reached.floor_ns, present)
             changes |= {"seen": seen.recent, "seen_in": seen.blocks}
-        if len(canonical_json(end.epochs)) > _EPOCHS:
+        if len(canonical_json(end.epochs)) > self._bounds.epochs:
             rows = sorted(end.epochs.items())
             changes |= {"epochs": {}, "epochs_in": state.write(_table(("key", "epoch"), rows))}
         if not changes and not self._always:
             return end, seen
         return end.model_copy(update={**changes, "stream": stream}), seen
 
+    def _check_small(self, end: ParquetOffset) -> None:
+        if (
+            len(canonical_json(end.seen)) > _SEEN_WITHOUT_STATE
+            or len(canonical_json(end.epochs)) > self._bounds.epochs
+            or self.cost(end.files) > self._bounds.files
+        ):
+            raise OptionError(
+                "krishiv-parquet: there are too many files to be remembered in an offset, and the "
+                "folder of 'path' cannot be written: give the query a folder of its own with the "
+                "option 'stateLocation', such as one beside its checkpoint, and start it again; "
+                "nothing is lost"
+            )
+
 
 def _table(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> pa.Table:
     columns = map(list, zip(*rows, strict=True))
     return pa.table(dict(zip(names, columns, strict=True)))
-
-
-def _check_small(end: ParquetOffset) -> None:
-    if (
-        len(canonical_json(end.seen)) > _SEEN_WITHOUT_STATE
-        or len(canonical_json(end.epochs)) > _EPOCHS
-        or Books.cost(end.files) > _FILES
-    ):
-        raise OptionError(
-            "krishiv-parquet: there are too many files to be remembered in an offset, and the "
-            "folder of 'path' cannot be written: give the query a folder of its own with the "
-            "option 'stateLocation', such as one beside its checkpoint, and start it again; "
-            "nothing is lost"
-        )

@@ -6,6 +6,8 @@ import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from parquet_reading import ForgetfulDataSource
 
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
@@ -17,6 +19,21 @@ class TestParquetSource(SourceConformance):
     def source(self, folder):
         return SourceUnderTest(
             source=ParquetDataSource,
+            options={"path": str(folder)},
+            add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
+            latest={"startingOffsets": "latest"},
+        )
+
+
+@pytest.mark.long  # what is in state is tried without it in offsets
+class TestForgetfulParquetSource(SourceConformance):
+    """With every offset in files of state, so that it is tried to die at each call for them."""
+
+    random_sequences = 20
+
+    def source(self, folder):
+        return SourceUnderTest(
+            source=ForgetfulDataSource,
             options={"path": str(folder)},
             add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
             latest={"startingOffsets": "latest"},

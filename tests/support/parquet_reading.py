@@ -6,7 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.offsets import open_log
+from krishiv_spark.parquet.books import Bounds
 from krishiv_spark.parquet.files import StagedFile, StagedFiles, counted
 from krishiv_spark.parquet.layout import log_folder, staged_folder
 from krishiv_spark.parquet.names import DataFile, query_tag
@@ -133,3 +135,18 @@ class Publisher:
     def publish(self, epoch, count=1, folder="", *, at=NOON):
         """A whole epoch."""
         return self.stage(epoch, count, folder).intend().reveal(at=at).finish()
+
+
+class Forgetful(ParquetReader):
+    """A reader whose offsets hold nothing by themselves: all is in files of state."""
+
+    bounds = Bounds(files=0, ids=0, epochs=2)
+
+    def initial(self):
+        """The id of its state is not random, so that its first offset has one text."""
+        first = super().initial()
+        return first.model_copy(update={"stream": "kit"}) if first == FIRST else first
+
+
+class ForgetfulDataSource(ParquetDataSource):
+    reader_type = Forgetful
