@@ -22,10 +22,10 @@ SCHEMA = pa.schema([("n", pa.int64())])
 FIRST = ParquetOffset()
 
 
-def reader(path, *, schema=SCHEMA, streaming=True, **options):
+def reader(path, *, schema=SCHEMA, streaming=True, kind=ParquetReader, **options):
     given = {"path": str(path), **{key: str(value) for key, value in options.items()}}
     parsed = ParquetSourceOptions.parse(given, "krishiv-parquet")
-    return ParquetReader(parsed, schema, streaming=streaming)
+    return kind(parsed, schema, streaming=streaming)
 
 
 def content(rows=(1,)):
