@@ -50,7 +50,7 @@ from krishiv_spark.parquet.layout import (
     staged_folder,
     visible_files,
 )
-from krishiv_spark.parquet.names import DataFile, query_tag, staged_name
+from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile, query_tag, staged_name
 from krishiv_spark.parquet.progress import table_logs
 from krishiv_spark.parquet.targets import check_partitioning, make_targets
 from krishiv_spark.paths import local_path
