@@ -50,7 +50,7 @@ from krishiv_spark.parquet.layout import (
     staged_folder,
     visible_files,
 )
-from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile, query_tag, staged_name
+from krishiv_spark.parquet.names import DataFile, query_tag, staged_name
 from krishiv_spark.parquet.progress import table_logs
 from krishiv_spark.parquet.targets import check_partitioning, make_targets
 from krishiv_spark.paths import local_path
@@ -194,8 +194,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
                 target = self.table / file.folder / file.name
                 if not committed:
                     target.unlink(missing_ok=True)
-                elif exists(folder / f"{file.name}{STAGED_SUFFIX}"):
-                    _reveal_one(folder / f"{file.name}{STAGED_SUFFIX}", target)
+                elif exists(folder / staged_name(file.name)):
+                    _reveal_one(folder / staged_name(file.name), target)
         _remove_in_one_step(folder)
 
     def finished(self, epoch: Epoch) -> bool:

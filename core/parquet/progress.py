@@ -35,6 +35,12 @@ class TableLog:
         elsewhere = read_pointer(self.table, self.query)
         return open_log(elsewhere or str(log_folder(self.table, self.query)), self.query)
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a reader may look into the log; it may have no keys for an object store."""
+        place = read_pointer(self.table, self.query) or str(log_folder(self.table, self.query))
+        return os.path.isabs(place) and is_folder(Path(place))
+
     def unfinished(self, state: State) -> bool:
         """Whether the newest intent may be half visible: its staged folder is removed last."""
         staged = staged_folder(self.table, self.query, state.intent_generation)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from krishiv_spark.durable import is_folder
-from krishiv_spark.parquet.layout import META, log_folder
+from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.names import query_tag
 from krishiv_spark.parquet.places import Place
 from krishiv_spark.parquet.progress import TableLog, removed_by
@@ -27,7 +26,7 @@ class Query:
 
     Attributes:
         log: Its epoch log, which may be elsewhere.
-        visible: The newest wholly visible epoch, -1 for none; None if the log is elsewhere.
+        visible: The newest wholly visible epoch, -1 for none; None if the log is not near.
         staging: Whether files may be staged that are still to be published.
     """
 
@@ -69,7 +68,7 @@ class Table:
         replaced: set[str] = set()
         for name in names:
             log = TableLog(root, name)
-            state = log.log.state() if is_folder(log_folder(root, name)) else None
+            state = log.log.state() if log.is_near else None
             visible = None if state is None else log.visible(state)
             replaced |= set() if state is None else removed_by(state.intent)
             queries[query_tag(name)] = Query(log, visible, _is_staging(log.folder))

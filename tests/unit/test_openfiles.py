@@ -19,7 +19,7 @@ from krishiv_spark.iceberg.writing.target import target_of
 from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.files import FileShape
 from krishiv_spark.parquet.files import TaskFiles as ParquetFiles
-from krishiv_spark.parquet.layout import DataFile
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
 
 # --- what becomes of chunks, with files that are lists
@@ -197,7 +197,7 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 from krishiv_spark.openfiles import chunks
 from krishiv_spark.parquet.files import FileShape, TaskFiles
-from krishiv_spark.parquet.layout import DataFile
+from krishiv_spark.parquet.names import DataFile
 
 def batches():
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from sink_life import rows as ids
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet import epochs
+from krishiv_spark.parquet.identity import write_pointer
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.places import FoundFile
 from krishiv_spark.parquet.seen import Seen
@@ -323,6 +324,16 @@ def test_an_epoch_is_whole_by_its_names_where_the_log_is_elsewhere(tmp_path):
     }
     job.reveal(1, 2)
     assert drain(source)[0] == [0, 1, 2]
+
+
+def test_a_log_elsewhere_on_the_same_disks_is_found_by_its_pointer(tmp_path):
+    """By the names alone epoch 1 would be whole, and it may still replace others."""
+    table, log = tmp_path / "table", tmp_path / "log"
+    query = Publisher(table, elsewhere=log)
+    query.publish(0, 2)
+    write_pointer(table, query.query, str(log))
+    query.stage(1).intend().reveal()
+    assert drain(reader(table))[0] == [0, 1]
 
 
 def test_a_job_that_is_being_copied_waits_for_its_last_file(tmp_path):
