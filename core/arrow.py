@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +13,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.fitting import conform
 from krishiv_spark.nearest import did_you_mean
+from krishiv_spark.nested import children
 
-__all__ = ["arrow_schema", "conform", "plain_schema", "pruned", "spark_schema"]
+__all__ = [
+    "STAND_INS",
+    "arrow_schema",
+    "conform",
+    "plain_schema",
+    "pruned",
+    "spark_schema",
+    "stands_for",
+]
 
 # PySpark 4.2 renamed `timestamp_utc=True` (4.0, 4.1: the default) to `timezone="UTC"`.
 _UTC: dict[str, Any] = (
@@ -127,45 +138,37 @@ def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Sc
 
     Raises:
         OptionError: If there is no such column; the nearest one is named.
+        SchemaError: If one of them is there twice.
     """
     for name in columns:
         if name not in schema.names:
             hint = did_you_mean(name, schema.names, f"there are {', '.join(schema.names)}")
             raise OptionError(f"{format_name}: option 'columns' has {name!r}; {hint}")
-    return pa.schema([schema.field(name) for name in columns or schema.names])
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema, *, fill: bool = False) -> pa.RecordBatch:
-    """Make a batch fit a schema: columns by name, cast where types differ.
-
-    Nothing overflows or is cut off. A field that a struct lacks is null.
-
-    Args:
-        batch: The rows.
-        schema: What they shall fit.
-        fill: Whether a missing column becomes one of nulls, if the schema allows nulls in it.
-
-    Raises:
-        SchemaError: If a column is missing, or a value does not fit its type.
-    """
-    if batch.schema.equals(schema):
-        return batch
-    columns = [_fit(batch, field, fill=fill) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _fit(batch: pa.RecordBatch, field: pa.Field, *, fill: bool) -> pa.Array:
-    index = batch.schema.get_field_index(field.name)
-    if index < 0 and fill and field.nullable:
-        return pa.nulls(batch.num_rows, field.type)
-    if index < 0:
-        raise SchemaError(f"no column {field.name!r} among {', '.join(batch.schema.names)}")
-    column = batch.column(index)
-    if column.null_count and not field.nullable:
-        raise SchemaError(f"column {field.name!r} has nulls, but the schema says that it has none")
-    try:
-        return column if column.type == field.type else column.cast(field.type)
-    except pa.ArrowException as error:
+    wanted, there = columns or schema.names, Counter(schema.names)
+    twice = next((name for name in wanted if there[name] > 1), None)
+    if twice is not None:
         raise SchemaError(
-            f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"
-        ) from error
+            f"column {twice!r} is there twice: leave it out with the option 'columns', or give a "
+            "schema without it"
+        )
+    return pa.schema([schema.field(name) for name in wanted])
+
+
+STAND_INS = {
+    "variant": "use to_json(...) or variant_get(...)",
+    "geometry": "use st_asbinary(...)",
+    "geography": "use st_asbinary(...)",
+}
+"""Types that PySpark hands over as structs, since Arrow lacks them, and what to write instead."""
+
+
+def stands_for(kind: pa.DataType) -> str | None:
+    """Which of `STAND_INS` a struct is; None for any other type.
+
+    PySpark marks one of its fields (``pyspark.sql.pandas.types.to_arrow_type``).
+    """
+    if not pa.types.is_struct(kind):
+        return None
+    marks = [field.metadata or {} for field in children(kind)]
+    found = (name for name in STAND_INS for mark in marks if mark.get(name.encode()) == b"true")
+    return next(found, None)

@@ -5,18 +5,13 @@ PyIceberg's own projection turns null lists and maps of structs into empty ones,
 for every batch.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, promote
@@ -32,6 +27,8 @@ from pyiceberg.types import (
 )
 
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.nested import list_with, map_with, struct_with
+from krishiv_spark.uuids import uuid_texts
 
 __all__ = ["Projection", "as_stored"]
 
@@ -126,7 +123,7 @@ def _fit(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(held, UUIDType):
-        return array if isinstance(wanted, FixedType) else _uuids(array)
+        return array if isinstance(wanted, FixedType) else uuid_texts(array)
     if isinstance(held, PrimitiveType) and held == wanted:
         return array
     if isinstance(held, StructType) and isinstance(wanted, StructType):
@@ -152,42 +149,16 @@ def _struct(array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
         pa.field(field.name, child.type, nullable=field.optional)
         for field, child in zip(wanted.fields, children, strict=True)
     ]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    return struct_with(array, children, fields)
 
 
 def _list(array: pa.Array, held: ListType, wanted: ListType) -> pa.Array:
-    offsets, first, count = _offsets(array)
-    values = _fit(array.values.slice(first, count), held.element_type, wanted.element_type)
-    return type(array).from_arrays(offsets, values, mask=array.is_null())
+    return list_with(array, lambda values: _fit(values, held.element_type, wanted.element_type))
 
 
 def _map(array: pa.Array, held: MapType, wanted: MapType) -> pa.Array:
-    offsets, first, count = _offsets(array)
-    keys = _fit(array.keys.slice(first, count), held.key_type, wanted.key_type)
-    items = _fit(array.items.slice(first, count), held.value_type, wanted.value_type)
-    return pa.MapArray.from_arrays(offsets, keys, items, mask=array.is_null())
-
-
-def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Offsets that begin at 0, the first value and the number of values.
-
-    Arrow takes no mask along with offsets of an array that is a slice.
-    """
-    offsets = array.offsets
-    first, end = offsets[0].as_py(), offsets[-1].as_py()
-    return pc.subtract(offsets, pa.scalar(first, offsets.type)), first, end - first
-
-
-def _uuids(array: pa.Array) -> pa.Array:
-    """UUIDs as text, which is how Spark holds them (``TypeToSparkType`` of Iceberg)."""
-    raw = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)
-    digits = _HEX[raw[array.offset : array.offset + len(array)]].reshape(-1, 32)
-    text = np.full((len(array), 36), ord("-"), np.uint8)
-    text[:, _DIGITS] = digits
-    offsets = pa.array(np.arange(len(array) + 1, dtype=np.int32) * 36)
-    whole = pa.StringArray.from_buffers(len(array), offsets.buffers()[1], pa.py_buffer(text))
-    return pc.if_else(array.is_valid(), whole, pa.scalar(None, pa.string()))
-
-
-_HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
-_DIGITS = [place for place in range(36) if place not in {8, 13, 18, 23}]
+    return map_with(
+        array,
+        lambda keys: _fit(keys, held.key_type, wanted.key_type),
+        lambda items: _fit(items, held.value_type, wanted.value_type),
+    )
