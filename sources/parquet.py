@@ -25,7 +25,8 @@ from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.parquet.books import Books, Bounds
-from krishiv_spark.parquet.folders import folder_fields, folder_values, typed
+from krishiv_spark.parquet.calendars import RebaseMode, TimeRules
+from krishiv_spark.parquet.folders import folder_fields, folder_values
 from krishiv_spark.parquet.follower import Follower, FollowRules
 from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
 from krishiv_spark.parquet.healing import as_it_is
@@ -33,13 +34,15 @@ from krishiv_spark.parquet.layout import SOURCES
 from krishiv_spark.parquet.places import FoundFile, Place
 from krishiv_spark.parquet.position import ParquetOffset
 from krishiv_spark.parquet.ranges import pack
-from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
+from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, naming, read_part
 from krishiv_spark.parquet.skips import FOLDER
 from krishiv_spark.parquet.state import StatePlace
 from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.parquet.waiting import take
 from krishiv_spark.paths import local_path
 from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
+from krishiv_spark.zones import Zone
 
 __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
@@ -107,6 +110,25 @@ class ParquetSourceOptions(SourceOptions):
         description="Where a new query begins; with `latest`, the files that are there when it "
         "first runs count as read, but for those that are still being written.",
     )
+    time_zone: Zone | None = Field(
+        default=None,
+        description="Zone of times that say none, where the schema has TIMESTAMP: in names of "
+        "partition folders that others than krishiv-parquet wrote, and in columns without a zone; "
+        "also the zone in which Spark 2 wrote times before 1900. Without it they are an error.",
+    )
+    datetime_rebase_mode: RebaseMode = Field(
+        default="CORRECTED",
+        description="As in Spark's own reader: what is done with dates before 1582-10-15 and times "
+        "before 1900 in files that do not say which Spark wrote them. `LEGACY` for Spark 2 and "
+        "Hive; `EXCEPTION` refuses them.",
+    )
+    int96_rebase_mode: RebaseMode = Field(
+        default="CORRECTED", description="The same for INT96 timestamps."
+    )
+
+    def times(self) -> TimeRules:
+        """How times are read that do not say enough of themselves."""
+        return TimeRules(self.time_zone, self.datetime_rebase_mode, self.int96_rebase_mode)
 
     def rules(self, *, streaming: bool) -> FollowRules:
         """How the place is followed."""
@@ -179,20 +201,23 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """Columns of the newest file, then the partition columns. See `StreamReader`."""
         files = self._follower.everything()
         partitions = self._partition_fields(files)
-        inside = [field for field in self._newest_schema(files) if field.name not in partitions]
+        path, newest = self._newest_schema(files)
+        inside = [field for field in newest if field.name not in partitions]
         schema = pa.schema([*inside, *partitions.values()])
-        return pruned(schema, self.options.columns, "krishiv-parquet")
+        with naming(path):
+            return pruned(schema, self.options.columns, "krishiv-parquet")
 
     def _partition_fields(self, files: Iterable[FoundFile]) -> dict[str, pa.Field]:
         if self.options.recursive_file_lookup:
             return {}
         return {field.name: field for field in folder_fields(file.path for file in files)}
 
-    def _newest_schema(self, files: Iterable[FoundFile]) -> pa.Schema:
+    def _newest_schema(self, files: Iterable[FoundFile]) -> tuple[str, pa.Schema]:
         newest_first = sorted(files, key=lambda file: (file.modified_ns, file.path), reverse=True)
         for file in newest_first:
+            path = self._place.absolute(file.path)
             try:
-                return file_schema(self._place.absolute(file.path))
+                return path, file_schema(path)
             except DataLossError as error:
                 if self.options.bad_files == "fail" and self._is_whole(file):
                     raise
@@ -263,11 +288,13 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def _footers(self) -> Callable[[FoundFile], Footer]:
         """A look at footers that remembers them for as long as one batch is being chosen."""
         event_time = self.options.event_time if self.streaming else None
+        wanted = None if event_time is None else self._schema().field(event_time).type
         cache: dict[str, Footer] = {}
 
         def footer(file: FoundFile) -> Footer:
             if file.path not in cache:
-                cache[file.path] = read_footer(self._place.absolute(file.path), event_time)
+                path = self._place.absolute(file.path)
+                cache[file.path] = read_footer(path, event_time, self.options.times(), wanted)
             return cache[file.path]
 
         return footer
@@ -292,7 +319,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if event_time not in values:
             return footers(file)
         column = self._schema().field(event_time)
-        time = typed(values[event_time], column, self._place.absolute(file.path))
+        path = self._place.absolute(file.path)
+        time = value_of(values[event_time], column, path, self.options.time_zone)
         return Footer(0, epoch_ms(time) if time.is_valid else None)
 
     # --- rows
@@ -325,7 +353,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """See `StreamReader` and `read_part`."""
         skip_bad = self.options.bad_files == "skip"
         skip_gone = not self.options.fail_on_data_loss
-        return read_part(partition, ReadRules(self._schema(), skip_bad, skip_gone))
+        rules = ReadRules(self._schema(), skip_bad, skip_gone, self.options.times())
+        return read_part(partition, rules)
 
     def _whole(self, file: FoundFile) -> FileRange:
         values = tuple(self._values(file).items())

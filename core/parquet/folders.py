@@ -9,10 +9,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet.partitions import NULL_VALUE
+from krishiv_spark.parquet.texts import NULL_VALUE
 
-__all__ = ["folder_fields", "folder_values", "typed"]
+__all__ = ["folder_fields", "folder_values"]
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -46,24 +45,3 @@ def _type_of(texts: set[str | None]) -> pa.DataType:
         if texts and all(pattern.fullmatch(text or "") for text in texts):
             return kind
     return pa.string()
-
-
-def typed(text: str | None, field: pa.Field, path: str) -> pa.Scalar:
-    """The value of a partition column in the type of a field; a time without a zone is in UTC.
-
-    Raises:
-        SchemaError: If the text does not fit the type.
-    """
-    try:
-        return _parse(text, field.type)
-    except pa.ArrowException as error:
-        raise SchemaError(
-            f"{path}: the folder says {field.name}={text}, which is no {field.type}: {error}; "
-            f"give a schema in which {field.name!r} is a string"
-        ) from error
-
-
-def _parse(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    if pa.types.is_timestamp(kind):  # Arrow reads a time with a zone only where it has an offset
-        return pa.scalar(text, pa.string()).cast(pa.timestamp(kind.unit)).cast(kind)
-    return pa.scalar(text, pa.string()).cast(kind)

@@ -12,7 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import plain_schema
-from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.errors import DataLossError, OptionError, SchemaError
+from krishiv_spark.offsets.watermark import epoch_ms
+from krishiv_spark.parquet.calendars import Calendar, TimeRules
+from krishiv_spark.widening import lacks_zone
+from krishiv_spark.zones import UTC, localized
 
 __all__ = [
     "BadFileError",
@@ -31,8 +35,7 @@ __all__ = [
 # in memory as a whole.
 _BUFFER_BYTES = 2**20
 
-_PER_MS = {"milliseconds": 1, "microseconds": 1_000, "nanoseconds": 1_000_000}
-_DAY_MS = 86_400_000
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 class BadFileError(DataLossError):
@@ -153,7 +156,12 @@ def is_readable(path: str) -> bool:
         return True
 
 
-def read_footer(path: str, event_time: str | None) -> Footer:
+def read_footer(
+    path: str,
+    event_time: str | None,
+    times: TimeRules = TimeRules(),  # noqa: B008  frozen
+    wanted: pa.DataType | None = None,
+) -> Footer:
     """Read the facts of one file; a file that cannot be read counts as one without rows.
 
     It is the task that reads the file which reports it, and decides whether it is skipped.
@@ -161,6 +169,8 @@ def read_footer(path: str, event_time: str | None) -> Footer:
     Args:
         path: The file.
         event_time: Column to look for the newest time in, None when it is of no interest.
+        times: How times are read that do not say enough of themselves.
+        wanted: The type that the column is read as; None for the one that it has.
 
     Raises:
         OptionError: If the file may not be read.
@@ -170,28 +180,53 @@ def read_footer(path: str, event_time: str | None) -> Footer:
             metadata = file.metadata
             if event_time is None:
                 return Footer(metadata.num_rows)
-            return _timed(metadata, event_time, path)
+            return _timed(metadata, event_time, path, _Reading(times, wanted))
     except DataLossError as error:
         return Footer(0, unknown=str(error))
 
 
-def _timed(metadata: pq.FileMetaData, event_time: str, path: str) -> Footer:
+class _Reading(NamedTuple):
+    """How the event time is read: the last two arguments of `read_footer`."""
+
+    times: TimeRules
+    wanted: pa.DataType | None
+
+
+def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Reading) -> Footer:
     index = _column(metadata, event_time)
     if index is None or not metadata.num_rows:
         return Footer(metadata.num_rows)
-    unit = _unit(metadata.schema.column(index))
-    if unit is None:
-        kind = metadata.schema.column(index).physical_type
-        return Footer(metadata.num_rows, unknown=f"{path}: {event_time} is stored as {kind}")
+    kind = _time_type(metadata.schema.column(index))
+    if kind is None:
+        physical = metadata.schema.column(index).physical_type
+        return Footer(metadata.num_rows, unknown=f"{path}: {event_time} is stored as {physical}")
     newest = None
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         statistics = group.column(index).statistics
         if statistics is not None and statistics.has_min_max:
-            reached = _milliseconds(statistics.max_raw, unit)
+            reached = statistics.max_raw
             newest = reached if newest is None else max(newest, reached)
         elif not _only_nulls(statistics, group.num_rows):
             return Footer(metadata.num_rows, unknown=f"{path}: no statistics of {event_time}")
-    return Footer(metadata.num_rows, newest)
+    try:
+        calendar = Calendar.of(metadata, reading.times)
+        return Footer(metadata.num_rows, _read_as(newest, kind, calendar, reading, event_time))
+    except SchemaError as error:
+        return Footer(metadata.num_rows, unknown=f"{path}: {error}")
+
+
+def _read_as(
+    newest: int | None, kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
+) -> int | None:
+    """The newest time as its row will have it, in milliseconds."""
+    if newest is None:
+        return None
+    time = pa.array([newest], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+    time = calendar.corrected(time, name)
+    zone, wanted = reading.times.zone, reading.wanted
+    if zone is not None and wanted is not None and lacks_zone(kind, wanted):
+        time = localized(time, zone)
+    return epoch_ms(time[0])
 
 
 def _only_nulls(statistics: Any, rows: int) -> bool:
@@ -208,16 +243,14 @@ def _column(metadata: pq.FileMetaData, name: str) -> int | None:
     return folded.index(name.lower()) if name.lower() in folded else None
 
 
-def _unit(column: Any) -> str | None:
-    """The unit of a time or date column; None for INT96 and whatever else has no usable order."""
+def _time_type(column: Any) -> pa.DataType | None:
+    """The type of a time or date column; None for INT96 and whatever else has no usable order."""
     logical = json.loads(column.logical_type.to_json())
     if logical["Type"] == "Date":
-        return "days"
-    return str(logical["timeUnit"]) if logical["Type"] == "Timestamp" else None
-
-
-def _milliseconds(raw: int, unit: str) -> int:
-    return raw * _DAY_MS if unit == "days" else raw // _PER_MS[unit]
+        return pa.date32()
+    if logical["Type"] != "Timestamp":
+        return None
+    return pa.timestamp(_UNITS[logical["timeUnit"]], UTC if logical["isAdjustedToUTC"] else None)
 
 
 def file_schema(path: str) -> pa.Schema:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NULL_VALUE", "group_starts", "split"]
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.parquet.texts import text_of
 
-NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
+__all__ = ["group_starts", "split"]
 
 # What Spark escapes in a partition's folder name (ExternalCatalogUtils.escapePathName).
 _UNSAFE = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
@@ -24,19 +25,25 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Tabl
     Returns:
         Pairs of a folder, relative to the table and empty without partition columns, and its
         rows without these columns; none without rows.
+
+    Raises:
+        SchemaError: If a value cannot be the name of a folder.
     """
     if not rows.num_rows:
         return
     if not columns:
         yield "", rows
         return
-    order = pc.sort_indices(rows, [(name, "ascending") for name in columns])
-    ordered = rows.take(order)
-    keys = ordered.select(list(columns))
+    keys = rows.select(list(columns))
+    numbered = keys.rename_columns(list(map(str, range(len(columns)))))  # names may look like paths
+    order = pc.sort_indices(numbered, [(name, "ascending") for name in numbered.column_names])
+    ordered, keys = rows.take(order), keys.take(order)
     data = ordered.drop_columns(list(columns))
     starts = group_starts(keys)
-    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
-        yield _folder(keys.slice(start, 1)), data.slice(start, end - start)
+    folders = [_folder(keys.slice(start, 1)) for start in starts]  # all of them, or no row
+    ends = [*starts[1:], rows.num_rows]
+    for folder, start, end in zip(folders, starts, ends, strict=True):
+        yield folder, data.slice(start, end - start)
 
 
 def group_starts(keys: pa.Table) -> list[int]:
@@ -56,22 +63,40 @@ def _flat(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _folder(key: pa.Table) -> str:
     return "/".join(
-        f"{_escape(name)}={_text(column[0])}"
-        for name, column in zip(key.column_names, key.columns, strict=True)
+        _name(name, column[0]) for name, column in zip(key.column_names, key.columns, strict=True)
     )
 
 
-def _text(value: pa.Scalar) -> str:
-    if not value.is_valid:
-        return NULL_VALUE
-    if pa.types.is_timestamp(value.type):
-        text = str(value.cast(pa.timestamp("us")).cast(pa.string()))
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-    elif pa.types.is_decimal(value.type):
-        text = format(value.as_py(), "f")  # Arrow and Python would write 0E-18
-    else:
-        text = str(value.cast(pa.string()))
-    return _escape(text) if text else NULL_VALUE
+def _name(column: str, value: pa.Scalar) -> str:
+    """The name of one folder.
+
+    Raises:
+        SchemaError: If there can be none for a value.
+    """
+    try:
+        name = f"{_escape(column)}={_escape(text_of(value))}"
+        size = len(name.encode())
+        if size > _MOST_BYTES:
+            raise ValueError(f"its folder's name has {size} bytes, and file systems take 255")
+    except ValueError as error:
+        raise SchemaError(
+            f"column {column!r} has the value {_shown(value)}, which cannot be a partition: "
+            f"{error}. Change it before it is written, or take the column out of 'partitionBy'; "
+            "the query then goes on where it stands"
+        ) from error
+    return name
+
+
+_MOST_BYTES = 255
+
+
+def _shown(value: pa.Scalar) -> str:
+    # Python has no dates of some years, and Arrow no text for some bytes.
+    text = str(value if pa.types.is_binary(value.type) else value.cast(pa.string()))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_SHOWN = 40
 
 
 def _escape(text: str) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet.folders import typed
+from krishiv_spark.names import places
+from krishiv_spark.nested import Convert
+from krishiv_spark.parquet.calendars import Calendar, TimeRules
+from krishiv_spark.parquet.corrections import corrections
 from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
 from krishiv_spark.parquet.ranges import batch_rows, midpoint, spans
 from krishiv_spark.parquet.skips import Skip, note_skip
+from krishiv_spark.parquet.texts import value_of
 
-__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "read_part"]
+__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "naming", "read_part"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +67,13 @@ class ReadRules:
             a file does not have is null.
         skip_bad: Whether damaged files are skipped.
         skip_gone: Whether files that are no longer there are skipped.
+        times: How times are read that do not say enough of themselves.
     """
 
     schema: pa.Schema
     skip_bad: bool = False
     skip_gone: bool = False
+    times: TimeRules = field(default_factory=TimeRules)
 
 
 def cut(whole: FileRange, most: int) -> list[FileRange]:
@@ -87,7 +95,7 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     for piece in part.ranges:
         rows = 0
         try:
-            for batch in _read_range(piece, rules.schema):
+            for batch in _read_range(piece, rules):
                 yield batch
                 rows += batch.num_rows
         except (BadFileError, GoneError) as error:
@@ -110,9 +118,9 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
     )
 
 
-def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, piece.identity) as file:
-        shape = _Shape.of(schema, file.schema_arrow.names, piece)
+        shape = _Shape.of(file, piece, rules)
         columns = sorted(set(shape.columns.values()))
         for index in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(index)
@@ -124,55 +132,63 @@ def _read_range(piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class _Shape:
-    """How the batches of one file become those that are wanted."""
+    """How the batches of one file become those that are wanted.
+
+    Attributes:
+        path: Of the file, for messages.
+        rules: What is wanted.
+        columns: Names of the file's columns, by the wanted ones that they are read as.
+        constants: Values of partition columns.
+        corrections: What puts the times of a file's column right.
+    """
 
     path: str
-    schema: pa.Schema
+    rules: ReadRules
     columns: Mapping[str, str]
     constants: Mapping[str, pa.Scalar]
+    corrections: Mapping[str, Convert]
 
     @classmethod
-    def of(cls, schema: pa.Schema, names: Sequence[str], piece: FileRange) -> _Shape:
-        values = dict(piece.values)
+    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> _Shape:
+        values, schema, zone = dict(piece.values), rules.schema, rules.times.zone
+        with naming(piece.path):
+            folders = _found(schema.names, list(values))
+            stored = [name for name in schema.names if name not in folders]
+            columns = _found(stored, file.schema_arrow.names)
         constants = {
-            name: typed(values[folder], schema.field(name), piece.path)
-            for name, folder in _matches(schema.names, values).items()
+            name: value_of(values[folder], schema.field(name), piece.path, zone)
+            for name, folder in folders.items()
         }
-        stored = [name for name in schema.names if name not in constants]
-        columns = _matches(stored, names)
-        return cls(piece.path, schema, columns, constants)
+        calendar = Calendar.of(file.metadata, rules.times)
+        return cls(piece.path, rules, columns, constants, corrections(file, calendar))
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """One batch of the file in the schema that is wanted."""
-        arrays = [self._array(field, batch) for field in self.schema]
-        try:
-            # Built without the schema, whose types `conform` casts to.
-            rows = pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
-            return conform(rows, self.schema)
-        except SchemaError as error:
-            raise SchemaError(f"{self.path}: {error}") from error
+        with naming(self.path):
+            arrays = {name: self._stored(batch, held) for name, held in self.columns.items()}
+            for name, value in self.constants.items():
+                arrays[name] = pa.repeat(value, batch.num_rows)
+            rows = batch  # of no columns, but so many rows
+            if arrays:
+                rows = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+            return conform(rows, self.rules.schema, fill=True, zone=self.rules.times.zone)
 
-    def _array(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
-        if field.name in self.constants:
-            array = pa.repeat(self.constants[field.name], batch.num_rows)
-        elif field.name in self.columns:
-            array = _unwrapped(batch.column(self.columns[field.name]))
-        else:
-            array = pa.nulls(batch.num_rows, field.type)
-        if array.null_count and not field.nullable:
-            raise SchemaError(f"{self.path}: column {field.name!r} is NOT NULL, but has nulls")
-        return array
+    def _stored(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = batch.column(name)
+        correction = self.corrections.get(name)
+        return column if correction is None else correction(column)
 
 
-def _matches(wanted: Iterable[str], names: Collection[str]) -> dict[str, str]:
-    """For each wanted name the one that is meant by it: the same, or else the same in any case."""
-    folded = {name.lower(): name for name in names}
-    return {
-        name: name if name in names else folded[name.lower()]
-        for name in wanted
-        if name.lower() in folded
-    }
+def _found(wanted: Sequence[str], held: Sequence[str]) -> dict[str, str]:
+    """The names that are meant by those wanted ones that are there."""
+    pairs = zip(wanted, places(wanted, held), strict=True)
+    return {name: held[place] for name, place in pairs if place is not None}
 
 
-def _unwrapped(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Name the file in what is wrong with its columns."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error}") from error

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.parquet.partitions import NULL_VALUE, split
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.parquet.partitions import split
+from krishiv_spark.parquet.texts import NULL_VALUE
 
 EVERY_ESCAPE = "".join(map(chr, range(1, 32))) + "\"#%'*/:=?\\{[]^\x7f"
 HEX = "".join(f"%{ord(char):02X}" for char in EVERY_ESCAPE)
@@ -129,12 +131,17 @@ TEXTS = [
         at("1969-12-31T23:59:59.999999"),
         "1969-12-31 23%3A59%3A59.999999",
     ),
-    (pa.timestamp("us", "UTC"), dt.datetime(2013, 1, 1, 5, tzinfo=UTC), "2013-01-01 05%3A00%3A00"),
+    (pa.timestamp("us", "UTC"), dt.datetime(2013, 1, 1, 5, tzinfo=UTC), "2013-01-01 05%3A00%3A00Z"),
     (
         pa.timestamp("us", "Asia/Tokyo"),
         dt.datetime(2013, 1, 1, 5, tzinfo=UTC),
-        "2013-01-01 05%3A00%3A00",
+        "2013-01-01 05%3A00%3A00Z",
     ),
+    (pa.time64("ns"), dt.time(1, 2, 3, 450_000), "01%3A02%3A03.45"),
+    (pa.float64(), float("inf"), "Infinity"),
+    (pa.float32(), float("-inf"), "-Infinity"),
+    (pa.float64(), float("nan"), "NaN"),
+    (pa.float64(), -0.0, "-0.0"),
 ]
 
 
@@ -154,6 +161,30 @@ def test_floats_come_back_as_the_same_number(value):
     ((folder, part),) = split(table, ["k"])
     assert float(folder.removeprefix("k=")) == pytest.approx(value, rel=0, abs=0, nan_ok=True)
     assert part.num_rows == 2
+
+
+NO_FOLDERS = [
+    (pa.array(["x" * 254]), "256 bytes, and file systems take 255"),
+    (pa.array(["日" * 85]), "257 bytes"),
+    (pa.array([b"\xff"]), "UTF8"),
+    (pa.array([-719_163], pa.int32()).cast(pa.date32()), "before year 1 or after year 9999"),
+    (pa.array([2_932_897], pa.int32()).cast(pa.date32()), "before year 1 or after year 9999"),
+    (pa.array([2**60], pa.timestamp("us", "UTC")), "before year 1 or after year 9999"),
+]
+
+
+@pytest.mark.parametrize(("values", "reason"), NO_FOLDERS, ids=[str(r) for _, r in NO_FOLDERS])
+def test_a_value_without_a_name_is_refused_before_the_first_row(values, reason):
+    fine = pa.nulls(1, values.type)
+    table = pa.table({"k": pa.concat_arrays([fine, values]), "x": [1, 2]})
+    with pytest.raises(SchemaError, match=rf"column 'k' has the value .*{reason}.* 'partitionBy'"):
+        next(split(table, ["k"]))
+
+
+@pytest.mark.parametrize("name", [".p", "a.b", "/p", "p[0]"])
+def test_a_name_that_looks_like_a_path_is_a_name(name):
+    table = pa.table({name: ["b", "a"], "x": [1, 2]})
+    assert [folder.partition("=")[2] for folder, _ in split(table, [name])] == ["a", "b"]
 
 
 def test_names_are_escaped_like_values():
