@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AliasChoices, Field
 
-from krishiv_spark.arrow import plain_schema
+from krishiv_spark.arrow import STAND_INS, plain_schema, stands_for
 from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
 from krishiv_spark.errors import (
     CommitRejected,
@@ -30,6 +30,8 @@ from krishiv_spark.errors import (
     OptionError,
     SchemaError,
 )
+from krishiv_spark.names import twins
+from krishiv_spark.nested import children
 from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.options import ByteSize, Names, Options
 from krishiv_spark.parquet.files import (
@@ -50,7 +52,7 @@ from krishiv_spark.parquet.layout import (
     staged_folder,
     visible_files,
 )
-from krishiv_spark.parquet.names import DataFile, query_tag, staged_name
+from krishiv_spark.parquet.names import DataFile, is_hidden, query_tag, staged_name
 from krishiv_spark.parquet.progress import table_logs
 from krishiv_spark.parquet.targets import check_partitioning, make_targets
 from krishiv_spark.paths import local_path
@@ -319,25 +321,51 @@ def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
                 f"krishiv-parquet: option 'partitionBy' names column {name!r}, but there are "
                 f"{', '.join(schema.names)}"
             )
-        if pa.types.is_nested(schema.field(name).type):
-            raise OptionError(f"krishiv-parquet: column {name!r} is nested and cannot partition")
+        _check_partition(name, schema.field(name).type)
     if len(set(partition_by)) == len(schema.names):
         raise OptionError("krishiv-parquet: 'partitionBy' leaves no column for the files")
-    for field in schema:
-        _check_type(field.name, field.type)
+    _check_fields(list(schema))
+
+
+def _check_partition(name: str, kind: pa.DataType) -> None:
+    reason = None
+    if pa.types.is_nested(kind):
+        reason = "is nested"
+    elif pa.types.is_binary(kind):
+        reason = "is binary (use hex(...): Spark's reader does not get all bytes back)"
+    elif is_hidden(f"{name}="):
+        reason = "has a name with a dot in front (readers pass over folders that begin with one)"
+    if reason is not None:
+        raise OptionError(f"krishiv-parquet: column {name!r} {reason} and cannot partition")
+
+
+def _check_fields(fields: Sequence[pa.Field], above: str = "") -> None:
+    """Refuse what Spark's own reader would not get back."""
+    pair = twins(field.name for field in fields)
+    if pair is not None:
+        one, other = (above + name for name in pair)
+        raise SchemaError(
+            f"columns {one!r} and {other!r} differ by nothing but case, by which Spark's reader "
+            "does not tell columns apart: rename one of them"
+        )
+    for field in fields:
+        _check_type(above + field.name, field.type)
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
+    foreign = stands_for(kind)
     if pa.types.is_duration(kind):
         raise SchemaError(f"column {name!r} is an interval, which Parquet cannot hold: cast it")
-    for index in range(kind.num_fields):
-        child = kind.field(index)
-        if (child.metadata or {}).get(b"variant") == b"true":
-            raise SchemaError(
-                f"column {name!r} is a variant, which this Parquet sink cannot hold: "
-                "use to_json(...) or variant_get(...)"
-            )
-        _check_type(f"{name}.{child.name}", child.type)
+    if foreign is not None:
+        advice = STAND_INS[foreign]
+        raise SchemaError(f"column {name!r} is a {foreign}, which this sink cannot hold: {advice}")
+    if pa.types.is_struct(kind):
+        _check_fields(children(kind), f"{name}.")
+    elif pa.types.is_list(kind):
+        _check_type(f"{name}.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        _check_type(f"{name}.key", kind.key_type)
+        _check_type(f"{name}.value", kind.item_type)
 
 
 def _check_writable(table: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
+from krishiv_spark.arrow import conform
 from krishiv_spark.durable import start_writing_back, sync_file
+from krishiv_spark.nested import children
 from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
@@ -128,6 +131,8 @@ class _OpenFile:
         return StagedFile(name=name, folder=self.folder, rows=self.rows, size=size)
 
     def drop(self) -> None:
+        with contextlib.suppress(Exception):  # or it is tried when the writer is collected
+            self._writer.close()
         self._sink.close()
         self.path.unlink(missing_ok=True)
 
@@ -149,8 +154,12 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
         self._names = (name.numbered(count) for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
-        """Append the rows of one chunk to the files of their partitions."""
-        self.add(split(rows, self._shape.partition_by))
+        """Append the rows of one chunk to the files of their partitions.
+
+        Raises:
+            SchemaError: If a partition's value cannot be the name of a folder.
+        """
+        self.add(split(_as_stored(rows), self._shape.partition_by))
 
     def make(self, key: str, schema: pa.Schema) -> _OpenFile:
         """Open a new file for a partition's folder."""
@@ -160,3 +169,28 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
     def remove(self, closed: StagedFile) -> None:
         """Remove a staged file."""
         (self._folder / f"{closed.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+
+
+def _as_stored(rows: pa.Table) -> pa.Table:
+    """Rows with times of day in microseconds, which Spark has, and which all of its versions read.
+
+    Arrow carries them in nanoseconds, and Spark 4.1 refuses files with those.
+    """
+    schema = pa.schema([field.with_type(_stored_type(field.type)) for field in rows.schema])
+    if schema == rows.schema:
+        return rows
+    return pa.Table.from_batches([conform(batch, schema) for batch in rows.to_batches()], schema)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if pa.types.is_struct(kind):
+        fields = children(kind)
+        return pa.struct([field.with_type(_stored_type(field.type)) for field in fields])
+    if pa.types.is_map(kind):
+        item = kind.item_field.with_type(_stored_type(kind.item_type))
+        return pa.map_(_stored_type(kind.key_type), item)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored_type(kind.value_type)))
+    return kind

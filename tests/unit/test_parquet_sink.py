@@ -1,6 +1,7 @@
 """The Parquet sink, driven as Spark drives it, with every crash window opened."""
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 from sink_life import SCHEMA, Job, Life, dies_at, rows
 from tables import look, visible_names
 
-from krishiv_spark.errors import CommitRejected, Fenced, OptionError
+from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
+from krishiv_spark.parquet.files import FileShape, TaskFiles
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
@@ -290,7 +292,7 @@ def test_a_query_whose_log_is_gone_or_elsewhere_is_refused(table, tmp_path):
 
 def test_a_partition_value_that_is_no_folder_name_fails_before_the_intent(table):
     bad = pa.record_batch([[1, 2], ["x" * 300, "fine"]], schema=SCHEMA)
-    with pytest.raises(CommitRejected, match=r"cannot be made: .*too long.* nothing is visible"):
+    with pytest.raises(SchemaError, match=r"column 'day' has the value x{40}\.\.\., .* 304 bytes"):
         life(table).epoch(0, bad)
     assert visible_names(table) == set()
     life(table).epoch(0, rows(0, 6))
@@ -474,3 +476,54 @@ def test_an_intent_of_an_earlier_version_is_finished_under_its_names(table, mode
 def test_a_table_of_batch_jobs_alone_is_still_known_as_ours(table):
     job(table).epoch(0, rows(0, 6))
     assert list((table / "_krishiv").iterdir()) == []
+
+
+GEOMETRY = pa.struct(
+    [
+        pa.field("srid", pa.int32(), nullable=False),
+        pa.field("wkb", pa.binary(), nullable=False, metadata={"geometry": "true", "srid": "0"}),
+    ]
+)
+UNFIT = [
+    ([("a", pa.int64()), ("A", pa.int64())], "", "columns 'a' and 'A' differ by nothing but case"),
+    ([("a", pa.int64()), ("a", pa.int64())], "", "columns 'a' and 'a' differ by nothing but case"),
+    (
+        [("c", pa.list_(pa.struct([("a", pa.int64()), ("A", pa.int64())])))],
+        "",
+        "columns 'c.element.a' and 'c.element.A' differ by nothing but case",
+    ),
+    ([("g", GEOMETRY)], "", r"column 'g' is a geometry, .*st_asbinary"),
+    ([("m", pa.map_(pa.string(), GEOMETRY))], "", "column 'm.value' is a geometry"),
+    ([(".p", pa.string()), ("n", pa.int64())], ".p", "readers pass over folders that begin with"),
+    ([("b", pa.binary()), ("n", pa.int64())], "b", r"column 'b' is binary .*hex"),
+]
+
+
+@pytest.mark.parametrize(("fields", "by", "reason"), UNFIT, ids=[reason for *_, reason in UNFIT])
+def test_columns_that_no_reader_would_get_back_are_refused_before_the_first_row(
+    table, fields, by, reason
+):
+    options = ParquetWriter.options_type.parse({"path": str(table), "partitionBy": by}, "test")
+    writer = ParquetWriter(options, pa.schema(fields), OutputMode.APPEND, streaming=True)
+    with pytest.raises((OptionError, SchemaError), match=reason):
+        writer.check()
+
+
+def test_times_of_day_are_stored_in_microseconds_at_any_depth(table):
+    kind = pa.struct([("t", pa.time64("ns")), ("all", pa.list_(pa.time64("ns")))])
+    schema = pa.schema([("t", pa.time64("ns")), ("s", kind), ("m", pa.map_(pa.string(), kind))])
+    noon = 43_200_000_001_000
+    value = {"t": noon, "all": [noon, None]}
+    batch = pa.record_batch([[noon], [value], [[("k", value)]]], schema=schema)
+    shape = FileShape((), "none", None, None)
+    table.mkdir()
+    with TaskFiles(table, DataFile(0, 0, 0, "a" * 12, "b" * 12), shape) as files:
+        files.write(pa.Table.from_batches([batch]))
+        files.close()
+    (path,) = table.iterdir()
+    logical = [column.logical_type for column in map(pq.ParquetFile(path).schema.column, range(6))]
+    times = [json.loads(kind.to_json()) for kind in logical if "Time" in str(kind)]
+    assert {(kind["timeUnit"], kind["isAdjustedToUTC"]) for kind in times} == {
+        ("microseconds", False)
+    }
+    assert pq.read_table(path).cast(schema).to_pylist() == batch.to_pylist()

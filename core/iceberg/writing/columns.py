@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from krishiv_spark.arrow import STAND_INS, stands_for
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.nearest import did_you_mean
+from krishiv_spark.nested import children
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -45,10 +47,11 @@ def _iceberg_field(field: pa.Field, path: str) -> pa.Field:
 
 def _iceberg_type(kind: pa.DataType, path: str) -> pa.DataType:
     if pa.types.is_struct(kind):
-        children = _children(kind)
-        if any((child.metadata or {}).get(b"variant") == b"true" for child in children):
-            raise _cannot_hold(path, "a variant", "use to_json(...) or variant_get(...)")
-        return pa.struct([_iceberg_field(child, f"{path}.{child.name}") for child in children])
+        foreign = stands_for(kind)
+        if foreign is not None:
+            raise _cannot_hold(path, f"a {foreign}", STAND_INS[foreign])
+        fields = children(kind)
+        return pa.struct([_iceberg_field(field, f"{path}.{field.name}") for field in fields])
     if pa.types.is_list(kind):
         return pa.list_(_iceberg_field(kind.value_field, f"{path}.element"))
     if pa.types.is_map(kind):
@@ -84,7 +87,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_small(field.type)) for field in _children(kind)])
+        return pa.struct([field.with_type(_small(field.type)) for field in children(kind)])
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
     if pa.types.is_map(kind):
@@ -197,7 +200,7 @@ def _inner(pair: _Pair) -> tuple[_Fields, _Fields] | None:
         return None
     row, table = pair.row.type, pair.table.type
     if pa.types.is_struct(row) and pa.types.is_struct(table):
-        return _children(row), _children(table)
+        return children(row), children(table)
     if pa.types.is_list(row) and pa.types.is_list(table):
         return _parts(element=(row.value_field, table.value_field))
     if pa.types.is_map(row) and pa.types.is_map(table):
@@ -205,10 +208,6 @@ def _inner(pair: _Pair) -> tuple[_Fields, _Fields] | None:
             key=(row.key_field, table.key_field), value=(row.item_field, table.item_field)
         )
     return None
-
-
-def _children(struct: pa.StructType) -> _Fields:
-    return [struct.field(index) for index in range(struct.num_fields)]
 
 
 def _parts(**parts: tuple[pa.Field, pa.Field]) -> tuple[_Fields, _Fields]:
