@@ -13,6 +13,7 @@ import pyarrow as pa
 from krishiv_spark.arrow import conform
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.memory.dicts import table_of
 from krishiv_spark.memory.entry import Entry
 from krishiv_spark.memory.log import Log
 from krishiv_spark.memory.rows import Rows, encode, schema_of
@@ -40,10 +41,13 @@ class MemorySource:
 
         Args:
             rows: A table, a batch, or a list of dicts. Columns are matched by name with the
-                schema of the source; the first push sets it where none was given.
+                schema of the source; the first push sets it where none was given. A key that a
+                dict lacks is null.
 
         Raises:
-            SchemaError: If a column is missing or does not fit.
+            SchemaError: If a column is missing, has a type that the source's does not hold (see
+                `krishiv_spark.arrow.conform`), or a dict has another key or a value that does not
+                fit.
         """
         pushed = Pushed(open_store(), self.name)
         table = _table(rows, pushed.schema())
@@ -145,13 +149,8 @@ def _table(rows: Pushable, schema: pa.Schema | None) -> pa.Table:
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
-    try:
-        return pa.Table.from_pylist(list(rows), schema=schema)
-    except pa.ArrowException as error:
-        raise SchemaError(f"the rows do not fit {_brief(schema)}: {error}") from error
+    return table_of(list(rows), schema)
 
 
-def _brief(schema: pa.Schema | None) -> str:
-    return (
-        "one type per column" if schema is None else ", ".join(f"{f.name} {f.type}" for f in schema)
-    )
+def _brief(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

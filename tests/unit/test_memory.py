@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,6 +83,41 @@ def shown(key: str) -> list[int]:
 
 def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
+
+
+NOON = datetime(2024, 1, 1, 12)  # noqa: DTZ001
+LOSSES = [
+    (pa.int64(), 1.5),
+    (pa.int32(), 2**31),
+    (pa.float32(), 1e300),
+    (pa.float64(), 2**53 + 1),
+    (pa.bool_(), 1),
+    (pa.date32(), NOON),
+    (pa.date32(), 5),
+    (pa.timestamp("s"), NOON.replace(microsecond=1)),
+    (pa.timestamp("us"), NOON.replace(tzinfo=timezone.utc)),
+    (pa.timestamp("us", "UTC"), NOON),
+    (pa.time32("s"), NOON.replace(microsecond=1).time()),
+    (pa.string(), 5),
+    (pa.decimal128(5, 2), Decimal("0.125")),
+    (pa.decimal128(5, 2), 0.5),
+    (pa.struct([("a", pa.int64())]), {"A": 1}),
+]
+KEPT = [
+    (pa.int64(), 1.0),
+    (pa.float32(), 0.1),
+    (pa.float64(), float("nan")),
+    (pa.float32(), float("-inf")),
+    (pa.date32(), NOON.date()),
+    (pa.timestamp("ns"), NOON),
+    (pa.timestamp("us", "Asia/Tokyo"), NOON.replace(tzinfo=timezone.utc)),
+    (pa.string(), b"ab"),
+    (pa.binary(), "ab"),
+    (pa.decimal128(5, 2), 5),
+    (pa.list_(pa.int64()), (1, None)),
+    (pa.map_(pa.string(), pa.float32()), {"a": 0.1}),
+    (pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1}),
+]
 
 
 class TestEpochs:
@@ -620,6 +656,37 @@ class TestSource:
             reader().latest(MemoryOffset(next=1), UNLIMITED)
         with pytest.raises(DataLossError):  # a replay of a batch planned before the clear
             reader().plan(MemoryOffset(next=0), MemoryOffset(next=3))
+
+    @pytest.mark.parametrize(("kind", "value"), LOSSES, ids=[str(loss) for loss in LOSSES])
+    def test_a_value_of_a_dict_that_its_type_would_change_is_refused(self, kind, value) -> None:
+        source = memory_source("clicks", pa.schema([("c", kind)]))
+        with pytest.raises(SchemaError, match="column 'c'"):
+            source.add([{"c": None}, {"c": value}])
+        nested = memory_source("nested", pa.schema([("c", pa.list_(pa.struct([("f", kind)])))]))
+        with pytest.raises(SchemaError, match="column 'c'"):
+            nested.add([{"c": [{"f": value}]}])
+
+    @pytest.mark.parametrize(("kind", "value"), KEPT, ids=[str(kept) for kept in KEPT])
+    def test_a_value_of_a_dict_that_its_type_holds_is_kept(self, kind, value) -> None:
+        memory_source("clicks", pa.schema([("c", kind)])).add([{"c": value}, {}])
+
+    def test_a_key_that_is_no_column_is_refused_with_the_nearest(self) -> None:
+        with pytest.raises(SchemaError, match="row 1 has 'idd', .* did you mean 'id'"):
+            memory_source("clicks", IDS).add([{"id": 1}, {"idd": 2}])
+
+    def test_keys_of_all_dicts_are_columns_where_no_schema_is_given(self) -> None:
+        memory_source("clicks").add([{"a": 1}, {"b": 2.5}, {"a": 3}])
+        assert memory_source("clicks").schema() == pa.schema([("a", "int64"), ("b", "double")])
+
+    def test_a_null_is_refused_where_the_schema_has_none(self) -> None:
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+        with pytest.raises(SchemaError, match="column 'id' has nulls"):
+            memory_source("clicks", schema).add([{"id": 1}, {}])
+
+    def test_a_table_with_a_narrower_source_is_refused(self) -> None:
+        source = memory_source("clicks", pa.schema([("f", pa.float32())]))
+        with pytest.raises(SchemaError, match="column 'f' of type double does not fit float"):
+            source.add(pa.table({"f": [1e300]}))
 
     def test_a_query_meets_a_wiped_store(self) -> None:
         source = memory_source("clicks", IDS)
