@@ -33,7 +33,9 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.
         return pa.Table.from_arrays(columns, names=names)
     _check_keys(rows, schema.names)
     fields = list(schema)
-    columns = [_column([row.get(field.name) for row in rows], field.name, field) for field in fields]
+    columns = [
+        _column([row.get(field.name) for row in rows], field.name, field) for field in fields
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 

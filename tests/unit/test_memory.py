@@ -671,7 +671,7 @@ class TestSource:
         memory_source("clicks", pa.schema([("c", kind)])).add([{"c": value}, {}])
 
     def test_a_key_that_is_no_column_is_refused_with_the_nearest(self) -> None:
-        with pytest.raises(SchemaError, match="row 1 has 'idd', .* did you mean 'id'"):
+        with pytest.raises(SchemaError, match=r"row 1 has 'idd', .* did you mean 'id'"):
             memory_source("clicks", IDS).add([{"id": 1}, {"idd": 2}])
 
     def test_keys_of_all_dicts_are_columns_where_no_schema_is_given(self) -> None:
