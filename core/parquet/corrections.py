@@ -25,7 +25,39 @@ from krishiv_spark.nested import (
 )
 from krishiv_spark.parquet.calendars import INSTANT, Calendar
 
-__all__ = ["corrections"]
+__all__ = ["corrections", "stored_schema"]
+
+
+def stored_schema(file: pq.ParquetFile) -> pa.Schema:
+    """The columns of a file as `corrections` leaves them: INT96 is an instant."""
+    physical = _physical_types(file)
+    return pa.schema([_stored(field, physical) for field in file.schema_arrow])
+
+
+def _physical_types(file: pq.ParquetFile) -> Iterator[str]:
+    """Of the leaf columns, in their order in the file."""
+    columns = (file.schema.column(index) for index in range(len(file.schema)))
+    return (column.physical_type for column in columns)
+
+
+def _stored(field: pa.Field, physical: Iterator[str]) -> pa.Field:
+    return field.with_type(_stored_type(field.type, physical))
+
+
+def _stored_type(kind: Any, physical: Iterator[str]) -> pa.DataType:
+    """A type with instants for INT96; takes as many leaves as the type has."""
+    if isinstance(kind, pa.BaseExtensionType):
+        _stored_type(kind.storage_type, physical)
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([_stored(field, physical) for field in children(kind)])
+    if pa.types.is_map(kind):
+        key = _stored(kind.key_field, physical)
+        return pa.map_(key, _stored(kind.item_field, physical))
+    if is_list(kind):
+        element = _stored(kind.value_field, physical)
+        return kind if element.equals(kind.value_field) else pa.list_(element)
+    return INSTANT if next(physical) == "INT96" else kind
 
 
 def corrections(file: pq.ParquetFile, calendar: Calendar) -> dict[str, Convert]:
@@ -34,9 +66,7 @@ def corrections(file: pq.ParquetFile, calendar: Calendar) -> dict[str, Convert]:
     Each makes an array with instants for INT96, and with all dates and instants in our calendar. It
     raises a `SchemaError` for values that are refused.
     """
-    columns = (file.schema.column(index) for index in range(len(file.schema)))
-    physical = (column.physical_type for column in columns)
-    leaves = _Leaves(calendar, physical)
+    leaves = _Leaves(calendar, _physical_types(file))
     found = ((field.name, leaves.of(field.type, field.name)) for field in file.schema_arrow)
     return {name: convert for name, convert in found if convert is not None}
 

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
+from krishiv_spark.nested import children, is_list
 from krishiv_spark.offsets.watermark import epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
+from krishiv_spark.parquet.corrections import stored_schema
 from krishiv_spark.widening import lacks_zone
 from krishiv_spark.zones import UTC, localized
 
@@ -261,29 +263,19 @@ def file_schema(path: str) -> pa.Schema:
         OptionError: If it may not be read.
     """
     with opened(path) as file:
-        columns = (file.schema.column(i) for i in range(len(file.schema)))
-        physical = (column.physical_type for column in columns)
-        return plain_schema(pa.schema([_field(field, physical) for field in file.schema_arrow]))
+        return plain_schema(pa.schema(map(_field, stored_schema(file))))
 
 
-def _field(field: pa.Field, physical: Iterator[str]) -> pa.Field:
-    return pa.field(field.name, _type(field.type, physical), nullable=True)
+def _field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _type(field.type), nullable=True)
 
 
-def _type(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    """A type with everything nullable, and INT96 as an instant, as Spark understands it.
-
-    Args:
-        kind: The type, as Arrow reads it.
-        physical: Physical types of the leaf columns that are left, in their order in the file.
-    """
+def _type(kind: Any) -> pa.DataType:
+    """A type with everything nullable, and none of Arrow's own, which Spark does not know."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _type(kind.storage_type, physical)
+        return _type(kind.storage_type)
     if pa.types.is_struct(kind):
-        return pa.struct([_field(kind.field(i), physical) for i in range(kind.num_fields)])
+        return pa.struct(list(map(_field, children(kind))))
     if pa.types.is_map(kind):
-        key = _type(kind.key_type, physical)
-        return pa.map_(key, _field(kind.item_field, physical))
-    if pa.types.is_nested(kind):
-        return pa.list_(_field(kind.value_field, physical))
-    return pa.timestamp("us", tz="UTC") if next(physical) == "INT96" else kind
+        return pa.map_(_type(kind.key_type), _field(kind.item_field))
+    return pa.list_(_field(kind.value_field)) if is_list(kind) else kind

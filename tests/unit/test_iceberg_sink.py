@@ -5,6 +5,7 @@ import json
 import sqlite3
 import threading
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -439,6 +440,30 @@ def test_values_that_cannot_be_partitions_are_refused(tmp_path):
     rows = pa.table({"f": [1.0, float("nan")]})
     with pytest.raises(SchemaError, match="'f' has NaN"):
         IcebergLife(tmp_path, partitionBy="f").epoch(0, rows)
+
+
+def test_a_partition_whose_folder_no_file_system_takes_has_none(tmp_path):
+    text = "日本語" * 10  # 270 bytes as Iceberg escapes them
+    rows = pa.table({"id": [1, 2], "s": [text, "a"]})
+    IcebergLife(tmp_path, partitionBy="s").epoch(0, rows)
+    assert table_of(tmp_path).scan(f"s = '{text}'").to_arrow().to_pylist() == [{"id": 1, "s": text}]
+    folders = {path.parent.name for path in tmp_path.rglob("data/**/*.parquet")}
+    assert folders == {"data", "s=a"}
+
+
+def test_a_decimal_that_truncating_makes_too_long_is_refused_before_the_commit(tmp_path):
+    lowest = pa.array([Decimal("-99999999.99")], pa.decimal128(10, 2))
+    job = IcebergLife(tmp_path, partitionBy="truncate(7, price)")
+    with pytest.raises(SchemaError, match=r"column 'price' .* no decimal\(10, 2\): filter"):
+        job.stage(0, pa.table({"id": [1], "price": lowest}))
+
+
+def test_geometry_is_refused(tmp_path):
+    wkb = pa.field("wkb", pa.binary(), nullable=False, metadata={"geometry": "true"})
+    kind = pa.list_(pa.struct([pa.field("srid", pa.int32(), nullable=False), wkb]))
+    rows = pa.table({"id": [1], "g": pa.array([None], kind)})
+    with pytest.raises(SchemaError, match=r"column 'g.element' is a geometry, .*st_asbinary"):
+        IcebergLife(tmp_path).plan(rows)
 
 
 @pytest.mark.parametrize("spec", ["", "ts", "days(ts)"])

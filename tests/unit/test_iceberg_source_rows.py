@@ -252,6 +252,27 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path):
     assert batch(tmp_path).to_pylist() == [{"id": 1, "s": "x"}]
 
 
+AT = dt.datetime(1, 1, 1, 12)  # noqa: DTZ001
+INT96 = pa.table({"t": pa.array([AT, None]), "s": pa.array([{"t": AT}, None]), "n": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("zone", "at"), [("UTC", AT.replace(tzinfo=dt.timezone.utc)), (None, AT)], ids=["UTC", "none"]
+)
+def test_int96_is_what_the_table_says_that_it_is(tmp_path, zone, at):
+    kind = pa.timestamp("us", zone)
+    schema = pa.schema([("t", kind), ("s", pa.struct([("t", kind)])), ("n", pa.int64())])
+    names = '[{"field-id": 1, "names": ["t"]}, {"field-id": 3, "names": ["n"]}, {"field-id": 2, '
+    names += '"names": ["s"], "fields": [{"field-id": 4, "names": ["t"]}]}]'
+    make_table(tmp_path, schema, properties={"schema.name-mapping.default": names})
+    rows = [{"t": at, "s": {"t": at}, "n": 1}, {"t": None, "s": None, "n": 2}]
+    append(tmp_path, pa.Table.from_pylist(rows, schema))
+    pq.write_table(INT96, paths(tmp_path)[0], use_deprecated_int96_timestamps=True)
+    assert batch(tmp_path).to_pylist() == rows
+    assert batch(tmp_path, columns="n").to_pylist() == [{"n": 1}, {"n": 2}]
+    assert batch(tmp_path, rowFilter="t IS NOT NULL").to_pylist() == rows[:1]
+
+
 def test_files_without_field_ids_and_without_names_are_an_error(tmp_path):
     make_table(tmp_path, NUMBERS)
     append(tmp_path, numbers(1))

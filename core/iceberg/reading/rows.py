@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,9 @@ import pyarrow.parquet as pq
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.reading.files import DeleteFile, TableFile
+from krishiv_spark.nested import Convert, same
+from krishiv_spark.parquet.calendars import Calendar
+from krishiv_spark.parquet.corrections import corrections, stored_schema
 from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
 from krishiv_spark.parquet.ranges import batch_rows, midpoint, pack, spans
 
@@ -143,7 +146,7 @@ def _read_range(
     from krishiv_spark.iceberg.reading.projection import Projection
 
     with _opened(shape.io, piece.file.path) as (source, file):
-        held = _schema_of(file, shape)
+        held, fixes = _held(file, shape)
         projection = Projection.of(shape.wanted.fields, held, dict(piece.file.constants))
         condition, groups = _condition(shape), groups_with(source, held, piece.file, shape)
         columns = projection.columns or file.schema_arrow.names[:1]
@@ -155,7 +158,9 @@ def _read_range(
                 rows = batch_rows(group, columns)
                 batches = file.iter_batches(rows, [index], columns, use_threads=False)
                 for batch in _living(batches, first, deleted):
-                    yield from _chosen(projection.fit(batch), condition, shape.columns)
+                    yield from _chosen(
+                        projection.fit(_fixed(batch, fixes)), condition, shape.columns
+                    )
             first += group.num_rows
 
 
@@ -171,11 +176,38 @@ def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
         ) from error
 
 
-def _schema_of(file: pq.ParquetFile, shape: ReadShape) -> Schema:
+def _held(file: pq.ParquetFile, shape: ReadShape) -> tuple[Schema, dict[str, Convert]]:
+    """The columns of a file, and what makes instants of INT96 in those that are to hold instants.
+
+    Spark and Hive wrote INT96; tables get such files by ``add_files`` and ``migrate``. As in
+    Iceberg's own readers, the table says whether it is a time with a zone.
+    """
+    from pyiceberg.schema import Schema
+
+    held, fixes = _schema_of(file.schema_arrow, shape), corrections(file, Calendar())
+    if not fixes:
+        return held, fixes
+    instants = {f.field_id for f in shape.wanted.fields if "timestamptz" in str(f.field_type)}
+    other = _schema_of(stored_schema(file), shape)
+    pairs = zip(held.fields, other.fields, strict=True)
+    fields = [new if old.field_id in instants else old for old, new in pairs]
+    meant = {field.name for field in fields if field.field_id in instants}
+    return Schema(*fields), {name: fix for name, fix in fixes.items() if name in meant}
+
+
+def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatch:
+    if not fixes:
+        return batch
+    names = batch.schema.names
+    columns = [fixes.get(name, same)(batch.column(name)) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _schema_of(found: pa.Schema, shape: ReadShape) -> Schema:
     """The columns of a file with their field ids."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    columns = _known_columns(file.schema_arrow, shape.names)
+    columns = _known_columns(found, shape.names)
     try:
         return pyarrow_to_schema(columns, shape.names, downcast_ns_timestamp_to_us=True)
     except (TypeError, ValueError) as error:

@@ -164,12 +164,23 @@ class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
     def make(self, key: Record, schema: pa.Schema) -> _OpenFile:
         """Open a new file for the values of a partition."""
         del schema  # in files, columns have other names
-        path = self._places.new_data_location(next(self._names), self._partitions.key(key))
+        place = self._partitions.key(key)
+        folder = place if _has_folder(place) else None
+        path = self._places.new_data_location(next(self._names), folder)
         return _OpenFile(self._target, self._columns, path, key)
 
     def remove(self, closed: DataFile) -> None:
         """Remove a data file, if that is possible; otherwise vacuum finds it."""
         _remove(self._target, closed.file_path)
+
+
+def _has_folder(key: PartitionKey | None) -> bool:
+    """Whether file systems take the names of a partition's folders; Iceberg needs none."""
+    names = [] if key is None else key.to_path().split("/")
+    return all(len(name.encode()) <= _MOST_BYTES for name in names)
+
+
+_MOST_BYTES = 255
 
 
 def _remove(target: Target, path: str) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -92,7 +93,19 @@ class Partitions:
 
     def _value(self, field: PartitionField, one: Any) -> Any:
         """As Iceberg keeps it; numbers of dates and times are that already."""
+        if isinstance(one, Decimal):
+            self._check_digits(field, one)
         return one if isinstance(one, int) else partition_record_value(field, one, self._schema)
+
+    def _check_digits(self, field: PartitionField, one: Decimal) -> None:
+        """Truncating goes down, and the lowest values of a type then have a digit too many."""
+        kind: Any = self._schema.find_type(field.source_id)
+        if len(one.as_tuple().digits) > kind.precision:
+            raise SchemaError(
+                f"{FORMAT}: column {self._schema.find_column_name(field.source_id)!r} has a value "
+                f"whose {field.transform} is {one}, which is no {kind}: filter such rows, or give "
+                "the column one digit more"
+            )
 
     # --- keys
 
