@@ -116,14 +116,15 @@ class ParquetSourceOptions(SourceOptions):
         "partition folders that others than krishiv-parquet wrote, and in columns without a zone; "
         "also the zone in which Spark 2 wrote times before 1900. Without it they are an error.",
     )
-    datetime_rebase_mode: RebaseMode = Field(
-        default="CORRECTED",
+    datetime_rebase_mode: RebaseMode | None = Field(
+        default=None,
         description="As in Spark's own reader: what is done with dates before 1582-10-15 and times "
         "before 1900 in files that do not say which Spark wrote them. `LEGACY` for Spark 2 and "
-        "Hive; `EXCEPTION` refuses them.",
+        "Hive, `CORRECTED` for others, and `EXCEPTION` refuses them. Without it, files that Spark "
+        "up to 2.4.5 wrote are refused if they have such values, and others are `CORRECTED`.",
     )
-    int96_rebase_mode: RebaseMode = Field(
-        default="CORRECTED", description="The same for INT96 timestamps."
+    int96_rebase_mode: RebaseMode | None = Field(
+        default=None, description="The same for INT96 timestamps."
     )
 
     def times(self) -> TimeRules:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from krishiv_spark.errors import KrishivError, OptionError
+from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.nearest import nearest
@@ -74,6 +74,7 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
 
     Raises:
         OptionError: If the settings are wrong: nothing helps but to change them.
+        SchemaError: If a table has what PyIceberg does not know, such as a column of type variant.
         CatalogFailedError: In all other cases.
     """
     try:
@@ -84,6 +85,8 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
         name = type(error).__name__
         reason = options.catalog.redacted(f"{name}: {error}")
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
+        if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
+            raise SchemaError(f"{text}. PyIceberg does not know every type, as variant") from None
         kind = OptionError if name in _BAD_SETTINGS else CatalogFailedError
         forget_catalog(options)
         raise kind(text) from None  # the cause's own text may show what was taken out of this one

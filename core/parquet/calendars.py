@@ -38,13 +38,14 @@ class TimeRules:
     Attributes:
         zone: Zone of times without one, and of the session that wrote an old file; None if it is
             not known.
-        dates: For files that do not say which Spark wrote them.
+        dates: For files that do not say which Spark wrote them. None is "CORRECTED", as in Spark 4,
+            but "EXCEPTION" if Spark wrote them: only 2.4.5 and older do not say so.
         int96: The same for INT96.
     """
 
     zone: str | None = None
-    dates: RebaseMode = "CORRECTED"
-    int96: RebaseMode = "CORRECTED"
+    dates: RebaseMode | None = None
+    int96: RebaseMode | None = None
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ class Calendar:
     def _check(self, mode: RebaseMode, path: str, what: str) -> None:
         if mode == "EXCEPTION":
             raise SchemaError(
-                f"column {path!r} has {what}, and the file does not tell its calendar: set the "
+                f"column {path!r} has {what}, and the file does not tell their calendar: set the "
                 "options 'datetimeRebaseMode' and 'int96RebaseMode' to 'LEGACY' if Spark 2 or Hive "
-                "wrote it, and otherwise to 'CORRECTED'"
+                "wrote them, or to 'CORRECTED', as Spark 4 reads them"
             )
 
     def _known_zone(self, path: str) -> rebase.Zone:
@@ -138,9 +139,10 @@ def _moved(numbers: pa.Array, move: Callable[[rebase.Numbers], rebase.Numbers]) 
 
 
 def _mode(
-    keys: Mapping[bytes, bytes], since: bytes, legacy: bytes, otherwise: RebaseMode
+    keys: Mapping[bytes, bytes], since: bytes, legacy: bytes, otherwise: RebaseMode | None
 ) -> RebaseMode:
     version = keys.get(b"org.apache.spark.version")
-    if version is None:
-        return otherwise
-    return "LEGACY" if version < since or legacy in keys else "CORRECTED"
+    if version is not None:
+        return "LEGACY" if version < since or legacy in keys else "CORRECTED"
+    is_of_spark = b"org.apache.spark.sql.parquet.row.metadata" in keys
+    return otherwise or ("EXCEPTION" if is_of_spark else "CORRECTED")

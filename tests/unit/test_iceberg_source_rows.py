@@ -252,6 +252,14 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path):
     assert batch(tmp_path).to_pylist() == [{"id": 1, "s": "x"}]
 
 
+def test_a_table_with_a_type_that_pyiceberg_does_not_know_is_refused_by_name(tmp_path):
+    make_table(tmp_path, NUMBERS)
+    (metadata,) = tmp_path.rglob("*.metadata.json")
+    metadata.write_text(metadata.read_text().replace('"type":"string"', '"type":"variant"'))
+    with pytest.raises(SchemaError, match=r"(?s)table db\.t .*Unsupported field type: 'variant'"):
+        batch(tmp_path)
+
+
 AT = dt.datetime(1, 1, 1, 12)  # noqa: DTZ001
 INT96 = pa.table({"t": pa.array([AT, None]), "s": pa.array([{"t": AT}, None]), "n": [1, 2]})
 

@@ -211,6 +211,14 @@ def test_a_file_that_does_not_say_who_wrote_it_is_read_as_the_option_says(tmp_pa
         read(tmp_path, pa.date32(), datetimeRebaseMode="EXCEPTION")
 
 
+def test_an_old_date_of_a_spark_that_did_not_say_its_version_needs_the_option(tmp_path):
+    put(tmp_path, EARLY, **{"org.apache.spark.sql.parquet.row.metadata": "{}"})
+    with pytest.raises(SchemaError, match=r"'LEGACY' if Spark 2 .* 'CORRECTED', as Spark 4"):
+        read(tmp_path, pa.date32())
+    assert texts(read(tmp_path, pa.date32(), datetimeRebaseMode="LEGACY")) == ["-719162", None]
+    assert texts(read(tmp_path, pa.date32(), datetimeRebaseMode="CORRECTED")) == ["-719164", None]
+
+
 @pytest.mark.parametrize(
     ("keys", "options", "reason"),
     [
