@@ -12,7 +12,7 @@ import re
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet.layout import DataFile
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.zones import UTC, localized
 
 __all__ = ["NULL_VALUE", "text_of", "value_of"]

@@ -51,7 +51,9 @@ def test_files_in_the_calendar_of_spark_2_are_read_as_spark_reads_them(spark, tm
     texts = [f"CAST({column} AS STRING)" for column in ("id", "d", "t", "s", "a", "m")]
     expected = spark.read.parquet(folder).selectExpr(*texts).collect()
     assert "0001-01-01" in str(expected)
-    assert spark.read.format("krishiv-parquet").load(folder).selectExpr(*texts).collect() == expected
+    assert (
+        spark.read.format("krishiv-parquet").load(folder).selectExpr(*texts).collect() == expected
+    )
 
 
 PARTITIONED = """
@@ -101,7 +103,9 @@ def test_a_column_that_drifts_is_refused_with_file_column_and_types(spark, tmp_p
         str(tmp_path)
     )
     given = spark.read.format("krishiv-parquet").schema("c STRUCT<name: FLOAT>")
-    with pytest.raises(PySparkException, match=r"\.parquet: column 'c\.name' of type double .* float"):
+    with pytest.raises(
+        PySparkException, match=r"\.parquet: column 'c\.name' of type double .* float"
+    ):
         given.load(str(tmp_path)).collect()
 
 

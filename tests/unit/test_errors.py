@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 
 from krishiv_spark import errors
 from krishiv_spark.errors import (
+    CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
     DataLossError,
@@ -30,6 +31,7 @@ TREE = {
     OffsetVersionError: (OffsetError,),
     DataLossError: (OffsetError,),
     LogError: (KrishivError,),
+    CheckpointMismatch: (KrishivError,),
     SinkError: (KrishivError,),
     CommitRejected: (SinkError,),
     CommitUnknown: (SinkError,),

@@ -36,7 +36,7 @@ def frozen_by(monkeypatch, *modules):
 @pytest.mark.usefixtures("worker")
 def test_what_is_imported_is_passed_over_and_what_comes_later_too(monkeypatch):
     assert frozen_by(monkeypatch) > 1000
-    assert frozen_by(monkeypatch) == 0
+    assert frozen_by(monkeypatch) <= 0  # what other tests left may die meanwhile
     kept = [[number] for number in range(100)]
     assert frozen_by(monkeypatch, "imported_by_the_first_task") >= len(kept)
 

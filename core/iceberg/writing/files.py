@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
