@@ -33,6 +33,7 @@ from krishiv_spark.kafka.writing.attempts import StagedTransaction, slot_ids
 from krishiv_spark.kafka.writing.checks import check, log_location
 from krishiv_spark.kafka.writing.markers import outcome_in_log
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.kafka.writing.topics import topic_ids
 from krishiv_spark.offsets import EpochLog, open_log, remove_dead_logs
 from krishiv_spark.sinks.base import BATCH_PREFIX, AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.logged import LoggedWriter, LostIntentError
@@ -75,6 +76,19 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
     def target(self) -> str:
         """Planner: the cluster, by its own id. Its topics may change, as with Spark's own sink."""
         return f"Kafka cluster {self._client.cluster_id()}"
+
+    def check_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+        """Planner: its topics are those that the cluster has by these names."""
+        wrote = {name: number for item in staged for name, number in item.topics}
+        now = topic_ids(self._client, wrote, age_s=0)
+        gone = sorted(name for name in wrote if now.get(name) != wrote[name])
+        if gone:
+            raise LogError(
+                f"epoch {epoch.number} of query {epoch.query} was written to what was topic "
+                f"{', '.join(gone)} then, which has been removed or made anew since. Nothing was "
+                "written. 'krishiv-spark log resolve --assume aborted' has the epoch written "
+                "again, into the topic as it is now; '--assume committed' passes over it"
+            )
 
     # --- executor
 

@@ -7,6 +7,7 @@ is, and `finish`, which makes an intent visible by pure repetition.
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -91,6 +92,17 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         never be finished, and one that is held there would be missing here. None checks nothing.
         """
         return None
+
+    def check_held(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        """Refuse to skip an epoch whose place in the target is no longer there. Planner.
+
+        Args:
+            epoch: Spark has not written down that it is over, but there is an intent of it.
+            staged: What that names.
+
+        Raises:
+            LogError: If it went into what has been removed, or made anew, since.
+        """
 
     @abstractmethod
     def finish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
@@ -208,6 +220,8 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         if state.number == 0:
             self._check_first(log, epoch)
         check_target(log, claim, state)
+        if state.held == epoch.number and state.intent is not None and not log.is_finished(state):
+            self.check_held(epoch, self.loaded(state.intent.staged))
         if epoch.offsets is not None:
             check_history(log, epoch, epoch.offsets, state)
 
@@ -347,4 +361,5 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
     @final
     def loaded(self, staged: Sequence[object]) -> tuple[StagedT, ...]:
         """What `stage` returned, from the JSON of an entry."""
-        return tuple(self.staged_type.model_validate(item) for item in staged)
+        texts = map(json.dumps, staged)  # strict models take a list for a tuple in JSON alone
+        return tuple(map(self.staged_type.model_validate_json, texts))

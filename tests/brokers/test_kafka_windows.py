@@ -9,10 +9,12 @@ import uuid
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from kafka_topics import Onlooker, make_topic
 from patience import PATIENCE
 from producer_epochs import LAST_EPOCH, raise_epochs
 
+from krishiv_spark.cli import main
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
@@ -31,7 +33,7 @@ from krishiv_spark.testing import (
 )
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
-TIMEOUT_MS = 1_500
+TIMEOUT_MS = 4_000
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "transactional.id.expiration.ms": "3600000",
@@ -75,6 +77,10 @@ class Bench:
             whole_epochs=False,
             outside=outside,
         )
+
+    def make_topic_anew(self) -> None:
+        self.onlooker.remove(self.topic)
+        make_topic(self.cluster.bootstrap, self.topic, partitions=2)
 
     def restart(self) -> None:
         broker = self.cluster.brokers[0]
@@ -279,6 +285,36 @@ def test_a_log_that_is_lost_is_noticed(play, tmp_path):
         driver.do(Begin())
         assert "LogError: query " in driver.story[-1]
         assert "log adopt" in driver.story[-1]
+
+
+def resolve(bench, checkpoint, assumed: str) -> None:
+    place = f"kafka.bootstrap.servers={bench.cluster.bootstrap}"
+    given = ["--format", "kafka", "--checkpoint", str(checkpoint), "-o", place]
+    words = ["log", "resolve", *given, "-o", f"topic={bench.topic}", "--assume", assumed]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+
+
+def test_an_epoch_whose_topic_was_made_anew_is_not_passed_over(bench, play, tmp_path):
+    """Nobody has seen a row of it: the intent is logged, and its transactions are open."""
+    with play() as driver:
+        driver.run((*STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.make_topic_anew()
+        driver.do(Begin())
+        assert "has been removed or made anew" in driver.story[-1]
+        resolve(bench, next(tmp_path.glob("**/krishiv")).parent, "aborted")
+        driver.run(GOOD_EPOCH)
+        driver.settle()
+
+
+def test_an_operator_says_what_became_of_an_epoch(bench, play, tmp_path):
+    """One of its transactions is ended, as a driver does that dies then; the other one is open."""
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.commit_one()
+        resolve(bench, next(tmp_path.glob("**/krishiv")).parent, "committed")
+        assert bench.open_ids() == []
+        driver.settle()
 
 
 def test_an_epoch_in_part_may_be_an_error(bench, play):

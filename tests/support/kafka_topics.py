@@ -54,6 +54,14 @@ class Onlooker:
             for record in _judged(self._batches(topic, partition))
         ]
 
+    def remove(self, topic: str) -> None:
+        """Remove a topic, and wait until it is gone."""
+        self._admin.delete_topics([topic])
+        until = time.monotonic() + PATIENCE
+        while topic in self._admin.list_topics():
+            assert time.monotonic() < until, f"{topic} does not go away"
+            time.sleep(0.05)
+
     def _partitions(self, topic: str) -> Iterable[int]:
         return self._consumer.partitions_for_topic(topic) or ()
 

@@ -18,6 +18,7 @@ from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.producer import Producer
 from krishiv_spark.kafka.writing.spread import Spread
 from krishiv_spark.kafka.writing.staging import Fingerprint, Sender
+from krishiv_spark.kafka.writing.topics import topic_ids
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.sinks.base import Task
 
@@ -47,6 +48,7 @@ class StagedTransaction(Value):
         partition: Of that topic.
         offset: Of the first record there; -1 if it is not known.
         form: Of the checksum.
+        topics: The topics that it wrote to with their ids; none where the cluster has no ids.
     """
 
     transaction: Transaction
@@ -57,6 +59,7 @@ class StagedTransaction(Value):
     partition: int = -1
     offset: int = -1
     form: int = 1
+    topics: tuple[tuple[str, str], ...] = ()
 
 
 def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
@@ -196,6 +199,7 @@ class _Attempt:
             rows=sent.rows,
             checksum=sent.checksum,
             form=Fingerprint.NEWEST,
+            topics=tuple(topic_ids(self._client, self._sender.topics).items()),
             **self._somewhere(),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,6 +101,11 @@ class Sender:
         self._start = start
         self.producer: Producer | None = None
         self._open: dict[str, Accumulator] = {}
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Those that had rows."""
+        return self._open.keys()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Send rows, and wait until all of them are acknowledged.

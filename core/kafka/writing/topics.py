@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import READ, WRITE, Topic
 
-__all__ = ["partition_count", "writable_topic"]
+__all__ = ["partition_count", "topic_ids", "writable_topic"]
 
 _CREATION_S = 5.0
 
@@ -52,6 +55,18 @@ def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
             refused = TopicAuthorizationFailedError()
             raise client.failed(f"write to topic {topic!r}", refused, _RIGHTS[operation])
     return found
+
+
+def topic_ids(client: Client, names: Collection[str], age_s: float | None = None) -> dict[str, str]:
+    """Ids of topics, by name: one that is made anew under an old name has another (KIP-516).
+
+    Args:
+        client: Of this process.
+        names: Which. Those that do not exist are left out, and those of clusters without such ids.
+        age_s: How old the answer may be; None for any age.
+    """
+    found = (client.topic_of(name, age_s) for name in names)
+    return {topic.name: number for topic in found if topic and (number := usable_id(topic))}
 
 
 def _created(client: Client, topic: str) -> Topic:
