@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.exchanges import Exchange, Features, K, ListOffsets, Metadata, Node, V
+from krishiv_spark.kafka.exchanges import Exchange, Features, K, Metadata, Node, V
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_passing
+from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.network import Network
 from krishiv_spark.kafka.places import Broker, FoundOffset, Place, Topic
 from krishiv_spark.kafka.rounds import collect

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place, Topic
+from krishiv_spark.kafka.places import Topic
 
 if TYPE_CHECKING:
     from krishiv_spark.kafka.client import Client
@@ -19,13 +19,11 @@ __all__ = [
     "Exchange",
     "Features",
     "K",
-    "ListOffsets",
     "Metadata",
     "Node",
     "Parts",
     "Routed",
     "V",
-    "by_leader",
 ]
 
 Node: TypeAlias = int | str
@@ -169,64 +167,3 @@ def _topic(found: Any, *, operations: bool) -> Topic:
     leaders = {each.partition_index: each.leader_id for each in found.partitions}
     allowed = frozenset(found.authorized_operations) if operations else None
     return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())), allowed)
-
-
-def by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Place]]:
-    """Partitions by the node that leads them, without those that nobody leads."""
-    client.topics({place.topic for place in places} - client.known())
-    found: dict[Node, list[Place]] = {}
-    for place in places:
-        node = client.leader(place)
-        if node is not None:
-            found.setdefault(node, []).append(place)
-    return found
-
-
-@dataclass(frozen=True)
-class ListOffsets:
-    """Offsets of partitions by time, from their leaders.
-
-    Attributes:
-        asked: By partition, a time in ms or one of the marks in `krishiv_spark.kafka.places`.
-        committed: Whether the end is the last stable offset.
-    """
-
-    asked: Mapping[Place, int]
-    committed: bool
-    what: str = "look up offsets"
-
-    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
-        """See `Exchange`."""
-        del within_s
-        return list(by_leader(client, items).items()), "nobody leads it"
-
-    def request(self, items: list[Place]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.consumer import ListOffsetsRequest
-
-        topic = ListOffsetsRequest.ListOffsetsTopic
-        partition = topic.ListOffsetsPartition
-        grouped: dict[str, list[Any]] = {}
-        for place in items:
-            wanted = partition(partition_index=place.partition, timestamp=self.asked[place])
-            grouped.setdefault(place.topic, []).append(wanted)
-        newest = MAX_TIMESTAMP in self.asked.values()
-        return ListOffsetsRequest(
-            isolation_level=int(self.committed),
-            topics=[topic(name=name, partitions=parts) for name, parts in grouped.items()],
-            min_version=7 if newest else 2,
-        )
-
-    def answers(
-        self, response: Any, items: list[Place]
-    ) -> Iterator[tuple[Place, int, FoundOffset]]:
-        """See `Exchange`."""
-        del items
-        for topic in response.topics:
-            for each in topic.partitions:
-                found = FoundOffset(each.offset, each.timestamp)
-                yield Place(topic.name, each.partition_index), each.error_code, found
-
-    def forget(self, client: Client, items: Collection[Place]) -> None:
-        """See `Exchange`."""
-        client.forget_leaders({place.topic for place in items})

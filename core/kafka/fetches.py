@@ -26,12 +26,15 @@ class Wanted:
         topic_id: Id of its topic; empty if the cluster has none.
         offset: First offset.
         most_bytes: About the most bytes; a batch of records comes whole.
+        epoch: The leader epoch in which the offset is known to be that of the log: a leader of
+            another one refuses (KIP-320). -1 for whatever the leader has.
     """
 
     place: Place
     topic_id: str
     offset: int
     most_bytes: int
+    epoch: int = -1
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _partition(wanted: Wanted) -> Any:
 
     return FetchRequest.FetchTopic.FetchPartition(
         partition=wanted.place.partition,
-        current_leader_epoch=-1,
+        current_leader_epoch=wanted.epoch,
         fetch_offset=wanted.offset,
         last_fetched_epoch=-1,
         log_start_offset=-1,

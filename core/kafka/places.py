@@ -76,7 +76,10 @@ class FoundOffset(NamedTuple):
     Attributes:
         offset: Of the record; for `LATEST`, of the next one.
         timestamp: Of the record, in ms; -1 for `EARLIEST` and `LATEST`.
+        epoch: Leader epoch of the record; for `LATEST`, that of the leader which answers. -1 where
+            brokers do not say (before Kafka 2.1).
     """
 
     offset: int
     timestamp: int
+    epoch: int = -1

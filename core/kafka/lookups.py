@@ -1,0 +1,121 @@
+"""Requests about offsets, which the leaders of partitions answer."""
+
+# pyright: reportAttributeAccessIssue=false
+# It carries stubs of kafka-python 2.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from krishiv_spark.kafka.exchanges import Node, Routed
+from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place
+
+if TYPE_CHECKING:
+    from krishiv_spark.kafka.client import Client
+
+__all__ = ["EpochEnds", "ListOffsets"]
+
+_CONSUMER = -1
+"""Instead of the id of a replica."""
+
+
+class _OfLeaders:
+    """What is the same for all of them: who answers."""
+
+    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
+        """See `Exchange`."""
+        del within_s
+        return list(_by_leader(client, items).items()), "nobody leads it"
+
+    def forget(self, client: Client, items: Collection[Place]) -> None:
+        """See `Exchange`."""
+        client.forget_leaders({place.topic for place in items})
+
+
+@dataclass(frozen=True)
+class ListOffsets(_OfLeaders):
+    """Offsets of partitions by time, from their leaders.
+
+    Attributes:
+        asked: By partition, a time in ms or one of the marks in `krishiv_spark.kafka.places`.
+        committed: Whether the end is the last stable offset.
+    """
+
+    asked: Mapping[Place, int]
+    committed: bool
+    what: str = "look up offsets"
+
+    def request(self, items: list[Place]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.consumer import ListOffsetsRequest
+
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        partition = topic.ListOffsetsPartition
+        grouped: dict[str, list[Any]] = {}
+        for place in items:
+            wanted = partition(partition_index=place.partition, timestamp=self.asked[place])
+            grouped.setdefault(place.topic, []).append(wanted)
+        newest = MAX_TIMESTAMP in self.asked.values()
+        return ListOffsetsRequest(
+            isolation_level=int(self.committed),
+            topics=[topic(name=name, partitions=parts) for name, parts in grouped.items()],
+            min_version=7 if newest else 2,
+        )
+
+    def answers(
+        self, response: Any, items: list[Place]
+    ) -> Iterator[tuple[Place, int, FoundOffset]]:
+        """See `Exchange`."""
+        del items
+        for topic in response.topics:
+            for each in topic.partitions:
+                found = FoundOffset(each.offset, each.timestamp, each.leader_epoch)
+                yield Place(topic.name, each.partition_index), each.error_code, found
+
+
+@dataclass(frozen=True)
+class EpochEnds(_OfLeaders):
+    """Where leader epochs end in the logs of today's leaders (OffsetForLeaderEpoch, KIP-320).
+
+    The answer is an offset, exclusive: before it lie the records of that leader epoch and of those
+    before it. -1 where the leader does not know.
+
+    Attributes:
+        epochs: By partition, the leader epoch that is asked about.
+    """
+
+    epochs: Mapping[Place, int]
+    what: str = "look up the ends of leader epochs"
+
+    def request(self, items: list[Place]) -> Any:
+        """See `Exchange`."""
+        from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        partition = topic.OffsetForLeaderPartition
+        grouped: dict[str, list[Any]] = {}
+        for place in items:
+            wanted = partition(partition=place.partition, leader_epoch=self.epochs[place])
+            grouped.setdefault(place.topic, []).append(wanted)
+        topics = [topic(topic=name, partitions=parts) for name, parts in grouped.items()]
+        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+
+    def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, int]]:
+        """See `Exchange`."""
+        del items
+        for topic in response.topics:
+            for each in topic.partitions:
+                yield Place(topic.topic, each.partition), each.error_code, each.end_offset
+
+
+def _by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Place]]:
+    """Partitions by the node that leads them, without those that nobody leads."""
+    client.topics({place.topic for place in places} - client.known())
+    found: dict[Node, list[Place]] = {}
+    for place in places:
+        node = client.leader(place)
+        if node is not None:
+            found.setdefault(node, []).append(place)
+    return found
