@@ -24,6 +24,7 @@ from krishiv_spark.sources.base import Limit, StreamReader
 
 if TYPE_CHECKING:
     from krishiv_spark.kafka.reading.chooser import Chooser
+    from krishiv_spark.kafka.reading.group import ShownPosition
 
 __all__ = ["KafkaOffset", "KafkaReader", "KafkaSourceOptions"]
 
@@ -41,10 +42,11 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
         self._made_chooser: Chooser | None = None
+        self._made_position: ShownPosition | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors choose nothing.
-        return {**self.__dict__, "_made_chooser": None}
+        return {**self.__dict__, "_made_chooser": None, "_made_position": None}
 
     def infer_schema(self) -> pa.Schema:
         """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
@@ -64,7 +66,12 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
         return KafkaOffset(at=_name(where))
 
     def latest(self, start: KafkaOffset, limit: Limit) -> KafkaOffset:
-        """See `StreamReader`. One request to each leader, side by side, or a few of them."""
+        """See `StreamReader`. One request to each leader, side by side, or a few of them.
+
+        Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
+        """
+        if self.options.group_id is not None and start.at is None:
+            self._position(self.options.group_id).show(start.topics)
         return self._chooser().choose(start, limit)
 
     def freeze(self) -> None:
@@ -72,15 +79,11 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
         self._chooser().freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """Newest offsets and lag behind the batch that was chosen last. See `SupportsBacklog`."""
+        """What waits after the batch that was chosen last, and what open transactions hold back.
+
+        With what was lost, if anything was. See `SupportsBacklog`.
+        """
         return self._chooser().backlog()
-
-    def committed(self, end: KafkaOffset) -> None:
-        """Shows the position to Kafka's own tools, if a group is given. See `StreamReader`."""
-        if self.options.group_id is not None:
-            from krishiv_spark.kafka.reading.group import show_position
-
-            show_position(self.options, self.options.group_id, flat(end.topics))
 
     def _chooser(self) -> Chooser:
         from krishiv_spark.kafka.reading.chooser import Chooser
@@ -89,15 +92,22 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
             self._made_chooser = Chooser(self.options, streaming=self.streaming)
         return self._made_chooser
 
+    def _position(self, group: str) -> ShownPosition:
+        from krishiv_spark.kafka.reading.group import ShownPosition
+
+        if self._made_position is None:
+            self._made_position = ShownPosition(self.options.kafka, group)
+        return self._made_position
+
     # --- rows
 
     def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[Share]:
         """See `StreamReader`. From the two offsets alone."""
         if start == end:
             return []
-        begins = {**flat(start.topics), **flat(end.began)}
+        begins, epochs = {**flat(start.topics), **flat(end.began)}, flat(end.epochs)
         pieces = (
-            Piece(place, end.ids.get(place.topic, ""), begins[place], offset)
+            Piece(place, end.ids.get(place.topic, ""), begins[place], offset, epochs.get(place, -1))
             for place, offset in flat(end.topics).items()
         )
         return shares(

@@ -50,6 +50,7 @@ class TestKafkaOffset(OffsetConformance):
             KafkaOffset(at="latest"),
             KafkaOffset(),
             KafkaOffset(topics={"é": {"0": 7, "10": 2**62}}, ids={"é": "x"}, began={"é": {"0": 1}}),
+            KafkaOffset(topics={"t": {"0": 7}}, left={"é": {"0": 1}}, epochs={"t": {"0": 2**31}}),
             KafkaOffset(
                 topics={"t": {"0": 7, "1": 0, "2": 3}},
                 times={"t": {"0": 9, "2": -5}},

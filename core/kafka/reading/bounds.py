@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+from krishiv_spark.kafka.reading.losses import Losses
 from krishiv_spark.kafka.reading.options import KafkaSourceOptions
 from krishiv_spark.kafka.reading.where import Where
 
@@ -21,10 +22,12 @@ class Bounds:
     Attributes:
         client: The cluster.
         options: The options.
+        losses: What becomes of offsets that are named and have gone.
     """
 
     client: Client
     options: KafkaSourceOptions
+    losses: Losses
 
     def first(self, places: Collection[Place], *, streaming: bool) -> dict[Place, int]:
         """Where a new query begins.
@@ -32,7 +35,7 @@ class Bounds:
         Raises:
             OptionError: If the start names other partitions than are read, a time for which there
                 is no record, or, in a batch read, the latest offset.
-            DataLossError: If an offset is named that is no longer there.
+            DataLossError: If an offset is named that is no longer there, and losses are errors.
         """
         where = self.options.start(streaming=streaming)
         if not streaming and where.uses(LATEST):
@@ -46,6 +49,7 @@ class Bounds:
         Raises:
             OptionError: If the end names other partitions than are read, or an offset that does
                 not exist yet.
+            DataLossError: If an offset is named that is no longer there, and losses are errors.
         """
         return self._found(self.options.end(), places, "end", latest_otherwise=True)
 
@@ -76,8 +80,7 @@ class Bounds:
             return self._timed(asked, latest_otherwise=latest_otherwise)
         named = {place: offset for place, offset in asked.items() if offset >= 0}
         words = {place: offset for place, offset in asked.items() if offset < 0}
-        self._check_there(named, what)
-        return {**self._look(words), **named}
+        return {**self._look(words), **self._there(named, what)}
 
     def _timed(self, asked: Mapping[Place, int], *, latest_otherwise: bool) -> dict[Place, int]:
         found = self.at_times(asked)
@@ -101,7 +104,8 @@ class Bounds:
             f"has {found}"
         )
 
-    def _check_there(self, named: Mapping[Place, int], what: str) -> None:
+    def _there(self, named: Mapping[Place, int], what: str) -> dict[Place, int]:
+        """Offsets that users name, or the oldest ones, where those have gone."""
         newest, oldest = self.newest(named), self.oldest(named)
         for place, offset in named.items():
             if offset > newest[place]:
@@ -109,12 +113,9 @@ class Bounds:
                     f"the {what} in {place} is given as offset {offset}, but the newest is "
                     f"{newest[place]}"
                 )
-            if offset < oldest[place] and self.options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{place}: the {what} is given as offset {offset}, but the oldest that is "
-                    f"still there is {oldest[place]}: give that or 'earliest', or set "
-                    "'failOnDataLoss' to false"
-                )
+            if offset < oldest[place]:
+                self.losses.named_aged_out(place, what, offset, oldest[place])
+        return {place: max(offset, oldest[place]) for place, offset in named.items()}
 
     def _error(self, text: str) -> OptionError:
         return OptionError(f"{self.options.format_name}: {text}")

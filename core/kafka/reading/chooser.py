@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from krishiv_spark.kafka.client import Client, open_client
-from krishiv_spark.kafka.fetches import usable_id
-from krishiv_spark.kafka.places import Place, Topic
+from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
+from krishiv_spark.kafka.places import LATEST, FoundOffset, Place, Topic
 from krishiv_spark.kafka.reading.bounds import Bounds
 from krishiv_spark.kafka.reading.event_time import EventTime
+from krishiv_spark.kafka.reading.footing import Footing, View
+from krishiv_spark.kafka.reading.lag import Lag
 from krishiv_spark.kafka.reading.limits import Delay, in_proportion, waiting
 from krishiv_spark.kafka.reading.losses import Losses
 from krishiv_spark.kafka.reading.options import KafkaSourceOptions
 from krishiv_spark.kafka.reading.position import KafkaOffset, flat, nested
 from krishiv_spark.kafka.reading.topics import Subscription
+from krishiv_spark.kafka.reading.truncation import Stand
 from krishiv_spark.sources.base import Limit
 
 __all__ = ["Chooser"]
 
-
-@dataclass(frozen=True)
-class _View:
-    """What the cluster has at one moment.
-
-    Attributes:
-        topics: The topics that are read.
-        ends: The end of each partition that is read.
-    """
-
-    topics: Mapping[str, Topic]
-    ends: Mapping[Place, int]
-
-    @cached_property
-    def ids(self) -> dict[str, str]:
-        """Ids of the topics that have one."""
-        ids = {name: usable_id(topic) for name, topic in self.topics.items()}
-        return {name: number for name, number in ids.items() if number}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,10 +34,12 @@ class _Reach:
     Attributes:
         begins: First offset of each partition.
         newest: Where each partition ends in the cluster.
+        left: Where the query stands in partitions that it no longer reads.
     """
 
     begins: Mapping[Place, int]
     newest: Mapping[Place, int]
+    left: Mapping[Place, Stand]
 
 
 class Chooser:
@@ -69,86 +56,115 @@ class Chooser:
         self._subscription = Subscription(options)
         self._losses = Losses(options.fail_on_data_loss)
         self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay / 1000)
-        self._frozen: _View | None = None
-        self._backlog: dict[str, Any] = {}
-        self._nothing_new: tuple[KafkaOffset, _View] | None = None
+        self._lag = Lag()
+        self._frozen: View | None = None
+        self._nothing_new: tuple[KafkaOffset, View] | None = None
 
     def choose(self, start: KafkaOffset, limit: Limit) -> KafkaOffset:
-        """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
+        """The end of the batch that begins at `start`; `start` itself if there is nothing new.
+
+        Raises:
+            OptionError: If the options name what was never there.
+            DataLossError: If something has gone, and losses are errors.
+            KafkaFailedError: If the cluster does not answer in time.
+        """
         client = open_client(self._options.kafka)
-        bounds = Bounds(client, self._options)
-        view = self._frozen or self._view(client, bounds, start)
+        try:
+            return self._chosen(client, start, limit)
+        except KafkaFailedError:
+            # Of a topic that has gone since it was found there is no answer.
+            if not self._subscription.is_stale(client):
+                raise
+            if self._frozen is not None:
+                self._frozen = self._view(client, start)
+            return self._chosen(client, start, limit)
+
+    def _chosen(self, client: Client, start: KafkaOffset, limit: Limit) -> KafkaOffset:
+        bounds = self._bounds(client)
+        view = self._seen(client, start)
         if self._nothing_new == (start, view):  # spares many partitions a closer look
             return start
-        begins = self._begins(bounds, start, view)
-        newest = {place: max(end, begins[place]) for place, end in view.ends.items()}
-        ends = self._limited(bounds, start, _Reach(begins, newest), limit)
-        self._backlog = _backlog(ends, newest)
-        if start.at is None and ends == flat(start.topics) and view.ids == start.ids:
-            self._nothing_new = (start, view) if ends == newest else None
+        reach = self._reach(bounds, start, view)
+        ends = self._limited(bounds, start, reach, limit)
+        self._lag.chosen(ends, reach.newest)
+        end = self._offset(start, reach, ends, view)
+        if start.at is None and _is_where(start, end):
+            self._nothing_new = (start, view) if ends == reach.newest else None
             return start
-        end = _offset(start, begins, ends, view)
         if self._options.event_time is None or not self._streaming:
             return end
-        return EventTime(self._options, bounds).marked(start, end, newest)
+        return EventTime(self._options, bounds).marked(start, end, reach.newest)
 
     def freeze(self) -> None:
         """From now on nothing is seen that is newer than what is there now."""
-        client = open_client(self._options.kafka)
-        self._frozen = self._view(client, Bounds(client, self._options), KafkaOffset())
+        self._frozen = self._view(open_client(self._options.kafka), None)
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waited behind the batch that was chosen last."""
-        return self._backlog
+        """What waited after the batch that was chosen last, and what was lost."""
+        return {**self._lag.report(), **self._losses.report()}
 
-    def _view(self, client: Client, bounds: Bounds, start: KafkaOffset) -> _View:
-        topics = self._subscription.topics(client, start.topics)
+    # --- what there is
+
+    def _bounds(self, client: Client) -> Bounds:
+        return Bounds(client, self._options, self._losses)
+
+    def _seen(self, client: Client, start: KafkaOffset) -> View:
+        view = self._frozen
+        if view is None:
+            view = self._view(client, start)
+        elif any(self._subscription.wants(name) for name in start.topics.keys() - view.topics):
+            # It was not known then that one of them has been read: it deserves a closer look.
+            view = self._frozen = self._view(client, start)
+        else:
+            self._refuse_missing(view.topics, start)
+        return view
+
+    def _view(self, client: Client, start: KafkaOffset | None) -> View:
+        """What there is; without a start nothing is known of what must be there."""
+        topics = self._subscription.topics(client, () if start is None else start.topics)
+        if start is not None:
+            self._refuse_missing(topics, start)
         places = self._subscription.places(topics)
-        ends = bounds.newest(places) if self._streaming else bounds.last(places)
-        return _View(topics, ends)
+        cluster = self._cluster(client, places)
+        if not self._streaming:
+            return View(topics, cluster, self._bounds(client).last(places))
+        return View(topics, cluster, {place: end.offset for place, end in cluster.items()})
+
+    def _cluster(self, client: Client, places: Collection[Place]) -> dict[Place, FoundOffset]:
+        asked, committed = dict.fromkeys(places, LATEST), self._options.committed
+        if not (self._streaming and committed):
+            return client.list_offsets(asked, committed=committed)
+        self._lag.look(client, places)
+        ends = client.list_offsets(asked, committed=True)
+        self._lag.compare(ends)
+        return ends
+
+    def _refuse_missing(self, topics: Mapping[str, Topic], start: KafkaOffset) -> None:
+        known = start.ids.keys() | start.topics.keys()
+        self._subscription.refuse_missing(topics, known, start.stands())
 
     # --- begins
 
-    def _begins(self, bounds: Bounds, start: KafkaOffset, view: _View) -> dict[Place, int]:
+    def _reach(self, bounds: Bounds, start: KafkaOffset, view: View) -> _Reach:
+        stands = start.stands()
+        left = {p: stand for p, stand in stands.items() if not self._subscription.asks_for(p)}
         if start.at is not None:
-            return bounds.first(view.ends.keys(), streaming=self._streaming)
-        self._check_topics(start, view)
-        stands = {p: n for p, n in flat(start.topics).items() if _is_same(start, view, p.topic)}
-        known = {place: offset for place, offset in stands.items() if place in view.ends}
-        for place in stands.keys() - known.keys():
-            if place.topic in view.topics:
-                self._losses.happened(f"{place}, where the query stands, is gone")
-        return self._checked(bounds, known, view)
+            begins = bounds.first(view.ends.keys(), streaming=self._streaming)
+        else:
+            asked = {place: stand for place, stand in stands.items() if place not in left}
+            begins = Footing(bounds).begins(start, asked, view)
+        self._tell_left(start, left)
+        newest = {place: max(end, begins[place]) for place, end in view.ends.items()}
+        return _Reach(begins, newest, left)
 
-    def _check_topics(self, start: KafkaOffset, view: _View) -> None:
-        for name in start.topics:
-            if name not in view.topics and self._subscription.wants(name):
-                self._losses.happened(f"topic {name!r} was deleted")
-            elif name in view.topics and not _is_same(start, view, name):
-                self._losses.happened(
-                    f"topic {name!r} was deleted and made anew (its id was {start.ids[name]} and "
-                    f"is {view.ids[name]}): what the query has not read of the old one is gone"
-                )
-
-    def _checked(self, bounds: Bounds, known: Mapping[Place, int], view: _View) -> dict[Place, int]:
-        """Begins that are there; new partitions begin with the first offset that they have."""
-        new = view.ends.keys() - known.keys()
-        oldest = bounds.oldest([*new, *waiting(known, view.ends)])
-        begins = {place: oldest[place] for place in new}
-        for place, offset in known.items():
-            begins[place] = max(offset, oldest.get(place, offset))
-            if begins[place] > offset:
-                self._losses.passed(place, offset, begins[place])
-            if view.ends[place] < offset and self._frozen is None:
-                begins[place] = self._cut_back(place, offset, view.ends[place])
-        return begins
-
-    def _cut_back(self, place: Place, offset: int, end: int) -> int:
-        self._losses.happened(
-            f"{place}: the query stands at offset {offset}, but the partition ends at {end}: the "
-            "cluster has lost records"
-        )
-        return end
+    def _tell_left(self, start: KafkaOffset, left: Mapping[Place, Stand]) -> None:
+        for place in left.keys() & flat(start.topics):
+            _log.warning(
+                "%s is not read any more, since the options do not ask for it; if they do again, "
+                "the query goes on from offset %d",
+                place,
+                left[place].offset,
+            )
 
     # --- ends
 
@@ -161,25 +177,27 @@ class Chooser:
         aligned = EventTime(self._options, bounds).aligned(start, reach.begins, reach.newest)
         return in_proportion(reach.begins, aligned, limit.rows)
 
+    def _offset(
+        self, start: KafkaOffset, reach: _Reach, ends: Mapping[Place, int], view: View
+    ) -> KafkaOffset:
+        stood = flat(start.topics)
+        began = {place: n for place, n in reach.begins.items() if stood.get(place) != n}
+        epochs = {
+            **{place: stand.epoch for place, stand in reach.left.items()},
+            **{place: view.cluster[place].epoch for place in ends},
+        }
+        kept = {place.topic for place in reach.left}
+        ids = {n: i for n, i in start.ids.items() if n in kept or self._subscription.names(n)}
+        return KafkaOffset(
+            topics=nested(ends),
+            ids={**ids, **view.ids},
+            began=nested(began),
+            epochs=nested({place: epoch for place, epoch in epochs.items() if epoch >= 0}),
+            left=nested({place: stand.offset for place, stand in reach.left.items()}),
+        )
 
-def _offset(
-    start: KafkaOffset, begins: Mapping[Place, int], ends: Mapping[Place, int], view: _View
-) -> KafkaOffset:
-    stood = flat(start.topics)
-    began = {place: offset for place, offset in begins.items() if stood.get(place) != offset}
-    return KafkaOffset(topics=nested(ends), ids=view.ids, began=nested(began))
 
-
-def _is_same(start: KafkaOffset, view: _View, name: str) -> bool:
-    """Whether a topic is the one that was read; without ids there is no telling."""
-    before, now = start.ids.get(name), view.ids.get(name)
-    return before is None or now is None or before == now
-
-
-def _backlog(ends: Mapping[Place, int], newest: Mapping[Place, int]) -> dict[str, Any]:
-    lag = {place: newest[place] - offset for place, offset in ends.items()}
-    return {
-        "latest": nested(newest),
-        "lag": nested(lag),
-        "offsets_waiting": sum(lag.values()),
-    }
+def _is_where(start: KafkaOffset, end: KafkaOffset) -> bool:
+    """Whether both are one position. Elections alone make no batch, epochs that were unknown do."""
+    is_known = flat(start.epochs).keys() == flat(end.epochs).keys()
+    return is_known and (start.topics, start.left, start.ids) == (end.topics, end.left, end.ids)

@@ -6,40 +6,57 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client, is_passing, open_client
+from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.exchanges import ANY, Node
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.reading.options import KafkaSourceOptions
+from krishiv_spark.kafka.reading.position import ByPlace, flat
 
-__all__ = ["show_position"]
+__all__ = ["ShownPosition"]
 
 _log = logging.getLogger(__name__)
 _NO_GENERATION = -1
 _LAST_WITH_NAMES = 9
 _FIRST_WITH_LISTS = 4
-_PATIENCE_S = 5.0
-"""No longer than this does the query wait for a position to be shown."""
+_PATIENCE_S, _REST_S = 5.0, 60.0
+"""How long the query waits for a position to be shown, and for how long then for none."""
 
 
-def show_position(options: KafkaSourceOptions, group: str, offsets: Mapping[Place, int]) -> None:
-    """Commit offsets to a group, as a consumer outside any generation does.
+class ShownPosition:
+    """Shows where a query stands, as a consumer outside any generation does that commits offsets.
 
     It is for people and their tools: if it fails, there is a warning and the query goes on.
 
     Args:
-        options: The options.
+        connection: How the cluster is reached.
         group: Id of the group; it must have no other members.
-        offsets: The next offset of each partition.
     """
-    try:
-        _commit(open_client(options.kafka), group, offsets)
-    except KrishivError as error:
-        _log.warning("the position is not shown to group %r: %s", group, error)
+
+    def __init__(self, connection: Connection, group: str) -> None:
+        self._connection = connection
+        self._group = group
+        self._shown: ByPlace | None = None
+        self._until_s = 0.0
+
+    def show(self, offsets: ByPlace) -> None:
+        """Commit these offsets, the next of each partition, if they are not shown yet.
+
+        When that has failed, nothing is tried for a minute.
+        """
+        if offsets == self._shown or time.monotonic() < self._until_s:
+            return
+        try:
+            _commit(open_client(self._connection), self._group, flat(offsets))
+            self._shown = offsets
+        except KrishivError as error:
+            self._until_s = time.monotonic() + _REST_S
+            _log.warning("the position is not shown to group %r: %s", self._group, error)
 
 
 def _commit(client: Client, group: str, offsets: Mapping[Place, int]) -> None:

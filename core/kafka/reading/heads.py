@@ -15,6 +15,9 @@ __all__ = ["Head", "heads"]
 _BYTES = 64 * 1024
 """Of each partition; a whole batch comes at least (KIP-74)."""
 
+_ANSWERED = {0, 1}
+"""Without an error, or OFFSET_OUT_OF_RANGE: the offset has just aged out, or was cut off."""
+
 
 class Head(NamedTuple):
     """What the header of a batch says.
@@ -50,7 +53,7 @@ def heads(client: Client, offsets: Mapping[Place, int]) -> dict[Place, list[Head
     pauses = Pauses(client.connection.patience_s)
     while waiting := [place for place in offsets if place not in found]:
         for answer in _asked(client, waiting, offsets):
-            if not answer.code:
+            if answer.code in _ANSWERED:
                 found[answer.place] = list(_heads(answer.records))
             elif not _passes(answer):
                 raise client.failed(f"read {answer.place}", _error(answer))

@@ -133,7 +133,7 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     group_id: str | None = Field(
         default=None,
         validation_alias=_choices("groupId", "group.id"),
-        description="Consumer group to which the position is committed behind each batch, so that "
+        description="Consumer group to which the position is committed after each batch, so that "
         "Kafka's tools show the lag. The query never begins there.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(

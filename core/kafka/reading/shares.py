@@ -21,12 +21,14 @@ class Piece:
         topic_id: Id of its topic when the batch was chosen; empty if the cluster has no ids.
         start: First offset.
         end: Last offset, exclusive.
+        epoch: Leader epoch in which `end` was found; -1 if it is not known.
     """
 
     place: Place
     topic_id: str
     start: int
     end: int
+    epoch: int = -1
 
     @property
     def size(self) -> int:
