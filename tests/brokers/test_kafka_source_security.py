@@ -1,14 +1,25 @@
 """The Kafka source through TLS and SASL, with what an ACL allows."""
 
 import pickle
+import time
 import uuid
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 from kafka_topics import make_topic
+from patience import PATIENCE
 
-from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
@@ -41,10 +52,20 @@ def allow(guarded, topic, *operations):
     admin.close()
 
 
-def reader(guarded, topic, **given):
-    options = {**guarded.secure.options(), "subscribe": topic, **given}
+def forbid(guarded, topic):
+    admin = KafkaAdminClient(bootstrap_servers=guarded.bootstrap)
+    place = ResourcePatternFilter(ResourceType.TOPIC, topic, ACLResourcePatternType.ANY)
+    any_of = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, place)
+    admin.delete_acls([any_of])
+    admin.close()
+
+
+def reader(guarded, topic, *, streaming=False, **given):
+    options = {**guarded.secure.options(), **given}
+    if "subscribePattern" not in given:
+        options["subscribe"] = topic
     parsed = KafkaSourceOptions.parse(options, "krishiv-kafka")
-    made = KafkaReader(parsed, None, streaming=False)
+    made = KafkaReader(parsed, None, streaming=streaming)
     assert guarded.secure.password not in repr(parsed) + repr(vars(made))
     return pickle.loads(pickle.dumps(made))
 
@@ -69,6 +90,25 @@ def test_a_topic_that_may_not_be_read_is_an_error_at_once(guarded, topic):
     with pytest.raises(KafkaFailedError, match="Authorization") as failure:
         read(reader(guarded, topic))
     assert topic in str(failure.value)
+
+
+def test_a_topic_that_may_not_be_seen_any_more_was_not_deleted(guarded, topic):
+    given = {"subscribePattern": f"{topic}.*", "failOnDataLoss": "false"}
+    allow(guarded, topic, ACLOperation.READ)
+    made = reader(guarded, topic, streaming=True, **given)
+    end = made.latest(made.initial(), UNLIMITED)
+    forbid(guarded, topic)
+    for each in (made, reader(guarded, topic, streaming=True, **given)):
+        with pytest.raises(KafkaRefusedError, match="TopicAuthorizationFailed"):
+            stay(each, end)
+
+
+def stay(made, end):
+    """Ask for the next batch, of which there is none."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        assert made.latest(end, UNLIMITED) == end
+        time.sleep(0.1)
 
 
 def test_a_login_that_is_refused_is_an_error_without_the_password(guarded, topic):

@@ -2,6 +2,7 @@
 
 import struct
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -137,6 +138,22 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> 
         producer.send(topic, value, **more)
     producer.flush()
     producer.close()
+
+
+def in_transaction(
+    bootstrap: str, topic: str, values: list[bytes], *, ends: str | None, **more: object
+) -> KafkaProducer:
+    """Produce in a transaction of its own, and "commit", "abort" or, without an end, leave it."""
+    name = f"x-{uuid.uuid4().hex}"
+    producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for value in values:
+        producer.send(topic, value, **more)
+    producer.flush()
+    if ends is not None:
+        getattr(producer, f"{ends}_transaction")()
+    return producer
 
 
 def fill(bootstrap: str, topic: str, rows: int) -> None:

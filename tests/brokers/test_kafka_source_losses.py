@@ -1,0 +1,253 @@
+"""The Kafka source on a broker that loses what it had: one rule decides, wherever that shows."""
+
+import uuid
+from itertools import chain
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka_reading import HASTE, batches, cut_log, damage_log, newest, read_on, reader, rows
+from kafka_topics import LIMITS, make_topic
+
+from krishiv_spark.errors import DataLossError
+from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.reading.feed import Feed
+
+pytestmark = pytest.mark.once
+
+LENIENT = {"failOnDataLoss": "false"}
+SMALL = {"maxFetchBytes": "64k"}
+
+
+class Kafka:
+    """A broker that can be killed, and what is done with it from outside."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.bootstrap = cluster.bootstrap
+        self.broker = cluster.brokers[0]
+
+    def admin(self, what, *args):
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, **LIMITS)
+        try:
+            return getattr(admin, what)(*args)
+        finally:
+            admin.close()
+
+    def topic(self, *numbers, partitions=1, **more):
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        make_topic(self.bootstrap, name, partitions)
+        self.send(name, *numbers, **more)
+        return name
+
+    def long_topic(self):
+        """2000 records in three fetches of 64 KB at least."""
+        return self.topic(*range(2000), at_once=50, key=bytes(100))
+
+    def send(self, topic, *numbers, at_once=1, **more):
+        """Numbers, so many in a batch of records."""
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=1000, **LIMITS)
+        for place, number in enumerate(numbers, 1):
+            producer.send(topic, b"%d" % number, **more)
+            if place % at_once == 0:
+                producer.flush()
+        producer.close()
+
+    def delete(self, topic):
+        self.admin("delete_topics", [topic])
+        while topic in self.admin("list_topics"):
+            pass
+
+    def lose(self, topic, offset):
+        """The broker dies, and comes back without a topic's records from an offset on."""
+        self.broker.kill()
+        cut_log(self.broker, topic, offset)
+        self.broker.start()
+        self.cluster.wait()
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with open_cluster(ours=True) as cluster:
+        yield Kafka(cluster)
+
+
+def reading(kafka, topic, **options):
+    return reader(kafka.bootstrap, topic, **options)
+
+
+def begun(reader):
+    """The batches of a long topic, the first of which is read and the second on its way."""
+    end = newest(reader)
+    found = batches(reader, reader.initial(), end)
+    first = next(found)
+    assert len(first) < 900, "two fetches bring everything"
+    return chain([first], found), end
+
+
+def rest(batches):
+    return [value for some in batches for value in some]
+
+
+# --- a topic goes in mid-batch
+
+
+@pytest.mark.parametrize(
+    "fresh",
+    [
+        pytest.param(True, id="a new worker"),
+        pytest.param(False, id="a worker that knew it", marks=pytest.mark.long),
+    ],
+)
+def test_a_topic_that_goes_before_its_batch_is_read_is_lost(kafka, fresh):
+    topic = kafka.topic(1, 2, 3)
+    chooser = reading(kafka, topic, **({} if fresh else HASTE))
+    start, end = chooser.initial(), newest(chooser)
+    kafka.delete(topic)
+    why = f"{topic}-0: offsets 0 to 2 of the batch will not come: topic '{topic}' was deleted"
+    with pytest.raises(DataLossError, match=why):
+        rows(reading(kafka, topic, **HASTE), start, end)
+    assert rows(reading(kafka, topic, **HASTE, **LENIENT), start, end) == []
+
+
+def test_a_query_goes_on_without_a_topic_that_was_deleted(kafka):
+    topic, other = kafka.topic(1), kafka.topic(2)
+    both = {"subscribe": f"{topic},{other}"}
+    end = newest(reading(kafka, None, **both))
+    kafka.delete(topic)
+    with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted.*1 in {topic}-0"):
+        newest(reading(kafka, None, **both), end)
+    lenient = reading(kafka, None, **both, **LENIENT)
+    later = newest(lenient, end)
+    assert later.topics == {other: {"0": 1}}
+    assert any(topic in loss for loss in lenient.backlog()["losses"])
+    restarted = reading(kafka, None, **both, **LENIENT)
+    assert newest(restarted, later) == later  # nor is the option wrong now
+    make_topic(kafka.bootstrap, topic)
+    kafka.send(topic, 3)
+    assert read_on(reading(kafka, None, **both, **LENIENT), later)[0] == [3]
+
+
+@pytest.mark.parametrize(
+    "anew",
+    [
+        pytest.param(False, id="for good", marks=pytest.mark.long),
+        pytest.param(True, id="and is made anew"),
+    ],
+)
+def test_a_topic_that_goes_while_it_is_read_is_lost_from_there_on(kafka, anew):
+    topic = kafka.long_topic()
+    strict, _ = begun(reading(kafka, topic, **HASTE, **SMALL))
+    lenient, _ = begun(reading(kafka, topic, **HASTE, **SMALL, **LENIENT))
+    kafka.delete(topic)
+    if anew:
+        make_topic(kafka.bootstrap, topic)
+        kafka.send(topic, *range(5000, 5010))
+    with pytest.raises(DataLossError, match=f"to 1999 of the batch .* topic '{topic}' was deleted"):
+        rest(strict)
+    found = rest(lenient)
+    assert found == [*range(len(found))]
+    assert len(found) < 2000
+
+
+# --- the log loses its beginning
+
+
+def test_records_that_age_out_while_they_are_read_are_lost(kafka):
+    topic = kafka.long_topic()
+    strict, _ = begun(reading(kafka, topic, **SMALL))
+    lenient, _ = begun(reading(kafka, topic, **SMALL, **LENIENT))
+    kafka.admin("delete_records", {TopicPartition(topic, 0): 1950})
+    with pytest.raises(
+        DataLossError, match=f"{topic}-0: .* the oldest that is still there is 1950"
+    ):
+        rest(strict)
+    found = rest(lenient)
+    assert found[-50:] == [*range(1950, 2000)]
+    assert found[:-50] == [*range(len(found) - 50)]
+
+
+def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
+    topic = kafka.topic(*range(5))
+    kafka.admin("delete_records", {TopicPartition(topic, 0): 3})
+    named = {"startingOffsets": f'{{"{topic}": {{"0": 1}}}}'}
+    why = f"{topic}-0: the start is given as offset 1, but the oldest .* is 3: give that or 'earl"
+    with pytest.raises(DataLossError, match=why):
+        newest(reading(kafka, topic, **named))
+    lenient = reading(kafka, topic, **named, **LENIENT)
+    assert read_on(lenient)[0] == [3, 4]
+    assert lenient.backlog()["offsets_passed_over"] == 2
+
+
+# --- the log loses its end
+
+
+def test_a_log_that_was_cut_off_and_has_grown_again_is_noticed(kafka):
+    topic = kafka.topic(*range(10))
+    seen, end = read_on(reading(kafka, topic))
+    planned = newest(reading(kafka, topic), start=None)
+    kafka.lose(topic, 4)
+    kafka.send(topic, *range(104, 116))
+    # between two batches
+    said = f"{topic}-0: the query stands at offset 10, but its new leader has only .* offset 4 of"
+    with pytest.raises(DataLossError, match=said):
+        newest(reading(kafka, topic), end)
+    lenient = reading(kafka, topic, **LENIENT)
+    more, after = read_on(lenient, end)
+    assert (seen, more) == ([*range(10)], [*range(104, 116)])
+    assert "losses" in lenient.backlog()
+    assert newest(lenient, after) == after
+    # within a batch that had been planned
+    start = lenient.initial()
+    why = f"{topic}-0: offsets 4 to 9 of the batch will not come"
+    with pytest.raises(DataLossError, match=why):
+        rows(reading(kafka, topic), start, planned)
+    assert rows(reading(kafka, topic, **LENIENT), start, planned) == [*range(4)]
+
+
+@pytest.mark.long
+def test_a_task_that_is_reading_when_the_log_is_cut_off_takes_no_new_records_for_old_ones(kafka):
+    topic = kafka.long_topic()
+    lenient = reading(kafka, topic, **LENIENT, **SMALL)
+    found, end = begun(lenient)
+    kafka.lose(topic, 1950)
+    kafka.send(topic, *range(3000, 3100))
+    assert rest(found) == [*range(1950)]
+    assert read_on(lenient, end)[0] == [*range(3000, 3100)]
+
+
+@pytest.mark.long
+def test_a_batch_beyond_the_end_of_the_log_is_lost_when_patience_is_over(kafka):
+    """As with an offset of the first version, which knows no leader epoch."""
+    topic = kafka.topic(*range(10))
+    chooser = reading(kafka, topic)
+    start, end = chooser.initial(), newest(chooser)
+    planned = end.model_copy(update={"topics": {topic: {"0": 15}}, "epochs": {}})
+    why = f"{topic}-0: offsets 10 to 14 of the batch will not come: the partition ends at 10"
+    with pytest.raises(DataLossError, match=why):
+        rows(reading(kafka, topic, **HASTE), start, planned)
+    assert rows(reading(kafka, topic, **HASTE, **LENIENT), start, planned) == [*range(10)]
+    with pytest.raises(DataLossError, match="stands at offset 15, but the partition ends at 10"):
+        newest(reading(kafka, topic, **HASTE), planned)
+    kafka.send(topic, 10)
+    assert read_on(reading(kafka, topic, **HASTE, **LENIENT), planned)[1].topics == {
+        topic: {"0": 11}
+    }
+
+
+# --- the log is damaged
+
+
+def test_records_that_their_leader_finds_damaged_are_asked_for_again_but_not_for_ever(
+    kafka, monkeypatch
+):
+    topic = kafka.topic(*range(5))
+    after = reading(kafka, topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
+    mend = damage_log(kafka.broker, topic, 2)  # a leader walks through it to get to 3
+    with pytest.raises(
+        KafkaFailedError, match="CorruptRecordError: its leader's own log is damaged"
+    ):
+        read_on(after)
+    tried = Feed._wrong
+    monkeypatch.setattr(Feed, "_wrong", lambda *args: (mend(), tried(*args)))
+    assert read_on(after)[0] == [3, 4]

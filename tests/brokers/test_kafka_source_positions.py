@@ -1,0 +1,234 @@
+"""Where the Kafka source stands when options, transactions and partitions change around it."""
+
+import json
+import time
+import uuid
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import NewPartitions
+from kafka_reading import HASTE, newest, read_on, reader
+from kafka_topics import LIMITS, in_transaction, make_topic, produce
+from patience import PATIENCE
+
+from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.kafka.client import KafkaFailedError
+from krishiv_spark.kafka.dev import open_cluster
+
+pytestmark = pytest.mark.once
+
+UNCOMMITTED = {"kafka.isolation.level": "read_uncommitted"}
+LENIENT = {"failOnDataLoss": "false"}
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with open_cluster() as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+def admin(bootstrap):
+    found = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
+    yield found
+    found.close()
+
+
+def topic_of(bootstrap, *numbers, partitions=1):
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    make_topic(bootstrap, name, partitions)
+    send(bootstrap, name, *numbers)
+    return name
+
+
+def send(bootstrap, topic, *numbers, **more):
+    produce(bootstrap, topic, [b"%d" % number for number in numbers], **more)
+
+
+# --- transactions
+
+
+@pytest.fixture
+def held(bootstrap):
+    """A topic with five records of a transaction that is open, and the transaction."""
+    topic = topic_of(bootstrap)
+    values = [b"%d" % number for number in range(5)]
+    opened = in_transaction(bootstrap, topic, values, ends=None)
+    yield topic, opened
+    opened.close()
+
+
+def test_records_after_an_open_transaction_are_shown_in_the_progress(bootstrap, held):
+    topic, opened = held
+    send(bootstrap, topic, *range(5, 105))
+    found = reader(bootstrap, topic)
+    end = newest(found)
+    shown = found.backlog()
+    assert (shown["lag"], shown["offsets_waiting"]) == ({topic: {"0": 0}}, 0)
+    assert shown["offsets_held_back"] == 105
+    first = shown["held_back"][topic]["0"]
+    assert (first["high_watermark"], first["offsets"]) == (105, 105)
+    json.dumps(shown)
+    send(bootstrap, topic, 105)
+    assert newest(found, end) == end
+    later = await_held(found, end, 106)
+    assert later["since"] == first["since"]  # it is still the same transaction
+    opened.commit_transaction()
+    assert len(awaited(found, end)) == 106
+    assert await_held(found, end, 0) is None
+
+
+def awaited(found, end):
+    """The rows of the next batch, once its markers have been written."""
+    until = time.monotonic() + PATIENCE
+    while not (rows := read_on(found, end)[0]):
+        assert time.monotonic() < until
+    return rows
+
+
+def await_held(found, end, offsets):
+    """What is shown of the one partition, once so many offsets are held back."""
+    until = time.monotonic() + PATIENCE
+    while found.backlog()["offsets_held_back"] != offsets:
+        assert time.monotonic() < until, found.backlog()
+        newest(found, end)
+    shown = found.backlog()["held_back"]
+    return next((each["0"] for each in shown.values()), None)
+
+
+def test_what_is_written_after_the_look_at_the_end_is_not_held_back(bootstrap):
+    topic = topic_of(bootstrap, 1)
+    found = reader(bootstrap, topic)
+    found.freeze()
+    send(bootstrap, topic, 2, 3)
+    newest(found)
+    assert found.backlog()["offsets_held_back"] == 0
+
+
+@pytest.mark.parametrize("loss", [{}, LENIENT], ids=["strict", "lenient"])
+def test_uncommitted_rows_that_were_read_are_not_read_again_when_they_are_committed(
+    bootstrap, held, loss
+):
+    topic, opened = held
+    rows, end = read_on(reader(bootstrap, topic, **UNCOMMITTED))
+    assert rows == [*range(5)]
+    committed = reader(bootstrap, topic, **loss)
+    assert newest(committed, end) == end
+    opened.commit_transaction()
+    send(bootstrap, topic, 5)
+    assert awaited(committed, end) == [5]
+
+
+def test_a_batch_with_an_open_transaction_waits_and_says_for_what(bootstrap, held):
+    topic, opened = held
+    planned = newest(reader(bootstrap, topic, **UNCOMMITTED))
+    hasty = reader(bootstrap, topic, **HASTE, **LENIENT)
+    with pytest.raises(KafkaFailedError, match=r"transaction is open.*kafka transactions list"):
+        [*hasty.read(hasty.plan(hasty.initial(), planned)[0])]
+    opened.commit_transaction()
+    (batch,) = hasty.read(hasty.plan(hasty.initial(), planned)[0])
+    assert batch.num_rows == 5
+
+
+# --- what is read changes
+
+
+def assigned(bootstrap, topic, *partitions, **options):
+    return reader(bootstrap, topic, assign=json.dumps({topic: partitions}), **options)
+
+
+def test_a_partition_that_is_left_out_for_a_while_is_read_on(bootstrap, caplog):
+    topic = topic_of(bootstrap, partitions=2)
+    for partition in (0, 1):
+        send(bootstrap, topic, partition, partition + 10, partition=partition)
+    both = assigned(bootstrap, topic, 0, 1)
+    rows, first = read_on(both)
+    assert sorted(rows) == [0, 1, 10, 11]
+    one = assigned(bootstrap, topic, 0)
+    rows, second = read_on(one, first)
+    assert rows == []
+    assert f"{topic}-1 is not read any more" in caplog.text
+    assert "goes on from offset 2" in caplog.text
+    assert newest(one, second) == second
+    for partition in (0, 1):
+        send(bootstrap, topic, partition + 20, partition=partition)
+    rows, third = read_on(one, second)
+    assert rows == [20]
+    rows, last = read_on(assigned(bootstrap, topic, 0, 1), third)
+    assert rows == [21]
+    assert (last.topics, last.left) == ({topic: {"0": 3, "1": 3}}, {})
+
+
+def test_a_topic_that_is_left_out_for_a_while_is_read_on(bootstrap):
+    kept, left = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
+    rows, first = read_on(reader(bootstrap, f"{kept},{left}"))
+    assert sorted(rows) == [1, 2]
+    send(bootstrap, left, 3)
+    rows, second = read_on(reader(bootstrap, kept), first)
+    assert (rows, second.left) == ([], {left: {"0": 1}})
+    assert read_on(reader(bootstrap, None, subscribePattern=f"{kept}|{left}"), second)[0] == [3]
+
+
+def test_a_topic_that_is_made_anew_while_it_is_left_out_is_another(bootstrap, admin):
+    kept, left = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
+    both = {"subscribe": f"{kept},{left}"}
+    first = newest(reader(bootstrap, None, **both))
+    second = newest(reader(bootstrap, kept), first)
+    make_anew(bootstrap, admin, left)
+    send(bootstrap, left, 7)
+    with pytest.raises(DataLossError, match=f"topic '{left}' was deleted and made anew"):
+        newest(reader(bootstrap, None, **both), second)
+    assert read_on(reader(bootstrap, None, **both, **LENIENT), second)[0] == [7]
+
+
+def make_anew(bootstrap, admin, topic):
+    admin.delete_topics([topic])
+    while topic in admin.list_topics():
+        time.sleep(0.05)
+    make_topic(bootstrap, topic)
+
+
+def test_a_topic_that_is_made_anew_with_fewer_partitions_is_a_loss(bootstrap, admin):
+    topic = topic_of(bootstrap, partitions=2)
+    send(bootstrap, topic, 1, partition=1)
+    end = newest(assigned(bootstrap, topic, 0, 1))
+    make_anew(bootstrap, admin, topic)
+    send(bootstrap, topic, 7)
+    with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and made anew"):
+        newest(assigned(bootstrap, topic, 0, 1), end)
+    lenient = assigned(bootstrap, topic, 0, 1, **LENIENT)
+    rows, after = read_on(lenient, end)
+    assert (rows, newest(lenient, after)) == ([7], after)
+    with pytest.raises(OptionError, match=f"names partition 1 of topic '{topic}', which has 1"):
+        newest(assigned(bootstrap, topic, 0, 1, **LENIENT), after)
+    admin.create_partitions({topic: NewPartitions(total_count=2)})
+    send(bootstrap, topic, 8, partition=1)
+    assert read_on(assigned(bootstrap, topic, 0, 1, **LENIENT), after)[0] == [8]
+
+
+@pytest.mark.long
+def test_available_now_asks_what_a_deleted_topic_means_too(bootstrap, admin):
+    topic, other = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
+    both = f"{topic},{other}"
+    end = newest(reader(bootstrap, both))
+    admin.delete_topics([topic])
+    send(bootstrap, other, 3)
+    strict, lenient = reader(bootstrap, both), reader(bootstrap, both, **LENIENT)
+    for each in (strict, lenient):
+        each.freeze()
+    with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted"):
+        newest(strict, end)
+    assert read_on(lenient, end)[0] == [3]
+
+
+# --- groups
+
+
+def test_the_position_that_is_shown_to_a_group_is_the_newest_when_the_query_is_idle(bootstrap):
+    topic = topic_of(bootstrap, 1, 2, 3)
+    shown = reader(bootstrap, topic, groupId=f"g-{topic}")
+    end = newest(shown)
+    assert newest(shown, end) == end  # Spark asks again, and finds nothing
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"g-{topic}")
+    assert consumer.committed(TopicPartition(topic, 0)) == 3
+    consumer.close()
