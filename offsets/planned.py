@@ -54,6 +54,15 @@ class PlannedOffsets(Value):
         """What tells this epoch from another one of its number."""
         return f"{self.begins}-{self.ends}"
 
+    def may_follow(self, digest: str | None) -> bool:
+        """Whether this epoch begins where the one before ended, or that cannot be told.
+
+        Args:
+            digest: Of the one before, if it is known.
+        """
+        _, _, ended = (digest or "").partition("-")
+        return ended in {"", self.begins}
+
 
 def _digest(offsets: Mapping[str, str]) -> str:
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]

@@ -22,9 +22,13 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
 
     Raises:
         CheckpointMismatch: If the sink holds other rows under this number, or a later epoch: to
-            skip this one would lose rows.
+            skip this one would lose rows. If the epoch is the next one and begins elsewhere than
+            the newest ended: rows between would be lost, or written twice.
     """
-    if mark is None or epoch.number > mark.epoch:
+    if mark is None:
+        return False
+    if epoch.number > mark.epoch:
+        _check_follows(epoch, mark)
         return False
     if epoch.number < mark.epoch:
         raise CheckpointMismatch(
@@ -41,6 +45,17 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
         f"this number{_at(mark.shown)}: the checkpoint plans other offsets for it{_at(planned)}. "
         "It was rolled back, restored from an older copy, or its offsets were removed. "
         f"{_WAYS_ON}"
+    )
+
+
+def _check_follows(epoch: Epoch, mark: Mark) -> None:
+    planned = epoch.offsets
+    if planned is None or epoch.number > mark.epoch + 1 or planned.may_follow(mark.digest):
+        return  # an epoch without rows leaves no mark
+    raise CheckpointMismatch(
+        f"epoch {epoch.number} does not begin where epoch {mark.epoch} ended{_at(mark.shown)} when "
+        f"the sink took it: the offsets of epoch {mark.epoch} were changed in the checkpoint of "
+        f"query {epoch.query}. {_WAYS_ON}"
     )
 
 

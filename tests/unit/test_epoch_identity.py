@@ -96,6 +96,13 @@ def test_offsets_that_were_edited(stream):
     refused(stream, "CheckpointMismatch: epoch 3 does not begin where epoch 2 ended", 3, 1_020)
 
 
+def test_offsets_that_were_edited_when_the_next_epoch_had_begun(stream):
+    stream.offsets(3, 30, 10)
+    stream.plan()
+    stream.offsets(2, 20, 1_000)
+    refused(stream, "CheckpointMismatch: epoch 3 does not begin where epoch 2 ended", 3, 1_020)
+
+
 def test_an_older_copy_of_the_log(stream, tmp_path):
     log = stream.table / "_krishiv" / "q1" / "log"
     shutil.copytree(log, tmp_path / "copy")

@@ -431,6 +431,17 @@ def test_an_epoch_with_other_rows_than_the_held_one_is_refused(
     assert outside.names().count("publish") == 1
 
 
+def test_an_epoch_that_begins_elsewhere_than_the_held_one_ended_is_refused(
+    make, outside, in_task, checkpoint
+):
+    run(make, in_task, checkpoint(_0=5), 0)
+    why = r"CheckpointMismatch: epoch 1 does not begin where epoch 0 ended when the sink took it"
+    with pytest.raises(PlanningFailed, match=why):
+        shipped(StreamWrite(make(), "q", checkpoint(_0=7, _1=9)))
+    run(make, in_task, checkpoint(_0=5, _1=9), 1)
+    assert outside.names().count("publish") == 2
+
+
 def test_an_epoch_before_the_held_one_is_refused(make, outside, checkpoint):
     outside.held["q"] = Mark(17, shown="0: 99")
     with pytest.raises(PlanningFailed, match=r"at epoch 1, .*holds epoch 17 .*\(up to 0: 99\)"):
