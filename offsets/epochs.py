@@ -246,7 +246,9 @@ class EpochLog:
             raise self._fenced(state.owner, self.state())
 
     def fold(self, state: State) -> None:
-        """Keep the folder small: snapshot a state and remove what it covers, now and then.
+        """Keep the folder small: now and then snapshot a state, and remove what is not needed.
+
+        What is removed is covered by the snapshot before.
 
         Call it when the newest intent of the state is finished; the planner does, right behind
         its own owner entry.
@@ -257,7 +259,7 @@ class EpochLog:
         newest = listing.newest_snapshot
         if state.number - newest >= self._fold_every:
             self._journal.replace(snapshot_name(state.number), to_bytes(state))
-            self._remove_covered(listing, state.number, keep=newest)
+            self._remove_covered(listing, newest)
 
     def destroy(self) -> None:
         """Remove the log, of a job that is over."""
@@ -279,11 +281,12 @@ class EpochLog:
             check_exclusive(self._journal)
             self._probed = True
 
-    def _remove_covered(self, listing: Listing, number: int, keep: int) -> None:
-        # Ascending, so that an owner entry goes before what lies behind it; and one older
-        # snapshot stays, so that a listing that runs meanwhile meets one of the two.
-        covered = [entry_name(entry) for entry in listing.entries if entry <= number]
-        older = [snapshot_name(other) for other in listing.snapshots if other < keep]
+    def _remove_covered(self, listing: Listing, before: int) -> None:
+        # What the snapshot before covers, and no more: a listing that runs meanwhile, and may not
+        # see the newest one, meets that one and every entry after it. Ascending, so that an owner
+        # entry goes before what lies behind it.
+        covered = [entry_name(entry) for entry in listing.entries if entry <= before]
+        older = [snapshot_name(other) for other in listing.snapshots if other < before]
         self._journal.remove([*covered, *older])
 
     def _look(self, listing: Listing) -> State | None:

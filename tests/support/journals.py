@@ -196,6 +196,20 @@ class Interrupted(Around):
         return work()
 
 
+class Slow(ModelJournal):
+    """Something happens once while the names are listed, of which the listing shows nothing new."""
+
+    def __init__(self, inner: ModelJournal, event: Callable[[], object]) -> None:
+        super().__init__()
+        self.names, self._events = inner.names, [event]
+
+    def list(self) -> Listing:
+        before = set(self.names)
+        while self._events:
+            self._events.pop()()
+        return Listing.of(before & set(self.names))
+
+
 class _Stepped(Around):
     """One driver's way to the model: it waits for its turn before each call.
 

@@ -28,6 +28,7 @@ from journals import (
     FaultyAt,
     Interrupted,
     ModelJournal,
+    Slow,
     entry,
     interleave,
     snapshot,
@@ -214,7 +215,7 @@ def test_folding_changes_nothing_that_is_said(journal, fold_every):
             said, expected = log.state(), plain.state()
             without = {"nonce": True, "at": True, "intent": {"nonce", "at"}}
             assert said.model_dump(exclude=without) == expected.model_dump(exclude=without)
-    assert len(journal.list().entries) <= fold_every + 2
+    assert len(journal.list().entries) <= 2 * (fold_every + 1)
     assert len(journal.list().snapshots) <= 2
 
 
@@ -252,6 +253,18 @@ def test_a_driver_that_slept_while_others_published_is_fenced(fold_every, epochs
     check(journal, EpochLog(journal, fold_every))
     intents = [created.entry for created in journal.counting if created.entry.kind == "intent"]
     assert [intent.epoch for intent in intents] == list(range(len(intents)))
+
+
+@pytest.mark.parametrize("fold_every", [2, 3, 4])
+@pytest.mark.parametrize("epochs", range(6))
+def test_a_listing_that_lasts_through_a_fold_shows_no_older_log(fold_every, epochs):
+    journal = ModelJournal()
+    other = EpochLog(journal, fold_every)
+    for epoch in range(epochs):
+        publish(other, epoch)
+    before = other.state()
+    slow = Slow(journal, lambda: publish(other, epochs))
+    assert EpochLog(slow).state().number >= before.number
 
 
 def test_a_driver_whose_number_was_used_and_removed_is_fenced():
@@ -611,10 +624,11 @@ def test_a_crash_within_a_fold_harms_nothing(removed):
 def folder(tmp_path):
     folder = tmp_path / "log"
     log = EpochLog(DiskJournal(folder), fold_every=4)
-    for epoch in range(3):
+    for epoch in range(5):
         publish(log, epoch, [epoch])
     log.begin()
-    assert sorted(os.listdir(folder)) == [snapshot(4), entry(5), entry(6), entry(7)]
+    kept = [snapshot(4), *map(entry, range(5, 9)), snapshot(8), *map(entry, range(9, 12))]
+    assert set(os.listdir(folder)) == set(kept)
     return folder
 
 
@@ -629,7 +643,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", [entry(5), entry(7), snapshot(4)])
+@pytest.mark.parametrize("name", [entry(9), entry(11), snapshot(8)])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_an_error_that_names_the_file(folder, name, damage):
     (folder / name).write_bytes(damage)
@@ -639,11 +653,18 @@ def test_damage_is_an_error_that_names_the_file(folder, name, damage):
     assert (folder / name).read_bytes() == damage
 
 
-@pytest.mark.parametrize("name", [entry(5), entry(6), snapshot(4)])
-def test_a_missing_entry_is_an_error_and_no_new_beginning(folder, name):
-    (folder / name).unlink()
+@pytest.mark.parametrize("names", [[entry(9)], [entry(10)], [snapshot(8), entry(6)]])
+def test_a_missing_entry_is_an_error_and_no_new_beginning(folder, names):
+    for name in names:
+        (folder / name).unlink()
     with pytest.raises(LogError, match=f"{folder} has a gap"):
         EpochLog(DiskJournal(folder)).state()
+
+
+def test_the_snapshot_before_makes_up_for_one_that_is_missing(folder):
+    before = EpochLog(DiskJournal(folder)).state()
+    (folder / snapshot(8)).unlink()
+    assert EpochLog(DiskJournal(folder)).state() == before
 
 
 def test_leftovers_at_or_below_the_snapshot_are_passed_over(folder):
@@ -651,11 +672,11 @@ def test_leftovers_at_or_below_the_snapshot_are_passed_over(folder):
     (folder / entry(4)).write_bytes(b"anything")
     (folder / entry(2)).write_bytes(b"anything")
     (folder / snapshot(2)).write_bytes(b"anything")
-    (folder / f".{entry(8)}.0f0f").write_bytes(b"half")
+    (folder / f".{entry(12)}.0f0f").write_bytes(b"half")
     log = EpochLog(DiskJournal(folder), fold_every=4)
     assert log.state() == before
-    assert publish(log, 3).held == 3
-    publish(log, 4)
+    assert publish(log, 5).held == 5
+    publish(log, 6)
     assert not {entry(2), entry(4), snapshot(2)} & set(os.listdir(folder))
 
 
@@ -730,7 +751,7 @@ def test_a_log_stays_small_and_costs_the_same_for_ever():
             costs[epoch] = begin
         publish_cost = counting.during(lambda epoch=epoch: publish(log, epoch)).total()
         assert publish_cost <= 20 + 2 * 64
-        assert len(journal.names) <= 64 + 6
+        assert len(journal.names) <= 2 * 64 + 6
         journal.history.clear()
     assert costs[100] == costs[9_999]
     assert log.state().held == 9_999
@@ -751,7 +772,7 @@ def test_a_folder_stays_small(tmp_path):
     log = EpochLog(DiskJournal(tmp_path), fold_every=8)
     for epoch in range(60):
         publish(log, epoch)
-        assert len(os.listdir(tmp_path)) <= 8 + 2 + 2
+        assert len(os.listdir(tmp_path)) <= 2 * 8 + 2 + 2
 
 
 # --- whose log it is, and of which epochs
