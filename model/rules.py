@@ -1,0 +1,346 @@
+"""What goes wrong without each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from model.bounds import (
+    CALM,
+    FORGOTTEN,
+    FOUR_ATTEMPTS,
+    JOB,
+    JOB_ALONE,
+    LONGER,
+    PUNCTUAL,
+    TWO_FOLDS,
+)
+from model.modules import INVARIANTS, checked
+from model.tlc import Found
+
+__all__ = ["RULES", "Rule"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and what goes wrong without it.
+
+    Attributes:
+        module: Of the model.
+        name: Of the rule; unique in its module.
+        says: What is so with the rule.
+        caught_by: What does not hold without it.
+        constants: The bound in which that shows, as in `Bound`.
+        without: Constants that switch it off, if it is no name in `Off`.
+        small: Whether it is switched off in each run of the tests.
+    """
+
+    module: str
+    name: str
+    says: str
+    caught_by: str
+    constants: Mapping[str, str] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict)
+    small: bool = False
+
+    def check(self, *, on: bool) -> Found:
+        """What holds in its bound with the rule, or without it; raises as `model.tlc.check`."""
+        off = {} if on else self.without or {"Off": f'{{"{self.name}"}}'}
+        more = () if self.caught_by in INVARIANTS[self.module] else (self.caught_by,)
+        return checked(self.module, {**self.constants, **off}, more)
+
+
+_ALONE = {"Drivers": "{d1}", "Wild": "1"}
+_TV1 = {"TV": "1", "Verify": "FALSE", "Pieces": "2", "Wild": "2", "Owners": "2"}
+
+_EPOCH_LOG = (
+    Rule(
+        "EpochLog",
+        "fence",
+        "an intent stands right after the owner entry of its generation",
+        "IntentsAreWhole",
+        {**PUNCTUAL, "Turns": "4", "Age": "1"},
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "recover",
+        "a planner finishes the newest intent before it sweeps",
+        "Recovers",
+        CALM,
+    ),
+    Rule("EpochLog", "void", "an intent that came to nothing is voided", "Recovers", CALM),
+    Rule(
+        "EpochLog",
+        "owner",
+        "whoever skips an epoch asks whether it owns the log",
+        "OnlyOwnersGoOn",
+        {"Turns": "4"},
+    ),
+    Rule(
+        "EpochLog",
+        "settled",
+        "an owner entry says which intent is finished",
+        "OwnerDecides",
+        {**FORGOTTEN, **LONGER, "Epochs": "2"},
+    ),
+    Rule(
+        "EpochLog",
+        "prepare",
+        "a committer looks whether all is open before the intent",
+        "IntentsAreWhole",
+        PUNCTUAL,
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "untouched",
+        "a commit that failed after its intent is left alone",
+        "IntentsAreWhole",
+        PUNCTUAL,
+    ),
+    Rule(
+        "EpochLog",
+        "ask",
+        "whoever sweeps asks who owns the log after it has seen what is open",
+        "IntentsAreWhole",
+        PUNCTUAL,
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "precise",
+        "a sweep ends the transactions that it saw, not those of the same id",
+        "IntentsAreWhole",
+        PUNCTUAL,
+    ),
+    Rule(
+        "EpochLog",
+        "exact",
+        "an outcome counts for the producer epoch of the transaction or the next one",
+        "OwnerDecides",
+        {"Drivers": "{d1}", "Turns": "1", "Age": "1"},
+    ),
+    Rule(
+        "EpochLog",
+        "kept",
+        "a void names what is visible all the same",
+        "NoDuplicate",
+        {"Drivers": "{d1}", "Tasks": "{t1, t2}"},
+    ),
+    Rule(
+        "EpochLog",
+        "sweep",
+        "a planner sweeps what earlier generations left",
+        "SweptBefore",
+        _ALONE,
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "close",
+        "a committer sweeps what lost attempts left",
+        "SweptAfter",
+        {**_ALONE, "Attempts": "2", "Slots": "2", "AtOnce": "TRUE"},
+    ),
+    Rule(
+        "EpochLog",
+        "fencing",
+        "under TV1 a sweep raises the producer epoch",
+        "NothingHangs",
+        {**_TV1, "Drivers": "{d1}", "Failures": "TRUE"},
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "free",
+        "an attempt takes an id under which nothing is open",
+        "Undisturbed",
+        FOUR_ATTEMPTS,
+    ),
+    Rule(
+        "EpochLog",
+        "four slots",
+        "as many ids as attempts that may be alive",
+        "Undisturbed",
+        FOUR_ATTEMPTS,
+        {"Slots": "3"},
+        small=True,
+    ),
+    Rule(
+        "EpochLog",
+        "two turns",
+        "other ids than the generation before",
+        "IntentsAreWhole",
+        {**PUNCTUAL, "Age": "1"},
+        {"Turns": "1"},
+    ),
+)
+
+_FILES = (
+    Rule("Files", "fence", "as in EpochLog", "NoLoss"),
+    Rule("Files", "recover", "as in EpochLog", "NoLoss", {"Wild": "2", "Owners": "5"}),
+    Rule("Files", "generation", "a planner sweeps older generations only", "NoLoss", small=True),
+    Rule("Files", "last", "the folder goes when all files are renamed", "NoLoss", small=True),
+    Rule(
+        "Files",
+        "newfirst",
+        "new files appear before those that they replace go",
+        "NoLoss",
+        {"Replace": "TRUE"},
+    ),
+    Rule(
+        "Files",
+        "prepare",
+        "a committer looks whether all files are there before the intent",
+        "NoLoss",
+        {"Vanish": "TRUE"},
+    ),
+    Rule(
+        "Files",
+        "nofolder",
+        "only a planner makes the folder of a generation",
+        "DoneIsDone",
+        {"Attempts": "2"},
+    ),
+    Rule(
+        "Files",
+        "jobs",
+        "the next writer finishes a job that died",
+        "JobsAreFinished",
+        JOB,
+        small=True,
+    ),
+)
+
+_CUT = {"Cuts": "1"}
+_LOST = {"Losses": "1", "Adopts": "1"}
+_CHECKPOINT = (
+    Rule(
+        "Checkpoint",
+        "digest",
+        "an epoch that is held has the same offsets",
+        "NoLoss",
+        _CUT,
+        small=True,
+    ),
+    Rule(
+        "Checkpoint", "follows", "an epoch begins where the one before ended", "NoDuplicate", _CUT
+    ),
+    Rule(
+        "Checkpoint",
+        "held",
+        "that one is the newest held as well as the newest begun",
+        "NoLoss",
+        {**_CUT, "Rows": "4"},
+        small=True,
+    ),
+    Rule(
+        "Checkpoint",
+        "holes",
+        "no number is passed over",
+        "NoDuplicate",
+        {"Copies": '{"log"}', "Restores": "1", "Rows": "4", "Owners": "5"},
+    ),
+    Rule(
+        "Checkpoint",
+        "seen",
+        "no epoch is before one that has begun",
+        "GetsOn",
+        {"Rows": "4", "Filtered": "{2, 3}"},
+    ),
+    Rule(
+        "Checkpoint",
+        "query",
+        "a log belongs to one query",
+        "NoLoss",
+        {"Queries": "{1, 2}", "Rows": "2"},
+    ),
+    Rule(
+        "Checkpoint",
+        "empty",
+        "only a query without epochs begins with an empty log",
+        "NoDuplicate",
+        {"Losses": "1"},
+    ),
+    Rule("Checkpoint", "oneentry", "an adoption is one entry", "NoDuplicate", _LOST),
+    Rule("Checkpoint", "unresolved", "an empty log is not resolved", "NoDuplicate", _LOST),
+)
+
+_JOURNAL = (
+    Rule("Journal", "exclusive", "a number is created once", "OneOrder", small=True),
+    Rule("Journal", "fence", "as in EpochLog", "IntentsBehindOwners"),
+    Rule(
+        "Journal",
+        "content",
+        "a name that is taken may be by the own first try",
+        "RefusedIsNotTrue",
+    ),
+    Rule(
+        "Journal", "gap", "entries follow one another without a gap", "NothingIsSkipped", small=True
+    ),
+    Rule(
+        "Journal",
+        "lookafter",
+        "whoever has created an entry looks for a newer snapshot",
+        "OneOrder",
+        TWO_FOLDS,
+    ),
+    Rule(
+        "Journal",
+        "lag",
+        "a fold removes what the snapshot before covers",
+        "NothingOldIsRead",
+        small=True,
+    ),
+    Rule(
+        "Journal",
+        "older",
+        "that snapshot stays",
+        "NothingOldIsRead",
+        TWO_FOLDS,
+    ),
+    Rule(
+        "Journal",
+        "snapshotfirst",
+        "a snapshot is written before anything is removed",
+        "NothingOldIsRead",
+        TWO_FOLDS,
+    ),
+)
+
+_COMPARE_AND_SET = (
+    Rule(
+        "CompareAndSet",
+        "requirement",
+        "a catalog takes a change only upon what it was built upon",
+        "NoDuplicate",
+        small=True,
+    ),
+    Rule("CompareAndSet", "mark", "the mark is looked for on every attempt", "NoDuplicate"),
+    Rule("CompareAndSet", "property", "the mark outlives its snapshot", "NoDuplicate"),
+    Rule(
+        "CompareAndSet",
+        "untouched",
+        "nothing is removed while the outcome is not known",
+        "FilesAreThere",
+        small=True,
+    ),
+    Rule(
+        "CompareAndSet",
+        "look",
+        "whoever had no answer looks for its own snapshot",
+        "NoDuplicate",
+        JOB_ALONE,
+    ),
+    Rule(
+        "CompareAndSet",
+        "history",
+        "a job gives up if its snapshot may have come and gone",
+        "NoDuplicate",
+        JOB_ALONE,
+        small=True,
+    ),
+)
+
+RULES = (*_EPOCH_LOG, *_FILES, *_CHECKPOINT, *_JOURNAL, *_COMPARE_AND_SET)

@@ -1,0 +1,50 @@
+"""The protocols in every order of steps (``model/``), and without each of their rules."""
+
+import re
+
+import pytest
+
+from model.bounds import BOUNDS, Bound
+from model.rules import RULES, Rule
+from model.tlc import FOLDER
+
+
+def marked(cases, name):
+    return [
+        pytest.param(case, id=name(case), marks=() if case.small else pytest.mark.long)
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("bound", marked(BOUNDS, lambda each: f"{each.module}: {each.name}"))
+def test_what_is_promised_holds_whatever_happens_in_whatever_order(bound: Bound):
+    found = bound.check()
+    assert found.violated is None, "\n".join(found.steps)
+    assert found.distinct > 1000
+
+
+RULED = marked(RULES, lambda each: f"{each.module}: {each.name}")
+
+
+@pytest.mark.parametrize("rule", RULED)
+def test_without_a_rule_something_else_does_not_hold(rule: Rule):
+    assert rule.check(on=False).violated == rule.caught_by
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", RULED)
+def test_what_a_rule_is_for_holds_with_it(rule: Rule):
+    found = rule.check(on=True)
+    assert found.violated is None, "\n".join(found.steps)
+
+
+@pytest.mark.parametrize("module", sorted({rule.module for rule in RULES}))
+def test_each_rule_that_a_module_can_switch_off_is_tried(module):
+    names = set(re.findall(r'Rule\("(\w+)"\)', (FOLDER / f"{module}.tla").read_text()))
+    assert names == {rule.name for rule in RULES if rule.module == module and not rule.without}
+
+
+def test_the_figures_of_the_readme_are_of_these_bounds_and_rules():
+    page = (FOLDER / "README.md").read_text()
+    for each in (*BOUNDS, *RULES):
+        assert f"| {each.module} | {each.name} |" in page
