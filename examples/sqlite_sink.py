@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyarrow import ArrowException, RecordBatch, Table, feather
+from pyarrow import ArrowException, RecordBatch, ipc, types
 
 from krishiv_spark import datasource, durable, errors, options
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _epochs (query, epoch, digest, UNIQUE (query, epoch))"
 _NEWEST = "SELECT epoch, digest FROM _epochs WHERE query = ? ORDER BY epoch DESC"
+_HELD = types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_binary
 
 
 class _Options(options.Options):
@@ -23,15 +24,29 @@ class _Options(options.Options):
 class _Writer(TwoPhaseWriter[Path]):
     options_type = _Options
 
+    def _open(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000))
+
+    def _file(self, query: str, rest: str) -> Path:
+        return self.options.path.with_name(f"{self.options.path.name}-{query}-{rest}")
+
+    def check(self) -> None:  # driver, before the tasks of an epoch, of streams and batches
+        for field in self.schema:
+            if not any(holds(field.type) for holds in _HELD):
+                raise errors.SchemaError(f"column {field.name!r}: SQLite has no {field.type}")
+        with self._open() as db:
+            db.execute(_TABLE)
+
     def stage(self, batches: Iterator[RecordBatch], task: Task) -> Path:  # executor
-        file = Path(f"{self.options.path}-{task.query}-{task.epoch}-{task.nonce}.arrow")
-        feather.write_feather(Table.from_batches(batches, self.schema), file)
+        file = self._file(task.query, f"{task.epoch}-{task.nonce}.arrow")
+        with ipc.new_file(str(file), self.schema) as rows:
+            for batch in batches:  # one at a time: a task may be larger than the memory
+                rows.write(batch)
         durable.sync_file(file)
         return file
 
     def last_committed(self, query: str) -> Mark | None:  # driver, before tasks and before publish
-        with closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000)) as db:
-            db.execute(_TABLE)
+        with self._open() as db:
             row = db.execute(_NEWEST, [query]).fetchone()
             return Mark(*row) if row else None
 
@@ -39,7 +54,7 @@ class _Writer(TwoPhaseWriter[Path]):
         names = (name.replace('"', '""') for name in (self.options.table, *self.schema.names))
         table, *columns = (f'"{name}"' for name in names)
         into, values = f"{table} ({', '.join(columns)})", ", ".join("?" * len(columns))
-        with closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000)) as db:
+        with self._open() as db:
             try:  # all that is in here is void without the COMMIT
                 db.executescript(f"PRAGMA synchronous=EXTRA; CREATE TABLE IF NOT EXISTS {into}")
                 mark = (epoch.query, epoch.number, epoch.digest)
@@ -47,12 +62,23 @@ class _Writer(TwoPhaseWriter[Path]):
                 if self.mode is OutputMode.REPLACE:
                     db.execute(f"DELETE FROM {table}")  # noqa: S608
                 for file in staged:
-                    rows = zip(*feather.read_table(file).to_pydict().values(), strict=True)
-                    db.executemany(f"INSERT INTO {into} VALUES ({values})", rows)  # noqa: S608
+                    with ipc.open_file(str(file)) as rows:
+                        for batch in map(rows.get_batch, range(rows.num_record_batches)):
+                            by_row = zip(*batch.to_pydict().values(), strict=True)
+                            db.executemany(f"INSERT INTO {into} VALUES ({values})", by_row)  # noqa: S608
             except (sqlite3.Error, ArrowException, OSError) as error:  # a mark that is there, too
                 raise errors.CommitRejected(f"epoch {epoch.number}: {error}") from error
             db.commit()  # an error in here means: it may have happened
-        self.discard(staged)
+        self._sweep(epoch)
+
+    def _sweep(self, epoch: Epoch) -> None:  # also what attempts have left that nobody heard of
+        own = self._file(epoch.query, "").name
+        for file in self.options.path.parent.iterdir():
+            if (
+                file.name.startswith(own)
+                and int(file.name[len(own) :].split("-")[0]) <= epoch.number
+            ):
+                file.unlink(missing_ok=True)
 
     def discard(self, staged: Sequence[Path]) -> None:  # anywhere, any number of times
         for file in staged:

@@ -9,7 +9,8 @@ class TestSqliteSink(SinkConformance):
     def sink(self, folder):
         def rows():
             with closing(sqlite3.connect(folder / "db")) as db, suppress(sqlite3.OperationalError):
-                yield from db.execute('SELECT id, text FROM "a ""table"')
+                db.row_factory = sqlite3.Row
+                yield from map(dict, db.execute('SELECT * FROM "a ""table"'))
 
         options = {"path": f"{folder}/db", "table": 'a "table', "timeout": "50 ms"}
         return SinkUnderTest(source=SqliteDataSource, options=options, oracle=rows)
