@@ -160,6 +160,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         with TaskFiles(folder, name, self.options.shape()) as files:
             for rows in chunks(batches):
                 files.write(rows)
+                del rows  # or the next row group is gathered beside it
             return files.close()
 
     def prepare(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Sequence[StagedFiles]:

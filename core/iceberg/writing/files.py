@@ -44,6 +44,7 @@ def write_files(
     with _years_that_can_be_written(columns), TaskFiles(target, task) as files:
         for rows in chunks(fitting):
             files.write(rows)
+            del rows  # or the next row group is gathered beside it
         written = files.close()
     return staged_for(target, *written) if written else None
 
