@@ -9,7 +9,7 @@ Needs ``pip install "krishiv-spark[testing]"``, and a system that can fork (Linu
 
 from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.drivers.reading import SourceDriver
-from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Outside
+from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Look, Outside
 from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.rules import Broken, Rule
 from krishiv_spark.testing.steps import (
@@ -20,7 +20,10 @@ from krishiv_spark.testing.steps import (
     Crash,
     Expire,
     Fault,
+    Kill,
     OtherQuery,
+    Overwrite,
+    Reorder,
     Resume,
     RollBack,
     Sequence,
@@ -52,9 +55,13 @@ __all__ = [
     "EpochDriver",
     "Expire",
     "Fault",
+    "Kill",
+    "Look",
     "OffsetConformance",
     "OtherQuery",
     "Outside",
+    "Overwrite",
+    "Reorder",
     "Resume",
     "RollBack",
     "Rule",

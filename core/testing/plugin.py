@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
-__all__ = ["pytest_addoption"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_report_header",
+    "pytest_terminal_summary",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +28,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "of the random sequences: a quick look between two changes. A connector is proven by the "
         "default, which is all of them",
     )
+    parser.addoption(
+        "--draw",
+        type=int,
+        metavar="SEED",
+        help="conformance kit: which of them; drawn anew in each run unless it is given",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Pytest's hook; with pytest-xdist the workers get the options as they are afterwards."""
+    if config.option.draw is None:
+        config.option.draw = secrets.randbelow(1_000_000)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Pytest's hook."""
+    return _drawn(config)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Pytest's hook: what failed may need the same draw to be seen again."""
+    drawn = _drawn(config)
+    if drawn and terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(drawn)
+
+
+def _drawn(config: pytest.Config) -> str | None:
+    one_in = config.getoption("--one-in")
+    if one_in == 1:
+        return None
+    return f"conformance kit: --one-in {one_in} --draw {config.getoption('--draw')}"

@@ -15,24 +15,31 @@ class Rule(Enum):
     NO_ROW_LOST = "every row of an epoch whose commit returned is visible from then on"
     NO_ROW_TWICE = "no row is visible twice"
     NOTHING_EARLY = "nothing of an epoch is visible before its commit is called"
-    NOTHING_INVENTED = "every visible row is one that was written, unchanged"
+    NOTHING_INVENTED = "every visible row is one that was written"
+    VALUES_KEPT = "a value comes back as it went: null as null, to the last digit, in any time zone"
     NOTHING_TAKEN_BACK = "a row that a reader has seen stays visible"
     WHOLE_EPOCHS = "an epoch is visible whole or not at all"
+    NOTHING_COMES_BACK = "rows that an overwrite has replaced stay away"
+    NO_IS_NO = "a commit that is refused for certain (CommitRejected) has not happened"
     NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
     READABLE = "whatever has happened, readers can read what is there"
     GOES_ON = "a driver that starts afterwards goes on, whatever has happened"
     WORKS = "what goes well raises nothing"
+    NOTHING_LEFT = "what was staged goes: published, discarded, or swept with a later epoch"
+    BOUNDED_MEMORY = "a long task takes a bounded amount of memory, whether it reads or writes"
+    SEEN = "the kit sees the calls at which things can go wrong"
 
     EVERY_ROW_ONCE = "every row that was added is read, in one batch"
+    TASKS_APART = "no row is read by two tasks of a batch"
     SAME_REPLAY = "a batch that is repeated has the same rows"
     NOTHING_NEWER = "a batch holds no row that was added after its end was chosen"
     STANDS_STILL = "while nothing is added, the offset's text does not change"
+    NEVER_BACK = "an offset never goes back: what lies before it was read, or is not wanted"
     CONSTANT_START = "the initial offset is the same whenever it is asked for"
     ONE_TEXT = "a position has one text, in every process and under every hash seed"
     LIMITS = "a batch keeps within its limits, and takes something if there is something"
     ENDS = "with availableNow the query ends, and what is added meanwhile is for the next one"
     WATERMARK = "a watermark never moves back, and never runs ahead of the event times"
-    BOUNDED_MEMORY = "reading a long partition takes a bounded amount of memory"
 
 
 class Violation(Exception):  # noqa: N818  it is no error of the program, and never leaves the kit
@@ -49,6 +56,7 @@ class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rul
 
     Attributes:
         rule: The rule.
+        seen: What was seen instead.
         again: The steps, as a value that can be run again.
     """
 
@@ -60,7 +68,7 @@ class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rul
         again: object = None,
     ) -> None:
         rule = self.rule = found.rule
-        self.again = again
+        self.seen, self.again = found.seen, again
         parts = {
             "PROMISED": promise,
             "RULE": f"{rule.name}: {rule.value}",

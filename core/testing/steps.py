@@ -21,7 +21,10 @@ __all__ = [
     "Ends",
     "Expire",
     "Fault",
+    "Kill",
     "OtherQuery",
+    "Overwrite",
+    "Reorder",
     "Resume",
     "RollBack",
     "Sequence",
@@ -57,11 +60,14 @@ class Fault(_Printed):
             step itself: all of it is done, but its answer is lost.
         happened: Whether the call takes effect.
         reported: Whether the caller lives to get an error; otherwise its process dies there.
+        lasting: Whether every later call of the step fails too, and does not happen: an outage,
+            which outlives whoever only tries again.
     """
 
     call: int = -1
     happened: bool = False
     reported: bool = True
+    lasting: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +81,18 @@ class Sleep(_Printed):
     call: int = 0
 
 
-Trap: TypeAlias = Fault | Sleep
+@dataclass(frozen=True, repr=False)
+class Kill(_Printed):
+    """The process is killed from outside, wherever it is: for calls that nobody can count.
+
+    Attributes:
+        after_ms: How long the step has run by then; one that is done earlier goes well.
+    """
+
+    after_ms: float = 0.0
+
+
+Trap: TypeAlias = Fault | Sleep | Kill
 Ends: TypeAlias = Literal["well", "lost", "fails", "dies", "straggles"]
 
 
@@ -182,6 +199,22 @@ class OtherQuery(Step):
 
 
 @dataclass(frozen=True, repr=False)
+class Overwrite(Step):
+    """A batch job of somebody else takes the place of all rows in the target.
+
+    Attributes:
+        rows: How many it writes.
+    """
+
+    rows: int = 4
+
+
+@dataclass(frozen=True, repr=False)
+class Reorder(Step):
+    """The query is stopped, and starts again with its columns in the opposite order."""
+
+
+@dataclass(frozen=True, repr=False)
 class Add(Step):
     """Rows are added to what a source reads, in one unit (a file, a push, a transaction).
 
@@ -217,8 +250,8 @@ class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more ha
 
     Args:
         steps: The steps.
-        how: What the player needs beside them, if anything: ``writing`` for a sink; ``options``
-            and ``skipped`` for a source.
+        how: What the player needs beside them, if anything, as `SinkPlayer.driver` and
+            `SourcePlayer` take it: ``writing`` for a sink, ``options`` for a source.
     """
 
     how: Mapping[str, Any]

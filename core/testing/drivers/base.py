@@ -13,7 +13,7 @@ from krishiv_spark.testing.processes.pool import Answer, Pool
 from krishiv_spark.testing.rules import Broken, Violation
 from krishiv_spark.testing.steps import Sequence, Step
 
-__all__ = ["Driver", "words"]
+__all__ = ["Driver", "unheard", "words"]
 
 
 class Driver:
@@ -119,4 +119,12 @@ def words(answer: Answer) -> str:
     if answer.outcome == "asleep":
         return f"falls asleep before {answer.value}"
     known = {"returned": "goes well", "died": f"its process dies{answer.value or ''}"}
-    return known.get(answer.outcome, f"fails with {answer.error}")
+    return f"{known.get(answer.outcome, f'fails with {answer.error}')}{unheard(answer)}"
+
+
+def unheard(answer: Answer) -> str:
+    """The call that has failed, for the story, unless the error that came of it names it."""
+    if not answer.sprung or answer.sprung in answer.error:
+        return ""
+    word = "although" if answer.survived else "after"
+    return f", {word} {answer.sprung} has reported an error"

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatchmethod
-from itertools import count
 from pathlib import Path
 
 from krishiv_spark.testing import steps
-from krishiv_spark.testing.drivers.base import Driver, words
-from krishiv_spark.testing.drivers.ledger import Ledger, Unit
-from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
+from krishiv_spark.testing.drivers.base import unheard, words
+from krishiv_spark.testing.drivers.lives import Life
 from krishiv_spark.testing.drivers.queries import Query
+from krishiv_spark.testing.drivers.writing import WritingDriver
 from krishiv_spark.testing.processes import write_roles
-from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Answer, Pool
-from krishiv_spark.testing.rules import Rule, Violation
+from krishiv_spark.testing.rules import Rule
 from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
 from krishiv_spark.testing.subjects import SinkUnderTest, Writing
 
 __all__ = ["EpochDriver"]
 
+_HALF_A_TASK = 24 * 2**20
 
-class EpochDriver(Driver):
+
+class EpochDriver(WritingDriver):
     """Drives a sink through any sequence of steps, and compares with the oracle after each.
 
     What Spark does is played faithfully: a planner's writer is pickled to the tasks, commits and
@@ -37,9 +37,10 @@ class EpochDriver(Driver):
         writing: A streaming query, or batch jobs: then each `Begin` is a new job.
         promise: What the caller is after, for the message of a failure.
         pool: Processes to use; None makes new ones.
+        zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each but the first two has a default
         self,
         sink: SinkUnderTest,
         folder: Path,
@@ -47,24 +48,10 @@ class EpochDriver(Driver):
         writing: Writing = "append",
         promise: str = "",
         pool: Pool | None = None,
+        zone: str | None = None,
     ) -> None:
-        super().__init__(sink.outside, promise, pool)
-        self.sink = sink
+        super().__init__(sink, folder, writing, promise, pool, zone)
         self.how = {} if writing == "append" else {"writing": writing}
-        self.calls: tuple[Call, ...] = ()
-        self._folder, self._writing = folder, writing
-        self._replaces = writing in {"complete", "batch overwrite"}
-        self._ledger = Ledger(sink, complete=self._replaces)
-        self._drivers, self._jobs = count(1), count(1)
-        self._last = Answer("returned")
-        self._queries = [self._new_query(1)]
-
-    def close(self) -> None:
-        """End what is running."""
-        for query in self._queries:
-            for life in query.lives:
-                life.workers.close()
-        super().close()
 
     # --- for whoever runs sequences
 
@@ -92,6 +79,14 @@ class EpochDriver(Driver):
             self.do(step)
             self.judged(lambda: self._must(Rule.WORKS, self._last))
 
+    def try_steps(self, *wanted: Step) -> Answer:
+        """Do some steps until one of them fails; what came of the last one."""
+        for step in wanted:
+            self.do(step)
+            if self._last.outcome != "returned":
+                break
+        return self._last
+
     def discard_again(self, times: int) -> None:
         """Call the author's `discard` some times for what the tasks have staged."""
         life = self._query.awake
@@ -100,79 +95,47 @@ class EpochDriver(Driver):
         self.tell(f"discard, {times} times: {words(answer)}")
         self.judged(lambda: self._must(Rule.WORKS, answer))
 
+    def growth_of_a_task(self) -> tuple[int, int]:
+        """Bytes of a half of a long task of the epoch that was begun, and growth over them."""
+        half = max(_HALF_A_TASK, self.sink.most_held * 3 // 2)
+        answer = self._query.awake.stage_much(half)
+        self.judged(lambda: self._must(Rule.WORKS, answer))
+        size, grown = answer.value
+        self.tell(f"a task of {2 * size >> 20} MB is staged")
+        return size, grown
+
+    def shows_rows(self) -> bool:
+        """Whether readers see any row.
+
+        Raises:
+            Broken: If they fail.
+        """
+        seen: list[bool] = []
+        self.judged(lambda: seen.append(self._ledger.is_anything_visible()))
+        return seen[0]
+
     def next_step(self, *, rows: int = 4, tasks: int = 2) -> Step:
         """What Spark does next if nothing happens; a new epoch has so many rows and tasks."""
         return self._query.next_step(rows=rows, tasks=tasks)
 
     def allows(self, step: Step) -> bool:
         """Whether a step is possible now."""
+        several = self.sink.several_queries and self._writing == "append"
         if isinstance(step, steps.Expire):
             return self.sink.expire is not None
         if isinstance(step, steps.OtherQuery):
-            return self.sink.several_queries and self._writing == "append"
+            return several
+        if isinstance(step, steps.Overwrite):
+            return several and self.sink.has_batch and self.sink.overwrite
         return self._query.allows(step)
 
-    # --- queries and lives
-
-    @property
-    def _query(self) -> Query:
-        return self._queries[0]
-
-    def _new_query(self, number: int) -> Query:
-        folder = self._folder / f"checkpoint-{number}"
-        checkpoint = None if self._writing.startswith("batch") else Checkpoint(folder)
-        return Query(number, checkpoint, self._new_life(checkpoint, Workers(self._pool)))
-
-    def _new_life(self, checkpoint: Checkpoint | None, workers: Workers) -> Life:
-        location = None if checkpoint is None else str(checkpoint.folder)
-        query = None if checkpoint is None else checkpoint.query
-        sink = self.sink
-        job = write_roles.Job(
-            sink.source, sink.options, sink.schema, sink.row, location, query, self._replaces
-        )
-        start = 0 if checkpoint is None else checkpoint.committed + 1
-        return Life(f"driver {next(self._drivers)}", job, workers, start)
-
-    def _restart(self, *, crashed: bool) -> str:
-        life = self._query.awake
-        if crashed:
-            life.workers.kill()
-        elif life.asleep is not None:  # it goes on some time, but nobody hears of it
-            life.workers.set_aside(life.asleep)
-        self._query.awake = self._new_life(self._query.checkpoint, life.workers)
-        return f"{self._query.awake.name} starts"
-
-    def _wake_nobody(self, query: Query) -> None:
-        if query.sleeper is not None:
-            query.sleeper.workers.close()
-        query.sleeper = None
-        query.awake.workers.kill_sleepers()
-        if query.checkpoint is not None:
-            query.checkpoint.put_back()
-        query.awake = self._new_life(query.checkpoint, query.awake.workers)
+    # --- steps
 
     def _good_epoch(self) -> None:
         for step in (Begin(tasks=3), Stage(0), Stage(1), Stage(2), Commit()):
             self._told(step)
             self._must(Rule.GOES_ON, self._last)
         self._look()
-
-    def _unit(self, query: Query, life: Life, rows: int) -> Unit:
-        if query.checkpoint is None:
-            return self._ledger.new(f"job {next(self._jobs)}", rows)
-        if life.next == len(query.checkpoint.units):
-            again = query.checkpoint.forgotten()
-            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows, again)
-            query.checkpoint.plan(unit)
-        return query.checkpoint.units[life.next]
-
-    @staticmethod
-    def _open(life: Life) -> Unit:
-        if life.unit is None:
-            raise RuntimeError("no epoch was begun")
-        return life.unit
-
-    # --- steps
 
     def _do(self, step: Step) -> str:
         return self._step(step)
@@ -192,7 +155,7 @@ class EpochDriver(Driver):
         life = self._heard(answer, "planner")
         if answer.outcome == "returned":
             life.writer = answer.value
-            return ""
+            return unheard(answer)
         return self._over(answer)
 
     @_step.register
@@ -218,7 +181,9 @@ class EpochDriver(Driver):
     def _after_commit(self, answer: Answer) -> str:
         life = self._heard(answer, "committer")
         if answer.outcome == "returned":
-            return self._committed(self._query, life)
+            return unheard(answer) + self._committed(self._query, life)
+        if "CommitRejected" in answer.kinds and self._can_look:
+            self._ledger.check_refusal(self._open(life))
         if answer.outcome == "raised":
             aborted = life.abort()
             self._must(Rule.WORKS, aborted)
@@ -248,6 +213,12 @@ class EpochDriver(Driver):
         return f"the query is stopped; {self._restart(crashed=False)}"
 
     @_step.register
+    def _reorder(self, step: steps.Reorder) -> str:
+        del step
+        self._query.is_reordered = not self._query.is_reordered
+        return f"the query is stopped, its columns change places; {self._restart(crashed=False)}"
+
+    @_step.register
     def _crash(self, step: steps.Crash) -> str:
         del step
         return f"{self._query.awake.name} and its tasks are killed; {self._restart(crashed=True)}"
@@ -264,7 +235,7 @@ class EpochDriver(Driver):
         del step
         query = self._query
         query.sleeper = query.awake
-        query.awake = self._new_life(query.checkpoint, Workers(self._pool))
+        query.awake = self._next_life(query, self._new_workers())
         return f"{query.sleeper.name} sleeps; {query.awake.name} starts"
 
     @_step.register
@@ -306,25 +277,12 @@ class EpochDriver(Driver):
         self._queries.reverse()
         return "the other query"
 
-    # --- what comes of a step
-
-    def _heard(self, answer: Answer, role: str | None) -> Life:
-        self._last, self.calls = answer, answer.calls
-        life = self._query.awake
-        if answer.outcome == "asleep":
-            life.asleep = role
-        return life
-
-    def _over(self, answer: Answer) -> str:
-        """The epoch has not been committed by this life, which ends unless it only sleeps."""
-        if answer.outcome == "asleep":
-            return f": {words(answer)}"
-        return f": {words(answer)}; {self._restart(crashed=answer.outcome == 'died')}"
-
-    def _look(self) -> None:
-        self._ledger.look()
-
-    @staticmethod
-    def _must(rule: Rule, answer: Answer) -> None:
-        if answer.outcome != "returned":
-            raise Violation(rule, f"{words(answer)}\n{answer.trace}")
+    @_step.register
+    def _overwrite(self, step: steps.Overwrite) -> str:
+        unit = self._ledger.new(f"job {next(self._jobs)}", step.rows)
+        life = self._new_life(self._job(None, overwrite=True), None, self._new_workers())
+        for answer in life.whole(unit):
+            self._must(Rule.WORKS, answer)
+        life.workers.close()
+        self._ledger.overwritten(unit)
+        return f"{life.name} runs {unit.name}, which overwrites all rows"

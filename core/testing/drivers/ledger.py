@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from krishiv_spark.sinks.base import Guarantee
+from krishiv_spark.testing.rows import Row, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.subjects import Row, SinkUnderTest, ranges
+from krishiv_spark.testing.subjects import SinkUnderTest
 
 __all__ = ["Fate", "Ledger", "Unit"]
 
@@ -18,6 +19,7 @@ _SEEN = {
     Rule.NO_ROW_LOST: "rows that are missing",
     Rule.NOTHING_TAKEN_BACK: "rows that were there, and are not",
     Rule.NO_ROW_TWICE: "rows that are there more than once",
+    Rule.NOTHING_COMES_BACK: "rows that are there again",
 }
 
 
@@ -27,6 +29,7 @@ class Fate(Enum):
     HIDDEN = "no commit was called: it must be invisible"
     OPEN = "a commit was called, but never returned: it may be visible"
     SETTLED = "a commit returned: it must be visible"
+    REPLACED = "it was there, and an overwrite has replaced it: it must be invisible"
 
 
 @dataclass
@@ -51,8 +54,9 @@ class Unit:
             self.fate = Fate.OPEN
 
     def settle(self) -> None:
-        """A commit has returned."""
-        self.fate = Fate.SETTLED
+        """A commit has returned; of a unit that was replaced meanwhile, it has done nothing."""
+        if self.fate is not Fate.REPLACED:
+            self.fate = Fate.SETTLED
 
 
 class Ledger:
@@ -79,6 +83,24 @@ class Ledger:
         self._units.append(unit)
         return unit
 
+    def overwritten(self, by: Unit) -> None:
+        """A commit has returned that replaces whatever was there."""
+        for unit in self._units:
+            if unit.fate is Fate.SETTLED or self._seen.issuperset(unit.rows):
+                unit.fate = Fate.REPLACED
+                self._seen -= set(unit.rows)
+        by.settle()
+
+    def check_refusal(self, unit: Unit) -> None:
+        """A commit was refused for certain: its rows must not have appeared just now.
+
+        Raises:
+            Violation: If they have.
+        """
+        new = self._visible().keys() - self._seen
+        if unit.rows and new.issuperset(unit.rows):
+            self._refuse(unit.rows, Rule.NO_IS_NO)
+
     def look(self) -> None:
         """Compare what the oracle sees with the rules.
 
@@ -86,13 +108,21 @@ class Ledger:
             Violation: If one is broken.
         """
         visible = self._visible()
-        self._refuse([key for key in visible if not isinstance(key, int)], Rule.NOTHING_INVENTED)
+        refuse_strange(visible, self._sink.schema, self._sink.row, self._written)
         counts = {key: count for key, count in visible.items() if isinstance(key, int)}
         if self._sink.promised is Guarantee.EXACTLY_ONCE:
             self._exactly_once(counts)
         elif self._sink.promised is Guarantee.AT_LEAST_ONCE:
             self._at_least_once(counts)
         self._seen |= counts.keys()
+
+    def is_anything_visible(self) -> bool:
+        """Whether readers see any row.
+
+        Raises:
+            Violation: If they fail.
+        """
+        return bool(self._visible())
 
     def _visible(self) -> Counter[int | Row]:
         try:
@@ -106,6 +136,8 @@ class Ledger:
         allowed = {*self._rows(Fate.OPEN), *self._rows(Fate.SETTLED)}
         hidden = [row for row in self._rows(Fate.HIDDEN) if row in counts and row not in allowed]
         self._refuse(hidden, Rule.NOTHING_EARLY)
+        replaced = [row for row in self._rows(Fate.REPLACED) if row in counts]
+        self._refuse(replaced, Rule.NOTHING_COMES_BACK)
         if self._complete:
             self._newest_only(set(counts))
             return

@@ -6,7 +6,7 @@ import json
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.processes import write_roles
 from krishiv_spark.testing.processes.pool import Answer, Pool, Process
+from krishiv_spark.testing.processes.zones import in_zone
 from krishiv_spark.testing.steps import Stage, Trap
 
 __all__ = ["Checkpoint", "Life", "Workers"]
@@ -86,10 +87,16 @@ class Checkpoint:
 
 
 class Workers:
-    """The Python processes of one Spark application; made when first needed."""
+    """The Python processes of one Spark application; made when first needed.
 
-    def __init__(self, pool: Pool) -> None:
+    Args:
+        pool: Where they come from.
+        zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
+    """
+
+    def __init__(self, pool: Pool, zone: str | None = None) -> None:
         self._pool = pool
+        self._zone = zone
         self._live: dict[str, Process] = {}
         self._asleep: set[str] = set()
         self._stragglers: list[Process] = []
@@ -103,7 +110,11 @@ class Workers:
         """Run a function in the process of a role; a process that dies is replaced."""
         if role not in self._live:
             self._live[role] = self._pool.take()
-        return self._heard(role, self._live[role].call(function, *args, trap=trap))
+        process = self._live[role]
+        if self._zone is None:
+            return self._heard(role, process.call(function, *args, trap=trap))
+        answer = process.call(in_zone, self._zone, function, *args, trap=trap)
+        return self._heard(role, answer)
 
     def resume(self, role: str) -> Answer:
         """Wake the process of a role."""
@@ -118,6 +129,10 @@ class Workers:
     def has_straggler(self) -> bool:
         """Whether a process was set aside."""
         return bool(self._stragglers)
+
+    def are_asleep(self) -> bool:
+        """Whether one of them sleeps in the middle of what it does."""
+        return bool(self._asleep or self._stragglers)
 
     def finish_straggler(self) -> Answer:
         """Wake the oldest straggler and let it end."""
@@ -202,6 +217,11 @@ class Life:
             "executor", write_roles.write, self.job, self.writer, numbers, given, trap=step.trap
         )
 
+    def stage_much(self, half: int) -> Answer:
+        """A task whose rows are many and long: twice so many bytes."""
+        given = write_roles.Attempt(self.next, 0, self.workers.new_attempt(), 0, "goes on")
+        return self.workers.call("executor", write_roles.growth, self.job, self.writer, given, half)
+
     def commit(self, trap: Trap | None) -> Answer:
         """The commit of an epoch, with the messages of all tasks."""
         return self._end("committer", write_roles.commit, trap)
@@ -209,6 +229,17 @@ class Life:
     def abort(self, trap: Trap | None = None) -> Answer:
         """The abort of an epoch, with the messages that there are."""
         return self._end("aborter", write_roles.abort, trap)
+
+    def whole(self, unit: Unit) -> Iterator[Answer]:
+        """All calls of an epoch of one task, for whoever sees to it that each of them returns."""
+        planned = self.begin(unit, 1, None)
+        yield planned
+        self.writer = planned.value
+        staged = self.stage(Stage(), self.workers.new_attempt())
+        yield staged
+        self.messages[0] = staged.value
+        unit.open()
+        yield self.commit(None)
 
     def is_open(self) -> bool:
         """Whether an epoch has begun, and no step of it sleeps."""

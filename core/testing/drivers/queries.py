@@ -19,6 +19,9 @@ class Query:
         number: For the story.
         checkpoint: Where it is kept; None for batch jobs.
         awake: The driver that is awake.
+
+    Attributes:
+        is_reordered: Whether its columns are in the opposite order by now.
     """
 
     def __init__(self, number: int, checkpoint: Checkpoint | None, awake: Life) -> None:
@@ -26,6 +29,7 @@ class Query:
         self.checkpoint = checkpoint
         self.awake = awake
         self.sleeper: Life | None = None
+        self.is_reordered = False
 
     @property
     def lives(self) -> Iterable[Life]:

@@ -9,15 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.testing.drivers.base import Driver, words
+from krishiv_spark.testing.drivers.base import Driver, unheard, words
 from krishiv_spark.testing.drivers.lives import Workers
+from krishiv_spark.testing.drivers.readings import Readings, check_watermark
 from krishiv_spark.testing.processes import read_roles
 from krishiv_spark.testing.processes.elsewhere import run_elsewhere
 from krishiv_spark.testing.processes.outside import Call
-from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.processes.pool import Answer, Pool
+from krishiv_spark.testing.rows import Row
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Add, Step, Trap, Trigger
-from krishiv_spark.testing.subjects import Row, SourceUnderTest, numbers_of, ranges
+from krishiv_spark.testing.subjects import SourceUnderTest
 
 __all__ = ["SourceDriver"]
 
@@ -41,6 +43,15 @@ class SourceDriver(Driver):
         options: Options beside those of the source.
         promise: What the caller is after, for the message of a failure.
         pool: Processes to use; None makes new ones.
+        zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
+
+    Attributes:
+        added: How many rows were added.
+        batches: How often each row was read, a batch after the other.
+        ends: The offsets at which they end, as text.
+        calls: Those to the outside, by the role's function that made them last.
+        survived: Whether a call has failed, and what asked for it went on as if nothing had.
+        most_tasks: Over how many tasks the batch with most of them was split.
     """
 
     def __init__(
@@ -50,21 +61,23 @@ class SourceDriver(Driver):
         options: Mapping[str, str] | None = None,
         promise: str = "",
         pool: Pool | None = None,
+        zone: str | None = None,
     ) -> None:
         super().__init__(source.outside, promise, pool)
         self.source = source
         self.how = {"options": dict(options)} if options else {}
         self.calls: dict[str, tuple[Call, ...]] = {}
-        self.added = 0
-        self.batches: list[Counter[int | Row]] = []
-        self.ends: list[str] = []
+        self.added = self.most_tasks = 0
+        self.survived = False
+        self._readings = Readings(source)
+        self.batches, self.ends = self._readings.batches, self._readings.ends
         self._load = read_roles.Load(
             source.source, {**source.options, **(options or {})}, source.schema
         )
-        self._workers = Workers(self._pool)
+        self._workers = Workers(self._pool, zone)
         self._committed = -1
         self._initial: str | None = None
-        self._known: list[int] = []
+        self._unheard = ""
         self._is_open = self._is_told = self._can_end = False
 
     def close(self) -> None:
@@ -87,7 +100,7 @@ class SourceDriver(Driver):
             self.how["skipped"] = skipped
         self.tell("from here on nothing goes wrong")
         self.judged(self._drain)
-        self.judged(lambda: self._all_read(skipped))
+        self.judged(lambda: self._readings.check_all(self.added, skipped))
 
     def restart(self) -> None:
         """Kill the driver; the next trigger starts a new one."""
@@ -96,8 +109,7 @@ class SourceDriver(Driver):
 
     def call(self, role: str, function: Any, *args: Any, trap: Trap | None = None) -> Any:
         """Call a function of a role; an error is a violation unless there is a trap."""
-        answer = self._workers.call(role, function, *args, trap=trap)
-        self.calls[function.__name__] = answer.calls
+        answer = self._heard(function, self._workers.call(role, function, *args, trap=trap))
         if answer.outcome == "returned":
             return answer.value
         if trap is None:
@@ -116,12 +128,6 @@ class SourceDriver(Driver):
         if self.ends and self._committed == len(self.ends) - 1 and not self._is_told:
             self._plan(self.ends[-1], self.ends[-1])
 
-    def _ask_initial(self) -> None:
-        initial = self.call("source", read_roles.initial)
-        if self._initial not in {None, initial}:
-            raise Violation(Rule.CONSTANT_START, f"first {self._initial}, now {initial}")
-        self._initial = initial
-
     def freeze(self) -> bool:
         """Start again with availableNow; False if the reader cannot be told."""
         self.restart()
@@ -129,7 +135,10 @@ class SourceDriver(Driver):
         return self._can_end
 
     def peak(self) -> tuple[int, int]:
-        """Bytes of what is new, and the growth of a process that read the last batch before it."""
+        """Bytes of the largest task of what is new, and by how much a process grew over all.
+
+        It has read the last batch before.
+        """
         self.start()
         first, start = (self._initial or "", *self.ends)[-2:]
         few, _ = self._plan(first, start)
@@ -173,9 +182,10 @@ class SourceDriver(Driver):
         return f"rows {numbers.start} to {numbers.stop - 1} are added"
 
     def _trigger(self, step: Trigger) -> str:
+        self._unheard = ""
         try:
             self.start()
-            return self._batch(step)
+            return f"{self._batch(step)}{self._unheard}"
         except _Failed as failed:
             self.restart()
             return f"{failed}; the query fails"
@@ -191,7 +201,9 @@ class SourceDriver(Driver):
             self.restart()
             return f"{word} is logged, then the driver is killed"
         found = self._rows(step, epoch)
-        self._compare(epoch, found)
+        self._readings.compare(epoch, found, self.added)
+        if not found:
+            self._check_forward(epoch)
         if step.ends == "unlogged":
             self.restart()
             return f"{word} is read, then the driver is killed"
@@ -202,22 +214,21 @@ class SourceDriver(Driver):
         """Choose an end and log it; False if there is nothing new."""
         start = self._position()
         end = self.call("source", read_roles.choose, start, self._is_told, trap=trap)
-        self._check_watermark(start, end)
+        check_watermark(start, end)
         if end == start:
             return False
-        if self.ends:  # behind the new offset's log entry (MicroBatchExecution.constructNextBatch)
+        if self.ends:  # after the new offset's log entry (MicroBatchExecution.constructNextBatch)
             self.call("source", read_roles.committed, self.ends[-1])
         self.ends.append(end)
-        self._known.append(self.added)
+        self._readings.known.append(self.added)
         return True
 
     def _rows(self, step: Trigger, epoch: int) -> Counter[int | Row]:
-        span = self.ends[epoch - 1] if epoch else self._initial or "", self.ends[epoch]
         self._add_meanwhile(step.unplanned)
-        parts, cached = self._plan(*span, trap=self._trap(step, "plan"))
+        parts, cached = self._plan(*self._span(epoch), trap=self._trap(step, "plan"))
         self._add_meanwhile(step.unread)
         if cached is not None:
-            return self._counted(cached)
+            return self._readings.counted(cached, self.added)
         pickled = self.call("planner", read_roles.task_reader, self._load)
         return self._numbers(pickled, parts, self._trap(step, "read"))
 
@@ -230,16 +241,15 @@ class SourceDriver(Driver):
     def _numbers(
         self, pickled: bytes, parts: list[bytes], trap: Trap | None = None
     ) -> Counter[int | Row]:
-        read: list[Row] = []
+        tasks: list[Counter[int | Row]] = []
         for part in parts:
             found = self._task(pickled, part, trap)
             if part is parts[0] and trap is None and self._task(pickled, part) != found:
                 raise Violation(Rule.SAME_REPLAY, "a task that was tried again read other rows")
-            read += found
-        return self._counted(read)
-
-    def _counted(self, rows: list[Row]) -> Counter[int | Row]:
-        return numbers_of(rows, self.source.schema, self.source.row, self.added)
+            tasks.append(self._readings.counted(found, self.added))
+        self._readings.check_tasks(tasks)
+        self.most_tasks = max(self.most_tasks, len(tasks))
+        return sum(tasks, Counter())
 
     def _task(self, pickled: bytes, part: bytes, trap: Trap | None = None) -> list[Row]:
         rows: list[Row] = self.call(
@@ -251,46 +261,35 @@ class SourceDriver(Driver):
         if rows:
             self.tell(f"meanwhile {self._add(rows)}")
 
+    def _ask_initial(self) -> None:
+        initial = self.call("source", read_roles.initial)
+        if self._initial not in {None, initial}:
+            raise Violation(Rule.CONSTANT_START, f"first {self._initial}, now {initial}")
+        self._initial = initial
+
+    def _check_forward(self, epoch: int) -> None:
+        """A batch without rows: either nothing lies between its offsets, or it leads back."""
+        start, end = self._span(epoch)
+        rows = self.call("planner", read_roles.rows_between, self._load, end, start)
+        if rows:
+            seen = f"from {start} to {end}: between the second and the first, {rows} rows are found"
+            raise Violation(Rule.NEVER_BACK, seen)
+
+    def _span(self, epoch: int) -> tuple[str, str]:
+        return self.ends[epoch - 1] if epoch else self._initial or "", self.ends[epoch]
+
     def _position(self) -> str:
         return self.ends[-1] if self.ends else self._initial or ""
+
+    def _heard(self, function: Any, answer: Answer) -> Answer:
+        self.calls[function.__name__] = answer.calls
+        self._unheard += unheard(answer) if answer.survived else ""
+        self.survived = self.survived or answer.survived
+        return answer
 
     @staticmethod
     def _trap(step: Trigger, at: str) -> Trap | None:
         return step.trap if step.at == at else None
-
-    # --- rules
-
-    def _compare(self, epoch: int, found: Counter[int | Row]) -> None:
-        strange = [row for row in found if not isinstance(row, int)]
-        self._refuse(Rule.NOTHING_INVENTED, epoch, strange)
-        newer = [row for row in found if isinstance(row, int) and row >= self._known[epoch]]
-        self._refuse(Rule.NOTHING_NEWER, epoch, newer)
-        self._check_ahead(epoch, found)
-        if epoch < len(self.batches):
-            changed = (found - self.batches[epoch]) + (self.batches[epoch] - found)
-            self._refuse(Rule.SAME_REPLAY, epoch, list(changed))
-        else:
-            self.batches.append(found)
-
-    @staticmethod
-    def _refuse(rule: Rule, epoch: int, rows: list[Any]) -> None:
-        if rows:
-            raise Violation(rule, f"batch {epoch}, rows {ranges(rows)}")
-
-    def _check_watermark(self, start: str, end: str) -> None:
-        before, after = _watermark_ms(start), _watermark_ms(end)
-        if before is not None and (after is None or after < before):
-            raise Violation(Rule.WATERMARK, f"it moved from {before} to {after} ms")
-
-    def _check_ahead(self, epoch: int, found: Counter[int | Row]) -> None:
-        reached = _watermark_ms(self.ends[epoch])
-        if self.source.event_time is None or reached is None:
-            return
-        column = self.source.schema.names.index(self.source.event_time)
-        read = {row for batch in [*self.batches, found] for row in batch if isinstance(row, int)}
-        newest = max((self.source.row(n)[column].timestamp() * 1000 for n in read), default=None)
-        if newest is None or reached > newest:
-            raise Violation(Rule.WATERMARK, f"{reached} ms; newest time that was read: {newest} ms")
 
     def _drain(self) -> None:
         for _ in range(_MOST_TRIGGERS + self.added):
@@ -299,18 +298,3 @@ class SourceDriver(Driver):
             if text == "nothing new":
                 return
         raise Violation(Rule.STANDS_STILL, f"the last offsets: {self.ends[-3:]}")
-
-    def _all_read(self, skipped: int) -> None:
-        total: Counter[int | Row] = Counter()
-        for batch in self.batches:
-            total += batch
-        wanted: Counter[int | Row] = Counter(range(skipped, self.added))
-        if total != wanted:
-            lost, more = ranges(wanted - total) or "none", ranges(total - wanted) or "none"
-            raise Violation(Rule.EVERY_ROW_ONCE, f"never read: {lost}; read too often: {more}")
-
-
-def _watermark_ms(text: str) -> int | None:
-    offset = json.loads(text)
-    found = offset.get("watermark") if isinstance(offset, dict) else None
-    return found.get("ms") if isinstance(found, dict) else None

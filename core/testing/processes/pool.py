@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import time
 import traceback
 import warnings
 import weakref
@@ -16,9 +17,11 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from krishiv_spark.testing.processes.outside import Call, Importers, Outside, Seam
+from krishiv_spark.testing.processes.functions import Importers
+from krishiv_spark.testing.processes.outside import Call, Outside
 from krishiv_spark.testing.processes.pickling import pickled, unpickled
-from krishiv_spark.testing.steps import Trap
+from krishiv_spark.testing.processes.seam import Seam
+from krishiv_spark.testing.steps import Kill, Trap
 
 __all__ = ["Answer", "Pool", "Process", "here", "rest"]
 
@@ -36,17 +39,28 @@ class Answer:
         outcome: "returned", "raised", "died", or "asleep": it goes on with `Process.resume`.
         value: What was returned; where it sleeps or has died.
         error: The error's class and text.
+        kinds: Names of the classes that it is an instance of, and of those of its causes.
         trace: Where the error was raised.
+        sprung: The call at which a trap has reported an error.
         calls: The calls to the outside that were made so far.
+        seconds: How long it took.
         modules: What was imported on the way.
     """
 
     outcome: Literal["returned", "raised", "died", "asleep"]
     value: Any = None
     error: str = ""
+    kinds: frozenset[str] = frozenset()
     trace: str = ""
+    sprung: str = ""
     calls: tuple[Call, ...] = ()
+    seconds: float = 0.0
     modules: tuple[str, ...] = ()
+
+    @property
+    def survived(self) -> bool:
+        """Whether a call failed, and who asked for it went on as if nothing had happened."""
+        return self.outcome == "returned" and bool(self.sprung)
 
 
 class Process:
@@ -78,6 +92,9 @@ class Process:
         order = pickled((function, args, trap, dict(os.environ)))
         with contextlib.suppress(OSError):
             self._connection.send_bytes(order)
+        if isinstance(trap, Kill) and not self._connection.poll(trap.after_ms / 1000):
+            self._process.kill()
+            return Answer("died", value=f" after {trap.after_ms:.1f} ms")
         return self._answer()
 
     def resume(self) -> Answer:
@@ -176,7 +193,7 @@ def _sleep(connection: Connection, why: str) -> None:
 def _run(
     seam: Seam, function: Callable[..., Any], args: tuple[Any, ...], trap: Trap | None
 ) -> Answer:
-    outer = sys.exc_info()[1]
+    outer, begun = sys.exc_info()[1], time.perf_counter()
     seam.arm(trap)
     try:
         value = function(*args)
@@ -184,10 +201,21 @@ def _run(
     except Exception as error:  # noqa: BLE001  whatever a connector raises is its answer
         seam.disarm()
         _forget(error, outer)
-        text = f"{type(error).__name__}: {error}"
-        return Answer("raised", error=text, trace=traceback.format_exc(), calls=tuple(seam.calls))
-    seam.disarm()
-    return Answer("returned", value=value, calls=tuple(seam.calls))
+        answer = _raised(error)
+    else:
+        seam.disarm()
+        answer = Answer("returned", value=value)
+    seconds = time.perf_counter() - begun
+    return replace(answer, sprung=seam.sprung, calls=tuple(seam.calls), seconds=seconds)
+
+
+def _raised(error: Exception) -> Answer:
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:  # a ring is possible
+        causes.append(cause)
+    kinds = frozenset(kind.__name__ for cause in causes for kind in type(cause).__mro__)
+    text = f"{type(error).__name__}: {error}"
+    return Answer("raised", error=text, kinds=kinds, trace=traceback.format_exc())
 
 
 def _forget(error: BaseException, outer: BaseException | None) -> None:

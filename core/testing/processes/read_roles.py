@@ -7,24 +7,23 @@ plans lives as long as its process; tasks read with another instance, made in a 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
-import re
-import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import datasource as spark
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from krishiv_spark.arrow import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.testing.processes.memory import memory_peak
 from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
-from krishiv_spark.testing.subjects import Row
+from krishiv_spark.testing.rows import Row
 
 __all__ = [
     "Load",
@@ -39,11 +38,17 @@ __all__ = [
     "open_reader",
     "partitions",
     "rows",
+    "rows_between",
     "task_reader",
 ]
 
 _BATCH_ROWS = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
-_KIB = 1024
+_NO_PARTITION: Any = (
+    spark.InputPartition(None)
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+    else None
+)
+"""What Spark turns an empty plan of a batch into."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def choose(start: str, is_told: bool) -> str:
 def partitions(load: Load, start: str, end: str) -> Plan:
     """``partitions_func`` of the same runner: what a batch consists of."""
     span = json.loads(start), json.loads(end)
-    parts = [pickled(partition) for partition in _open.partitions(*span)]
+    parts = [pickled(partition) for partition in _checked(_open.partitions(*span))]
     cached = getattr(_open, "getCache", lambda *_: None)(*span)
     return parts, None if cached is None else _as_rows(_arrow(load, cached))
 
@@ -124,9 +129,19 @@ def inferred(load: Load) -> pa.Schema | None:
     """``create_data_source``: the schema that the source infers, None if it wants one."""
     try:
         found: Any = load.make().schema()
-        return arrow_schema(found)
     except (KrishivError, NotImplementedError):
         return None
+    # Text in Spark's language for schemas is read by the JVM: nothing here can compare it.
+    return None if isinstance(found, str) else arrow_schema(found)
+
+
+def rows_between(load: Load, start: str, end: str) -> int:
+    """How many rows a reader made anew finds between two positions; 0 if it refuses them."""
+    reader = _stream_reader(load)
+    with contextlib.suppress(Exception):
+        found = [reader.read(part) for part in reader.partitions(*map(json.loads, (start, end)))]
+        return sum(len(_as_rows(_arrow(load, each))) for each in found)
+    return 0
 
 
 def task_reader(load: Load) -> bytes:
@@ -137,9 +152,18 @@ def task_reader(load: Load) -> bytes:
 def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
     """``plan_data_source_read`` of a batch: reader and partitions."""
     made = load.make().reader(schema=spark_schema(load.schema))
-    # Spark turns an empty plan into one partition of None.
-    found = list(made.partitions()) or [None]  # type: ignore[list-item]
-    return pickled(made), [pickled(part) for part in found]
+    found: Any = made.partitions()
+    if not isinstance(found, list):
+        raise TypeError(f"partitions() returned a {type(found).__name__}; Spark wants a list")
+    return pickled(made), [pickled(part) for part in _checked(found) or [_NO_PARTITION]]
+
+
+def _checked(found: Sequence[Any]) -> Sequence[Any]:
+    """Partitions of the class that Spark wants (``data_source_read_func``)."""
+    for part in found:
+        if not isinstance(part, spark.InputPartition):
+            raise TypeError(f"partitions() holds {part!r}, which is no InputPartition")
+    return found
 
 
 def rows(load: Load, reader: bytes, partition: bytes) -> list[Row]:
@@ -153,26 +177,19 @@ def growth(load: Load, reader: bytes, few: Sequence[bytes], many: Sequence[bytes
     A process that was forked holds memory that was freed before, and would fill that first.
 
     Returns:
-        As JSON: bytes of the many's rows, and bytes by which the process has grown over them.
+        As JSON: bytes of the rows of the largest task among the many, and bytes by which the
+        process has grown over all of them, beyond what Spark holds: a task's partition.
     """
-    _size(load, reader, few)  # what is imported on the way is no part of what is held
-    before = _peak()
-    return json.dumps([_size(load, reader, many), _peak() - before])
+    for part in few:  # what is imported on the way is no part of what is held
+        _size(load, reader, part)
+    before = memory_peak()
+    size = max(_size(load, reader, part) for part in many)
+    return json.dumps([size, memory_peak() - before - max(map(len, many))])
 
 
-def _size(load: Load, reader: bytes, parts: Sequence[bytes]) -> int:
+def _size(load: Load, reader: bytes, part: bytes) -> int:
     # Few rows a batch: PySpark itself gathers so many of a reader that yields tuples.
-    batches = (_read(load, reader, partition, most=500) for partition in parts)
-    return sum(batch.nbytes for batch in chain.from_iterable(batches))
-
-
-def _peak() -> int:
-    """Bytes of this process at its largest."""
-    status = Path("/proc/self/status")
-    if status.exists():  # on Linux, ru_maxrss is no less than that of the process that called exec
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        return int(found[1]) * _KIB if found else 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+    return sum(batch.nbytes for batch in _read(load, reader, part, most=500))
 
 
 def _read(

@@ -7,24 +7,31 @@ of PySpark that it plays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import Row as SparkRow
+from pyspark.sql.worker.write_into_data_source import (  # type: ignore[attr-defined]  # where each version has it
+    ArrowTableToRowsConversion,  # pyright: ignore[reportPrivateImportUsage]  # likewise
+)
 
-from krishiv_spark.arrow import spark_schema
-from krishiv_spark.testing.processes.outside import die
+from krishiv_spark.arrow import arrow_schema, spark_schema
+from krishiv_spark.testing.processes.memory import give_back_memory, memory_now
 from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
-from krishiv_spark.testing.processes.pool import rest
-from krishiv_spark.testing.subjects import Row, columns
+from krishiv_spark.testing.processes.pool import here, rest
+from krishiv_spark.testing.processes.seam import die
+from krishiv_spark.testing.rows import Row, columns
 
-__all__ = ["Attempt", "Job", "abort", "commit", "discard", "plan", "write"]
+__all__ = ["Attempt", "Job", "abort", "commit", "discard", "growth", "plan", "write"]
 
 Messages: TypeAlias = Sequence[bytes | None]
 """Pickled messages of all tasks; None for those that sent none."""
+
+_LONG_ROWS = 500
 
 _ARROW_WRITERS = tuple(
     kind
@@ -55,6 +62,11 @@ class Job:
     query: str | None
     overwrite: bool
 
+    def reordered(self) -> Job:
+        """The same with the columns in the opposite order."""
+        row = self.row
+        return replace(self, schema=pa.schema([*self.schema][::-1]), row=lambda n: row(n)[::-1])
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -84,8 +96,12 @@ def write(job: Job, writer: bytes, numbers: Sequence[int], attempt: Attempt) -> 
     """The function that ``write_into_data_source`` sends to the tasks: executor."""
     _set_context(job, attempt)
     batches = _fed(_batches(job, numbers), attempt)
+    return _written(job, writer, batches)
+
+
+def _written(job: Job, writer: bytes, batches: Iterator[pa.RecordBatch]) -> bytes:
     loaded = unpickled(writer)
-    rows = batches if isinstance(loaded, _ARROW_WRITERS) else _rows(batches)
+    rows = batches if isinstance(loaded, _ARROW_WRITERS) else _rows(job, batches)
     message = loaded.write(rows)
     if not isinstance(message, spark.WriterCommitMessage):
         raise TypeError(f"write() returned {message!r}, which is no WriterCommitMessage")
@@ -110,6 +126,50 @@ def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
     writer = _writer(job)._writer  # noqa: SLF001  the verb is the author's, Spark has none
     for _ in range(times):
         writer.discard([payload for payload in payloads if payload is not None])
+
+
+def growth(job: Job, writer: bytes, attempt: Attempt, half: int) -> tuple[int, int]:
+    """Stage a task of long rows, and forget what came of it: executor.
+
+    What a connector sets up, and buffers that are bounded, are there when half of the rows have
+    come. What it holds of each row grows over the other half.
+
+    Args:
+        job: What is written.
+        writer: The planner's, pickled.
+        attempt: Which attempt this is.
+        half: Bytes, at least, of half of the rows.
+
+    Returns:
+        Bytes of the rows in that half, and bytes by which the process has grown over them.
+    """
+    here().disarm()  # the kit counts no calls here: a list of them would grow too
+    give_back_memory()
+    _set_context(job, attempt)
+    meter = _Meter(half)
+    _written(job, writer, meter.read(job))
+    return meter.size - meter.half, max(memory_now(), meter.most) - meter.at_half
+
+
+@dataclass
+class _Meter:
+    """Rows that are made as they are asked for, and what the process held meanwhile."""
+
+    half: int
+    size: int = 0
+    at_half: int = 0
+    most: int = 0
+
+    def read(self, job: Job) -> Iterator[pa.RecordBatch]:
+        for first in count(0, _LONG_ROWS):
+            self.most = max(self.most, memory_now())
+            if self.size >= self.half and not self.at_half:
+                self.at_half, self.most = self.most, 0
+            if self.size >= 2 * self.half:
+                return
+            batch = _batch(job, range(first, first + _LONG_ROWS))
+            self.size += batch.nbytes
+            yield batch
 
 
 def _driver_side(job: Job, writer: bytes, epoch: int) -> tuple[Any, tuple[int, ...]]:
@@ -146,8 +206,13 @@ def _set_context(job: Job, attempt: Attempt) -> None:
 def _batches(job: Job, numbers: Sequence[int]) -> list[pa.RecordBatch]:
     """Two batches, so that a task can end between them; one for one row, none for none."""
     half = (len(numbers) + 1) // 2
-    parts = [[job.row(number) for number in part] for part in (numbers[:half], numbers[half:])]
-    return [pa.record_batch(columns(job.schema, rows), schema=job.schema) for rows in parts if rows]
+    return [_batch(job, part) for part in (numbers[:half], numbers[half:]) if part]
+
+
+def _batch(job: Job, numbers: Sequence[int]) -> pa.RecordBatch:
+    """Rows in the types in which Spark hands them over."""
+    schema = arrow_schema(spark_schema(job.schema))
+    return pa.record_batch(columns(schema, [job.row(n) for n in numbers]), schema=schema)
 
 
 def _fed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:
@@ -162,6 +227,8 @@ def _fed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.Rec
     yield from batches[half:]
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[SparkRow]:
+def _rows(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[SparkRow]:
+    """As Spark's worker makes them; times are in the local zone of the process."""
     for batch in batches:
-        yield from (SparkRow(**values) for values in batch.to_pylist())
+        table = pa.Table.from_batches([batch])
+        yield from ArrowTableToRowsConversion.convert(table, spark_schema(job.schema))

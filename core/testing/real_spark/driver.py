@@ -20,8 +20,9 @@ from krishiv_spark.testing.processes.elsewhere import START, homes_of, package_p
 from krishiv_spark.testing.processes.pickling import pickled
 from krishiv_spark.testing.real_spark.job import SparkJob, run
 from krishiv_spark.testing.real_spark.process import DriverProcess
+from krishiv_spark.testing.rows import Row, columns, numbers_of
 from krishiv_spark.testing.rules import Broken, Rule, Violation
-from krishiv_spark.testing.subjects import Row, SinkUnderTest, SourceUnderTest, columns, numbers_of
+from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest
 
 __all__ = ["SparkDriver"]
 

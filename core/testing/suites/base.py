@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
@@ -12,7 +12,15 @@ from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.steps import Sequence
 from krishiv_spark.testing.suites.playing import Player, Subject
 
-__all__ = ["ConnectorSuite", "Suite"]
+__all__ = ["ConnectorSuite", "Suite", "of_batches"]
+
+CaseT = TypeVar("CaseT", bound=Callable[..., None])
+
+
+def of_batches(case: CaseT) -> CaseT:
+    """Mark a case that says something about a connector without streams too."""
+    case.__dict__["of_batches"] = True
+    return case
 
 
 class Suite:
@@ -28,6 +36,12 @@ class Suite:
         """One in how many traps and random sequences is tried."""
         given: int | None = request.config.getoption("--one-in", default=None)
         return given or 1
+
+    @pytest.fixture
+    def draw(self, request: pytest.FixtureRequest) -> int:
+        """Which ones."""
+        given: int | None = request.config.getoption("--draw", default=None)
+        return given or 0
 
     @pytest.fixture
     def spark_driver(
@@ -56,10 +70,13 @@ class ConnectorSuite(Suite, Generic[Subject]):
         raise NotImplementedError
 
     @pytest.fixture
-    def play(self, promise: str, one_in: int, tmp_path: Path) -> Iterator[Player[Subject]]:
+    def play(
+        self, request: pytest.FixtureRequest, promise: str, one_in: int, draw: int, tmp_path: Path
+    ) -> Iterator[Player[Subject]]:
         """The player of a case."""
         player = self.player(tmp_path, promise)
-        player.one_in = one_in
+        player.thin(one_in, draw)
+        player.wants_streams = not hasattr(request.function, "of_batches")
         yield player
         player.close()
 
@@ -68,6 +85,7 @@ class ConnectorSuite(Suite, Generic[Subject]):
         """A connector that nobody uses, to ask for its abilities."""
         return play.new()[0]
 
+    @of_batches
     def test_sequences_that_failed_once(self, play: Any) -> None:
         """What was found once stays mended."""
         for sequence in self.sequences:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import pytest
 
 from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.drivers.reading import SourceDriver
@@ -20,6 +23,7 @@ from krishiv_spark.testing.steps import (
     Add,
     Begin,
     Commit,
+    Fault,
     Stage,
     Step,
     Switch,
@@ -27,7 +31,7 @@ from krishiv_spark.testing.steps import (
     Trap,
     Trigger,
 )
-from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
+from krishiv_spark.testing.subjects import RowShape, SinkUnderTest, SourceUnderTest, Writing
 from krishiv_spark.testing.suites.traps import Traps
 
 __all__ = [
@@ -72,10 +76,14 @@ class Player(Generic[Subject]):
 
     Attributes:
         one_in: How many of its traps and random sequences a case tries: all of them with 1, one
-            in three with 3. They are drawn, each time the same.
+            in three with 3. They are drawn.
+        wants_streams: Whether the case is skipped for a connector that has batches only.
+        target: The folder of the author's that was made last.
     """
 
     one_in = 1
+    wants_streams = True
+    target: Path
 
     def __init__(self, make: Callable[[Path], Subject], folder: Path, promise: str) -> None:
         self.promise = promise
@@ -83,6 +91,11 @@ class Player(Generic[Subject]):
         self._make, self._folder = make, folder
         self._numbers = count(1)
         self._pool: Pool | None = None
+
+    def thin(self, one_in: int, seed: object) -> None:
+        """Try one in so many traps and random sequences, drawn with this seed."""
+        self.one_in = one_in
+        self._draw.seed(f"{seed} {self.promise}")
 
     def drawn(self, traps: Iterable[Trap]) -> Iterator[Trap]:
         """Those of some traps that are tried."""
@@ -94,10 +107,15 @@ class Player(Generic[Subject]):
             self._pool.close()
 
     def new(self) -> tuple[Subject, Path]:
-        """Something new and empty, and a folder beside it for the driver."""
+        """Something new and empty, and the folder that holds its own and what a driver keeps."""
         folder = self._folder / str(next(self._numbers))
-        (folder / "target").mkdir(parents=True)
-        return self._make(folder / "target"), folder
+        target = folder / f"target-{uuid.uuid4().hex[:12]}"
+        target.mkdir(parents=True)
+        made = self._make(target)
+        if self.wants_streams and not made.has_stream:
+            pytest.skip("declared: no streams")
+        self.target = target
+        return made, folder
 
     def pool(self, subject: Subject) -> Pool:
         """Processes, for one sequence after the other."""
@@ -110,33 +128,38 @@ class SinkPlayer(Player[SinkUnderTest]):
 
     @contextmanager
     def driver(
-        self, *, writing: Writing = "append", equal_rows: bool = False
+        self, *, writing: Writing = "append", zone: str | None = None, **shape: Any
     ) -> Iterator[EpochDriver]:
         """A driver on a new target. The folder is kept only if a rule is broken.
 
         Args:
             writing: As for `EpochDriver`.
-            equal_rows: Whether some rows equal others, within an epoch and across epochs.
+            zone: As for `EpochDriver`.
+            shape: Of the rows, as for `RowShape`.
         """
         made, folder = self.new()
-        sink = _with_equal_rows(made) if equal_rows else made
+        sink, pool = RowShape(**shape).of(made), self.pool(made)
         with EpochDriver(
-            sink, folder, writing=writing, promise=self.promise, pool=self.pool(sink)
+            sink, folder, writing=writing, promise=self.promise, pool=pool, zone=zone
         ) as driver:
-            driver.how |= {"equal_rows": True} if equal_rows else {}
+            driver.how |= {n: given for n, given in {**shape, "zone": zone}.items() if given}
             yield driver
         shutil.rmtree(folder, ignore_errors=True)
 
-    def __call__(self, *steps: Step, **how: Any) -> None:
+    def __call__(self, *steps: Step, **how: Any) -> bool:
         """Some steps that may go wrong; then new drivers must bring all to a good end.
 
         Args:
             steps: The steps.
             how: As for `driver`.
+
+        Returns:
+            Whether a call has failed that nobody minded.
         """
         with self.driver(**how) as driver:
             driver.run(steps)
             driver.settle()
+            return driver.survived
 
     def well(self, *steps: Step, **how: Any) -> None:
         """Some steps of which each must go well; otherwise as a call of this."""
@@ -144,7 +167,7 @@ class SinkPlayer(Player[SinkUnderTest]):
             driver.expect_well(*steps)
             driver.settle()
 
-    def at_every_call(
+    def at_every_call(  # noqa: PLR0913  what a case says about its traps, each by its name
         self,
         steps: tuple[Step, ...],
         traps: Traps,
@@ -152,6 +175,7 @@ class SinkPlayer(Player[SinkUnderTest]):
         *,
         before: tuple[Step, ...] = (),
         writing: Writing = "append",
+        whole: bool = False,
     ) -> None:
         """The steps over and over, each time with a trap at another call to the outside.
 
@@ -161,17 +185,24 @@ class SinkPlayer(Player[SinkUnderTest]):
             then: What follows them after a trap at a call, where it is possible.
             before: Steps that come first and have no trap.
             writing: As for `EpochDriver`.
+            whole: Whether a commit gets all of its traps, however few are tried elsewhere; and
+                whoever survives an error gets an outage there.
         """
         for place, step in enumerate(steps):
-            if isinstance(step, _TRAPPED):
-                begun = (*before, *steps[:place])
-                for number, call in enumerate(self.calls((*begun, step), writing)):
-                    for trap in self.drawn(traps(number, call)):
-                        trapped = replace(step, trap=trap)
-                        after = (*steps[place + 1 :], *then(number))
-                        self(*begun, trapped, *after, writing=writing)
+            if not isinstance(step, _TRAPPED):
+                continue
+            begun = (*before, *steps[:place])
+            for number, call in enumerate(self.calls((*begun, step), writing)):
+                every = whole and isinstance(step, Commit)
+                after = (*steps[place + 1 :], *then(number))
+                for trap in traps(number, call) if every else self.drawn(traps(number, call)):
+                    trapped = replace(step, trap=trap)
+                    survived = self(*begun, trapped, *after, writing=writing)
+                    if survived and whole and isinstance(trap, Fault):
+                        lasting = replace(step, trap=replace(trap, lasting=True))
+                        self(*begun, lasting, *after, writing=writing)
 
-    def calls(self, steps: tuple[Step, ...], writing: Writing) -> tuple[Call, ...]:
+    def calls(self, steps: tuple[Step, ...], writing: Writing = "append") -> tuple[Call, ...]:
         """The calls to the outside that the last of these steps makes."""
         with self.driver(writing=writing) as driver:
             driver.run(steps)
@@ -182,36 +213,73 @@ class SourcePlayer(Player[SourceUnderTest]):
     """Plays sequences for one case of a source."""
 
     def driver(
-        self, options: Mapping[str, str] | None = None, source: SourceUnderTest | None = None
+        self,
+        options: Mapping[str, str] | None = None,
+        source: SourceUnderTest | None = None,
+        *,
+        odd: Collection[str] = (),
+        zone: str | None = None,
     ) -> SourceDriver:
-        """A driver of a new source, or of the one given; event times go back now and then."""
+        """A driver of a new source, or of the one given.
+
+        Args:
+            options: Options beside those of the source; with ``eventTime``, times go back and
+                forth.
+            source: One that there is already.
+            odd: Columns that have values which sources get wrong.
+            zone: As for `SourceDriver`.
+        """
         chosen = source or self.source()
         if options and "eventTime" in options:
-            in_order = chosen.row
-            chosen = replace(chosen, row=lambda number: in_order(_back_and_forth(number)))
-        return SourceDriver(chosen, options=options, promise=self.promise, pool=self.pool(chosen))
+            chosen = _back_and_forth(chosen, options["eventTime"])
+        driver = SourceDriver(
+            chosen.with_odd(odd) if odd else chosen,
+            options=options,
+            promise=self.promise,
+            pool=self.pool(chosen),
+            zone=zone,
+        )
+        driver.how |= {name: v for name, v in {"odd": odd, "zone": zone}.items() if v}
+        return driver
 
     def source(self) -> SourceUnderTest:
         """The source over something new and empty."""
         return self.new()[0]
 
     def __call__(
-        self, *steps: Step, options: Mapping[str, str] | None = None, skipped: int = 0
-    ) -> None:
-        """Some steps that may go wrong; then everything must have been read once."""
-        with self.driver(options) as driver:
+        self,
+        *steps: Step,
+        options: Mapping[str, str] | None = None,
+        skipped: int = 0,
+        odd: Collection[str] = (),
+        zone: str | None = None,
+    ) -> SourceDriver:
+        """Some steps that may go wrong; then everything must have been read once.
+
+        Returns:
+            The driver, at its end.
+        """
+        with self.driver(options, odd=odd, zone=zone) as driver:
             driver.run(steps)
             driver.drain(skipped=skipped)
+        return driver
 
     def at_every_call(
         self, traps: Traps, options: Mapping[str, str] | None = None, skipped: int = 0
     ) -> None:
-        """A batch over and over, each time with a trap at another call to the outside."""
+        """A batch over and over, each time with a trap at another call to the outside.
+
+        Whoever survives an error gets an outage there: it may only have tried again.
+        """
         for at, made in self.calls(options).items():
             every = (trap for number, call in enumerate(made) for trap in traps(number, call))
             for trap in self.drawn(every):
                 trapped = Trigger(at=at, trap=trap)  # type: ignore[arg-type]  # literal, and no sleeps
-                self(Add(), trapped, Trigger(), Add(), trapped, options=options, skipped=skipped)
+                steps = (Add(), trapped, Trigger(), Add(), trapped)
+                driver = self(*steps, options=options, skipped=skipped)
+                if driver.survived and isinstance(trap, Fault):
+                    lasting = replace(trapped, trap=replace(trap, lasting=True))
+                    self(Add(), lasting, options=options, skipped=skipped)
 
     def calls(self, options: Mapping[str, str] | None = None) -> dict[str, tuple[Call, ...]]:
         """The calls to the outside of a first batch, by what a trap can be at."""
@@ -221,10 +289,15 @@ class SourcePlayer(Player[SourceUnderTest]):
             return {at: driver.calls.get(name, ()) for at, name in names.items()}
 
 
-def _with_equal_rows(sink: SinkUnderTest) -> SinkUnderTest:
-    row = sink.row  # alone: it travels to other processes, and the oracle cannot
-    return replace(sink, row=lambda number: row(number // 2 % 2))
+_ORDER = (2, 3, 6, 7, 0, 1, 4, 5)
 
 
-def _back_and_forth(number: int) -> int:
-    return number // 8 * 8 + (2, 3, 6, 7, 0, 1, 4, 5)[number % 8]
+def _back_and_forth(source: SourceUnderTest, column: str) -> SourceUnderTest:
+    """The same with times that are no longer in the order of the rows; nothing else moves."""
+    row, place = source.row, source.schema.names.index(column)
+
+    def moved(number: int) -> tuple[Any, ...]:
+        time = row(number // 8 * 8 + _ORDER[number % 8])[place]
+        return (*row(number)[:place], time, *row(number)[place + 1 :])
+
+    return replace(source, row=moved)

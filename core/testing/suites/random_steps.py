@@ -25,7 +25,6 @@ from krishiv_spark.testing.steps import (
     Sleep,
     Stage,
     Step,
-    Trap,
     Trigger,
 )
 from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
@@ -64,9 +63,9 @@ def _often(**weights: tuple[int, st.SearchStrategy[_Move]]) -> st.SearchStrategy
 class _At:
     """A trap whose call is counted modulo the calls that a step makes."""
 
-    trap: Trap
+    trap: Fault | Sleep
 
-    def within(self, calls: int) -> Trap:
+    def within(self, calls: int) -> Fault | Sleep:
         first = -1 if isinstance(self.trap, Fault) else 0
         return replace(self.trap, call=self.trap.call % max(calls - first, 1) + first)
 
@@ -130,11 +129,12 @@ class _Just:
 
 _Move: TypeAlias = _Next | _Until | _Meanwhile | _Just
 _calls = st.integers(0, 60)
-_faults = st.builds(Fault, _calls, st.booleans(), st.booleans())
+_lasting = st.sampled_from([False, False, True])
+_faults = st.builds(Fault, _calls, st.booleans(), st.booleans(), _lasting)
 _traps = st.builds(_At, st.one_of(_faults, st.builds(Sleep, _calls)))
 _EPOCH_ENDS = (Commit, Commit, Stage, Begin)
 _INTERRUPTS = (steps.Stop(), steps.Crash(), steps.TakeOver(), steps.Switch(), steps.OtherQuery())
-_RARE = (steps.Straggler(), steps.Expire(), steps.Abort())
+_RARE = (steps.Straggler(), steps.Expire(), steps.Abort(), steps.Reorder())
 _THERE_AND_BACK = (steps.TakeOver(), steps.Switch()), (steps.OtherQuery(), steps.OtherQuery())
 _meanwhile = st.builds(_Meanwhile, st.sampled_from(_THERE_AND_BACK), st.integers(1, 2))
 _moves = _often(
@@ -169,8 +169,8 @@ def play_at_random(play: SinkPlayer, sink: SinkUnderTest, examples: int) -> None
 
 
 def _ways_of_writing(sink: SinkUnderTest) -> list[Writing]:
-    ways: list[Writing] = ["append", "append", "append"]
-    if sink.complete:
+    ways: list[Writing] = ["append", "append", "append"] if sink.has_stream else []
+    if sink.has_stream and sink.complete:
         ways.append("complete")
     if sink.has_batch:
         ways.append("batch append")

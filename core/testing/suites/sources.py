@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes import read_roles
 from krishiv_spark.testing.processes.elsewhere import run_elsewhere
 from krishiv_spark.testing.real_spark.driver import SparkDriver
-from krishiv_spark.testing.steps import Add, Crash, Fault, Trigger
-from krishiv_spark.testing.subjects import Row, SourceUnderTest
+from krishiv_spark.testing.steps import Add, Crash, Trigger
+from krishiv_spark.testing.subjects import SourceUnderTest
 from krishiv_spark.testing.suites import source_judges as judges
 from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.base import ConnectorSuite
 from krishiv_spark.testing.suites.playing import SourcePlayer
 from krishiv_spark.testing.suites.random_steps import read_at_random
+from krishiv_spark.testing.suites.source_rows import MANY_ROWS, SourceRows
 
 __all__ = ["SourceConformance"]
 
-_LONG_TEXT = "." * 1000
-_BULK_UNITS, _BULK_ROWS = 32, 2000
-_MANY_ROWS = 3000
 _MEANWHILE = 3
 """The row that is added between the freeze and the first trigger."""
 
 _UNIT_LIMITS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 
 
-class SourceConformance(ConnectorSuite[SourceUnderTest]):
+class SourceConformance(SourceRows):
     """Every case is a promise to users of the source; its docstring is what a failure prints."""
 
     def source(self, folder: Path) -> SourceUnderTest:
@@ -53,7 +48,7 @@ class SourceConformance(ConnectorSuite[SourceUnderTest]):
         """Rows are delivered once, whenever they are added."""
         play(Add(), Trigger(), Add(1), Add(2), Trigger(), Trigger(), Add())
         play(Trigger(), Trigger(), Add(), Trigger())
-        play(Add(_MANY_ROWS), Trigger("unlogged"), Add(_MANY_ROWS))
+        play(Add(MANY_ROWS), Trigger("unlogged"), Add(MANY_ROWS))
 
     def test_queries_read_apart(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """Two queries read one source, and each of them reads every row."""
@@ -200,29 +195,6 @@ class SourceConformance(ConnectorSuite[SourceUnderTest]):
         restarts = (Trigger("unlogged"), Trigger("unread"), Crash())
         play(*[Add(1)] * 8, Trigger(), *restarts, Add(), *restarts, options=options)
 
-    def test_a_batch_reads_everything(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """``spark.read`` delivers every row once."""
-        if not declared.has_batch:
-            pytest.skip("declared: no batch reads")
-        for options in ({}, declared.limit or {}):
-            with play.driver(options) as driver:
-                driver.judged(partial(judges.all_once, driver))
-                driver.run([Add(), Add(1), Add()])
-                driver.judged(partial(judges.all_once, driver))
-                for number in range(len(driver.calls["rows"])):
-                    trap = Fault(number)
-                    driver.judged(partial(judges.all_once, driver, trap))
-
-    def test_memory_is_bounded(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """A task that reads 64 MB does not hold them all."""
-        if pa.string() not in declared.schema.types:
-            pytest.skip("declared: no column of text that could be made long")
-        source = play.source()
-        with play.driver(source=replace(source, row=lambda n: _long(source.row(n)))) as driver:
-            for step in (Add(_BULK_ROWS), Trigger(), *[Add(_BULK_ROWS)] * _BULK_UNITS):
-                driver.do(step)
-            driver.judged(lambda: judges.bounded(driver))
-
     # --- anything
 
     def test_random_sequences(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
@@ -255,9 +227,3 @@ def _first_end(load: read_roles.Load) -> str:
     initial = read_roles.initial()
     first = read_roles.choose(initial, is_told)
     return f"{initial} {read_roles.choose(first, is_told)}"
-
-
-def _long(row: Row) -> Row:
-    """A row whose first text is long."""
-    place = next(place for place, value in enumerate(row) if isinstance(value, str))
-    return (*row[:place], row[place] + _LONG_TEXT, *row[place + 1 :])
