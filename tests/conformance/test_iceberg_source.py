@@ -11,7 +11,8 @@ from iceberg_tables import append, make_table
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
 from krishiv_spark.testing.processes.outside import OUTSIDE
-from krishiv_spark.testing.subjects import columns, default_row
+from krishiv_spark.testing.rows import columns
+from krishiv_spark.testing.subjects import default_row
 
 TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 # Files of the table are read by Arrow, which the kit does not see.

@@ -64,7 +64,10 @@ class KafkaSink:
             options={"kafka.bootstrap.servers": bootstrap, "topic": topic},
             schema=pa.schema([("key", pa.string()), ("value", pa.binary())]),
             row=lambda n: (f"k{n}", json.dumps({"n": n}).encode()),
+            any_value=("value",),
+            most_held=2**25,  # what waits for the broker's answers
             oracle=lambda: [(each.key.decode(), each.value) for each in self.look(topic)],
+            leftovers=lambda: self.onlooker.waiting(topic),
             whole_epochs=False,  # a transaction becomes visible, then the next
             complete=False,
             overwrite=False,

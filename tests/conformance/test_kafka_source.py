@@ -79,6 +79,7 @@ class TestKafkaSource(_KafkaSource):
             schema=ROW_SCHEMA,
             latest={"startingOffsets": "latest"},
             two_rows={"maxOffsetsPerTrigger": "2"},
+            small_tasks={"maxRecordsPerPartition": "1"},
             outside={**FILES, **REQUESTS},
         )
 
@@ -95,5 +96,6 @@ class TestTimedKafkaSource(_KafkaSource):
             row=lambda n: (n, NEW_YEAR + dt.timedelta(minutes=n)),
             event_time="timestamp",
             two_rows={"maxOffsetsPerTrigger": "2"},
+            small_tasks={"maxRecordsPerPartition": "1"},
             outside={**FILES, **REQUESTS},
         )

@@ -21,6 +21,7 @@ class TestMemorySink(_MemorySink):
         return SinkUnderTest(
             source=MemoryDataSource,
             oracle=lambda: [row for query in open_store().known("queries") for row in rows(query)],
+            leftovers=list,  # rows wait in messages
             batch=False,  # a batch job needs a name
         )
 
@@ -34,6 +35,7 @@ class TestNamedMemorySink(_MemorySink):
             source=MemoryDataSource,
             options={"name": "result"},
             oracle=lambda: rows("result"),
+            leftovers=list,
             several_queries=False,  # a name stands for one of them
         )
 

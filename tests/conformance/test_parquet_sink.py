@@ -13,6 +13,8 @@ class TestParquetSink(SinkConformance):
             source=ParquetDataSource,
             options={"path": str(folder)},
             oracle=lambda: rows(folder),
+            leftovers=lambda: staged(folder),
+            most_held=2**26,  # a row group
             whole_epochs=False,  # files appear one by one while an epoch is being committed
         )
 
@@ -27,8 +29,13 @@ class TestPartitionedParquetSink(SinkConformance):
             oracle=lambda: rows(folder),
             schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
             row=lambda number: (number, f"d{number % 2}"),
+            leftovers=lambda: staged(folder),
             whole_epochs=False,
         )
+
+
+def staged(folder):
+    return [file for file in folder.glob("_krishiv/*/staged/**/*") if file.is_file()]
 
 
 def rows(folder):

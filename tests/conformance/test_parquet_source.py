@@ -21,6 +21,7 @@ class TestParquetSource(SourceConformance):
             source=ParquetDataSource,
             options={"path": str(folder)},
             add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
+            small_tasks={"maxPartitionBytes": "1k"},
             latest={"startingOffsets": "latest"},
         )
 
@@ -36,6 +37,7 @@ class TestForgetfulParquetSource(SourceConformance):
             source=ForgetfulDataSource,
             options={"path": str(folder)},
             add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
+            small_tasks={"maxPartitionBytes": "1k"},
             latest={"startingOffsets": "latest"},
         )
 
@@ -53,6 +55,7 @@ class TestTimedParquetSource(SourceConformance):
                 n,
                 dt.datetime(2013, 1, 1, n // 60 % 24, n % 60, tzinfo=dt.timezone.utc),
             ),
+            small_tasks={"maxPartitionBytes": "1k"},
             event_time="at",
         )
 

@@ -52,7 +52,16 @@ class Onlooker:
         return [
             record
             for partition in self._partitions(topic)
-            for record in _judged(self._batches(topic, partition))
+            for record in _judged(self._batches(topic, partition))[0]
+        ]
+
+    def waiting(self, topic: str) -> list:
+        """The records of transactions that are open."""
+        return [
+            record
+            for partition in self._consumer.partitions_for_topic(topic) or ()
+            for records in _judged(self._batches(topic, partition))[1].values()
+            for record in records
         ]
 
     def remove(self, topic: str) -> None:
@@ -98,8 +107,11 @@ class Onlooker:
             assert time.monotonic() < until, "a transaction is not committed to the end"
 
 
-def _judged(batches: Iterator) -> list:
-    """The records that count: without a transaction, or in one that was committed."""
+def _judged(batches: Iterator) -> tuple[list, dict]:
+    """The records that count: without a transaction, or in one that was committed.
+
+    And those of transactions that are open, by their producer's id.
+    """
     found, waiting = [], defaultdict(list)
     for batch in batches:
         if batch.is_control_batch:
@@ -110,7 +122,7 @@ def _judged(batches: Iterator) -> list:
             waiting[batch.producer_id] += list(batch)
         else:
             found += list(batch)
-    return found
+    return found, waiting
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:

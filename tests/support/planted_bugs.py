@@ -11,14 +11,18 @@ from krishiv_spark import testing
 from krishiv_spark.testing import Broken, Sequence
 
 
-def parameters(found, missed):
+def parameters(found, missed, always):
     """Both tables: bugs that the case finds, and others, with the reason why it does not yet.
 
-    The first bug of each case is tried in every run.
+    The first bug of each case is tried in every run, and so are those of which somebody says so.
     """
     firsts = {case: bug for bug, case, _ in reversed(found)}
     yes = [
-        pytest.param(bug, case, rule, id=f"{bug}-{case}", marks=_long(firsts[case] != bug))
+        pytest.param(
+            *(bug, case, rule),
+            id=f"{bug}-{case}",
+            marks=_long(firsts[case] != bug and bug not in always),
+        )
         for bug, case, rule in found
     ]
     no = [
@@ -50,11 +54,17 @@ def is_format(kind) -> bool:
     return isinstance(kind, type) and issubclass(kind, DataSource)
 
 
-def found_by(suite, case, folder, *, again=True) -> Broken:
-    """What a case finds. The sequence that it prints must find it again, unless it needs more."""
+def found_by(suite, case, folder, config, *, again=True) -> Broken:
+    """What a case finds, as thin as the run of this configuration; None for all calls.
+
+    The sequence that it prints must find it again, unless the case needs more.
+    """
     method = getattr(suite, f"test_{case}")
     promise = " ".join(inspect.getdoc(method).split())
     with playing(suite, folder / "once", promise) as play:
+        if config is not None:
+            play.thin(config.getoption("--one-in", default=1), config.getoption("--draw"))
+        play.wants_streams = not hasattr(method, "of_batches")
         given = {"play": play, "declared": play.new()[0]}
         with pytest.raises(Broken) as caught:
             method(**{name: given[name] for name in inspect.signature(method).parameters})

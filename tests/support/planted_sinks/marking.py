@@ -61,6 +61,10 @@ class MarksLaterEpochsLast(DatabaseWriter):
         else:
             MarksLast.writer_type.publish(self, epoch, staged)
 
+    def sweep(self, db, epoch):
+        """What another driver has staged is left, or it could not go wrong."""
+        del db, epoch
+
 
 @on_our_base
 class MarksFirstByCursor(DatabaseWriter):
@@ -107,6 +111,9 @@ class OneEpochLate(DatabaseWriter):
         super().move(db, [Part("ready", 0)])
         for part in staged:
             db.execute("UPDATE staged SET part = 'ready' WHERE part = ?", (part.name,))
+
+    def sweep(self, db, epoch):
+        del db, epoch
 
 
 @on_our_base
@@ -226,12 +233,20 @@ class WritesOverItsMark(DatabaseWriter):
         mark = (epoch.query, epoch.number, epoch.digest)
         db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", mark)
 
+    def sweep(self, db, epoch):
+        """What another driver has staged is left, or it could not go wrong."""
+        del db, epoch
+
 
 @on_our_base
 class MarksAreNotUnique(DatabaseWriter):
     """Nothing stops two drivers that have looked at the same moment."""
 
     tables = TABLES.replace(", PRIMARY KEY (query, epoch)", "")
+
+    def sweep(self, db, epoch):
+        """As above."""
+        del db, epoch
 
 
 @on_pyspark

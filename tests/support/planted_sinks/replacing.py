@@ -5,7 +5,7 @@ import contextlib
 from krishiv_spark.sinks.base import OutputMode
 from planted_sinks.outside import on_our_base
 from planted_sinks.staging import _tried
-from planted_sinks.twins import DatabaseWriter, LinesWriter, Part, transaction
+from planted_sinks.twins import DatabaseWriter, LinesWriter, transaction
 
 # ---------------------------------------------------------------- complete mode and batches
 
@@ -51,12 +51,17 @@ class AnyResultIsTheNewest(DatabaseWriter):
         mark = (epoch.query, epoch.number, epoch.digest)
         db.execute(f"INSERT {how} INTO marks VALUES (?, ?, ?)", mark)
 
+    def sweep(self, db, epoch):
+        """What another driver has staged is left, or it could not go wrong."""
+        del db, epoch
+
 
 @on_our_base
 class ClearsWhilePlanning(DatabaseWriter):
     """A batch that overwrites removes the old rows before it has new ones."""
 
     def check(self):
+        super().check()
         if not self.streaming:
             with transaction(self.folder) as db:
                 self.clear(db)
@@ -66,11 +71,12 @@ class ClearsWhilePlanning(DatabaseWriter):
 class ShowsBatchTasks(DatabaseWriter):
     """A batch shows the rows of each task when it is done."""
 
-    def keep(self, name, rows):
-        super().keep(name, rows)
-        if not self.streaming:
+    def stage(self, batches, task):
+        part = super().stage(batches, task)
+        if part is not None and not self.streaming:
             with transaction(self.folder) as db:
-                self.move(db, [Part(name, len(rows))])
+                self.move(db, [part])
+        return part
 
     def check_whole(self, db, part):
         if self.streaming:
@@ -96,8 +102,9 @@ class KeepsEqualRowsOnce(DatabaseWriter):
     """Rows that are there already are left out: that makes a replay harmless, and loses rows."""
 
     def show(self, db, name):
-        new = "INSERT INTO visible SELECT DISTINCT id, text FROM staged WHERE part = ?"
-        db.execute(f"{new} EXCEPT SELECT id, text FROM visible", (name,))
+        new = f"SELECT DISTINCT {self.columns} FROM staged WHERE part = ?"
+        there = f"SELECT {self.columns} FROM visible"
+        db.execute(f"INSERT INTO visible ({self.columns}) {new} EXCEPT {there}", (name,))
 
 
 # ---------------------------------------------------------------- at least once

@@ -5,7 +5,7 @@ import functools
 import sqlite3
 import uuid
 
-from planted_sinks.outside import on_our_base, rows_of
+from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     DatabaseWriter,
     Part,
@@ -22,10 +22,10 @@ from planted_sinks.twins import (
 class StagesInSight(DatabaseWriter):
     """Rows are staged where readers look; the commit only marks them."""
 
-    def keep(self, name, rows):
-        del name
+    def keep(self, task, rows):
+        del task
         with transaction(self.folder) as db:
-            db.executemany("INSERT INTO visible VALUES (?, ?)", rows)
+            db.executemany(f"INSERT INTO visible ({self.columns}) VALUES (?, ?)", rows)
 
     def move(self, db, staged):
         del db, staged
@@ -85,10 +85,10 @@ class ReadsOnAfterAnError(TableWriter):
 class StagesAgainAfterAnError(DatabaseWriter):
     """Stages once more, under the same name, what may have been staged the first time."""
 
-    def keep(self, name, rows):
+    def keep(self, task, rows):
         with contextlib.suppress(sqlite3.OperationalError):
-            return super().keep(name, rows)
-        return super().keep(name, rows)
+            return super().keep(task, rows)
+        return super().keep(task, rows)
 
 
 @on_our_base
@@ -105,9 +105,10 @@ class StagesARowForNone(DatabaseWriter):
     """An epoch without rows gets one that says so."""
 
     def stage(self, batches, task):
-        rows = list(rows_of(batches)) or [[None, None]]
-        self.keep(self.name(task), rows)
-        return Part(self.name(task), len(rows))
+        part = super().stage(batches, task)
+        if part is None:
+            self.keep(task, [[None, None]])
+        return part or Part(self.name(task), 1)
 
 
 # ---------------------------------------------------------------- what is remembered, and where
@@ -137,6 +138,7 @@ class KeepsItsRunOnSelf(DatabaseWriter):
     run = ""
 
     def check(self):
+        super().check()
         self.run = uuid.uuid4().hex
 
     def name(self, task):

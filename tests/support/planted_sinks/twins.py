@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -32,11 +33,7 @@ from planted_sinks.outside import Place, read_rows, rows_of, write_rows
 
 TABLES = """
 PRAGMA synchronous = OFF;
-BEGIN;
-CREATE TABLE visible (id, text);
-CREATE TABLE staged (part, id, text);
 CREATE TABLE marks (query, epoch, digest, PRIMARY KEY (query, epoch));
-COMMIT;
 """
 
 
@@ -64,6 +61,24 @@ def newest_mark(folder, query) -> Mark | None:
     return next((Mark(*found) for found in ask(folder, newest, query)), None)
 
 
+def visible_rows(folder) -> Iterator[dict]:
+    """What a reader sees, by the table's own columns."""
+    with connection(folder) as db:
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'visible'").fetchall():
+            found = db.execute("SELECT * FROM visible")
+            names = [column for column, *_ in found.description]
+            yield from (dict(zip(names, map(loaded, row), strict=True)) for row in found)
+
+
+def kept(value):
+    """A value as SQLite keeps it: what it has no type for is pickled."""
+    return value if isinstance(value, int | str | None) else pickle.dumps(value)
+
+
+def loaded(value):
+    return pickle.loads(value) if isinstance(value, bytes) else value
+
+
 @dataclass(frozen=True)
 class Part:
     name: str
@@ -81,25 +96,46 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
         with connection(folder) as db:
             db.executescript(cls.tables)
         return {
-            "oracle": lambda: ask(folder, "SELECT id, text FROM visible"),
+            "oracle": lambda: visible_rows(folder),
             "expire": lambda: throw_away_staged(folder),
+            "leftovers": lambda: [name for (name,) in ask(folder, "SELECT part FROM staged")],
         }
 
     @property
     def folder(self):
         return self.options.path
 
+    @property
+    def columns(self) -> str:
+        return ", ".join(self.schema.names)
+
+    def check(self):
+        visible = f"CREATE TABLE IF NOT EXISTS visible ({self.columns})"
+        staged = f"CREATE TABLE IF NOT EXISTS staged (part, query, epoch, {self.columns})"
+        with connection(self.folder) as db:
+            db.executescript(f"PRAGMA synchronous = OFF; BEGIN; {visible}; {staged}; COMMIT")
+
     def name(self, task) -> str:
         return f"{task.query}/{task.epoch}/{task.partition}/{task.nonce}"
 
     def stage(self, batches, task):
-        rows = list(rows_of(batches))
-        self.keep(self.name(task), rows)
-        return Part(self.name(task), len(rows)) if rows else None
+        rows = 0
+        for batch in batches:
+            self.keep(task, self.values(batch))
+            rows += batch.num_rows
+        return Part(self.name(task), rows) if rows else None
 
-    def keep(self, name, rows):
-        with transaction(self.folder) as db:
-            db.executemany("INSERT INTO staged VALUES (?, ?, ?)", [(name, *row) for row in rows])
+    def values(self, batch) -> list:
+        return [[kept(value) for value in row.values()] for row in batch.to_pylist()]
+
+    def keep(self, task, rows):
+        """One statement for all of them: it holds no lock while the next ones are awaited."""
+        place = (self.name(task), task.query, task.epoch)
+        marks = ", ".join("?" * (len(place) + len(rows[0])))
+        into = f"INSERT INTO staged (part, query, epoch, {self.columns})"
+        with connection(self.folder) as db:
+            values = ", ".join([f"({marks})"] * len(rows))
+            db.execute(f"{into} VALUES {values}", [v for row in rows for v in (*place, *row)])
 
     def last_committed(self, query):
         return newest_mark(self.folder, query)
@@ -109,6 +145,7 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
             self.mark(db, epoch)
             self.clear(db)
             self.move(db, staged)
+            self.sweep(db, epoch)
 
     def mark(self, db, epoch):
         mark = (epoch.query, epoch.number, epoch.digest)
@@ -122,7 +159,6 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
         for part in staged:
             self.check_whole(db, part)
             self.show(db, part.name)
-            db.execute("DELETE FROM staged WHERE part = ?", (part.name,))
 
     def check_whole(self, db, part):
         found = db.execute("SELECT count(*) FROM staged WHERE part = ?", (part.name,)).fetchone()
@@ -130,7 +166,13 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
             raise CommitRejected(f"rows of {part.name} have expired")
 
     def show(self, db, name):
-        db.execute("INSERT INTO visible SELECT id, text FROM staged WHERE part = ?", (name,))
+        rows = f"SELECT {self.columns} FROM staged WHERE part = ?"
+        db.execute(f"INSERT INTO visible ({self.columns}) {rows}", (name,))
+
+    def sweep(self, db, epoch):
+        """Also what attempts have left that nobody heard of."""
+        place = (epoch.query, epoch.number)
+        db.execute("DELETE FROM staged WHERE query = ? AND epoch <= ?", place)
 
     def discard(self, staged):
         with transaction(self.folder) as db:
@@ -172,7 +214,10 @@ class TableFormat:
         """A link appears whole, and fails if the number is taken."""
         file = self.aside / uuid.uuid4().hex
         file.write_text(json.dumps(entry))
-        os.link(file, self.log / f"{number:06}")
+        try:
+            os.link(file, self.log / f"{number:06}")
+        finally:
+            file.unlink()
 
     def remove(self, files):
         for file in files:
@@ -180,6 +225,9 @@ class TableFormat:
 
     def files(self) -> list:
         return [file for entry in self.entries() for file in entry["files"]]
+
+    def unnamed(self) -> set:
+        return {*os.listdir(self.aside), *os.listdir(self.data)} - {*self.files()}
 
     def rows(self) -> Iterator[list]:
         """What a reader sees; a data file that is gone has no rows."""
@@ -202,8 +250,15 @@ class TableWriter(DataSourceStreamWriter):
 
     @classmethod
     def outside(cls, folder):
-        TableFormat(folder).create()
-        return {"oracle": TableFormat(folder).rows, "guarantee": cls.guarantee}
+        table = TableFormat(folder)
+        table.create()
+        return {
+            "oracle": table.rows,
+            "any_value": ("text",),
+            "leftovers": table.unnamed,
+            "sweeps": False,  # who would know that nobody writes them any more?
+            "guarantee": cls.guarantee,
+        }
 
     def __init__(self, options, overwrite):
         self.options = options
@@ -214,7 +269,7 @@ class TableWriter(DataSourceStreamWriter):
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         file = self.name(context)
-        write_rows(self.table.data / file, map(list, iterator))
+        write_rows(self.table.data / file, ([row["id"], row["text"]] for row in iterator))
         return Written(query, file)
 
     def name(self, context) -> str:
@@ -225,7 +280,11 @@ class TableWriter(DataSourceStreamWriter):
         entry = self.entry_of(messages, batchId)
         while True:
             entries = self.table.entries()
+            held = [
+                file for other in entries if self.is_same(entry, other) for file in other["files"]
+            ]
             if any(self.is_same(entry, other) for other in entries):
+                self.table.remove({*entry["files"]} - {*held})
                 break
             with contextlib.suppress(FileExistsError):  # somebody was faster: look again
                 self.add(len(entries), entry)
@@ -284,6 +343,8 @@ class FolderWriter(LoggedWriter[Piece]):
         seen = folder / "visible"
         return {
             "oracle": lambda: [row for file in seen.iterdir() for row in read_rows(file)],
+            "leftovers": lambda: os.listdir(folder / "staged"),
+            "any_value": ("text",),
             "whole_epochs": False,
             "batch": False,
         }
@@ -308,6 +369,7 @@ class FolderWriter(LoggedWriter[Piece]):
             self.show(piece.name)
         if self.mode is OutputMode.REPLACE:
             self.remove_older(epoch)
+        self.sweep(epoch)
 
     def show(self, name):
         with contextlib.suppress(FileNotFoundError):  # it was shown before, maybe even replaced
@@ -317,6 +379,18 @@ class FolderWriter(LoggedWriter[Piece]):
         for name in os.listdir(self.visible):
             if name < name_of(epoch.query, epoch.generation):
                 (self.visible / name).unlink(missing_ok=True)
+
+    def prepare_generation(self, query, generation, *, clean):
+        del clean
+        self.remove_staged(query, before=generation)
+
+    def sweep(self, epoch):
+        self.remove_staged(epoch.query, before=epoch.generation + 1)
+
+    def remove_staged(self, query, before):
+        for name in os.listdir(self.staged):
+            if name.startswith(query) and name < name_of(query, before):
+                (self.staged / name).unlink(missing_ok=True)
 
     def finished(self, epoch):
         del epoch
@@ -347,7 +421,11 @@ class LinesWriter(AtLeastOnceWriter[list]):
     @classmethod
     def outside(cls, folder):
         (folder / "lines").touch()
-        return {"oracle": lambda: read_rows(folder / "lines"), "complete": False}
+        return {
+            "oracle": lambda: read_rows(folder / "lines"),
+            "any_value": ("text",),
+            "complete": False,
+        }
 
     def stage(self, batches, task):
         del task

@@ -34,7 +34,9 @@ A_SECOND = 1_700_000_000
 def write_unit(folder, number, rows):
     """The other program. The file system knows times to the second only, as many do."""
     aside = folder / ".next"
-    lines = (json.dumps([*row[:2], row[2].isoformat()], ensure_ascii=False) for row in rows)
+    lines = (
+        json.dumps([*row[:2], row[2] and row[2].isoformat()], ensure_ascii=False) for row in rows
+    )
     aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     os.utime(aside, (A_SECOND, A_SECOND))
     os.rename(aside, file_of(folder, number))
@@ -61,7 +63,7 @@ def lines_in(file) -> Iterator[str]:
 
 def row_of(line) -> dict:
     number, text, at = json.loads(line)
-    return {"id": number, "text": text, "at": datetime.fromisoformat(at)}
+    return {"id": number, "text": text, "at": at and datetime.fromisoformat(at)}
 
 
 def rows_in(folder, numbers: Iterable[int]) -> Iterator[dict]:
@@ -81,6 +83,7 @@ def batches_of(rows: Iterable[dict]) -> Iterator[pa.RecordBatch]:
 class FolderOptions(SourceOptions):
     path: str
     starting: Literal["earliest", "latest"] = "earliest"
+    files_per_task: int = 1000
 
 
 class FolderOffset(Offset):
@@ -143,8 +146,8 @@ class FolderReader(StreamReader[FolderOffset, tuple[int, int]]):
         return max(epoch_ms(pa.scalar(row["at"])) for row in self.rows(range(first, end)))
 
     def plan(self, start, end):
-        middle = (start.next + end.next + 1) // 2
-        return [(a, b) for a, b in [(start.next, middle), (middle, end.next)] if a < b]
+        step = self.options.files_per_task
+        return [(n, min(n + step, end.next)) for n in range(start.next, end.next, step)]
 
     def read(self, partition):
         return batches_of(self.rows(range(*partition)))

@@ -1,0 +1,131 @@
+"""Bugs of a COMMIT and of the marks around it, and of calls that nobody sees."""
+
+import _sqlite3
+import contextlib
+import sqlite3
+import time
+from contextlib import closing
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.sinks.base import OutputMode
+from planted_sinks.outside import on_our_base
+from planted_sinks.twins import DatabaseWriter, connection, transaction
+
+
+class ByHand(DatabaseWriter):
+    """Correct: BEGIN and COMMIT are written down."""
+
+    def publish(self, epoch, staged):
+        with connection(self.folder) as db:
+            db.execute("BEGIN IMMEDIATE")
+            self.mark(db, epoch)
+            self.clear(db)
+            self.move(db, staged)
+            self.sweep(db, epoch)
+            self.end(db)
+
+    def end(self, db):
+        db.execute("COMMIT")
+
+
+@on_our_base
+class PassesOverAnErrorOfCommit(ByHand):
+    def end(self, db):
+        with contextlib.suppress(sqlite3.OperationalError):
+            super().end(db)
+
+
+@on_our_base
+class TakesAnErrorOfCommitForNo(ByHand):
+    """ "Certainly not" is said of what may have happened."""
+
+    def end(self, db):
+        try:
+            super().end(db)
+        except sqlite3.OperationalError as error:
+            raise CommitRejected(str(error)) from error
+
+
+# ---------------------------------------------------------------- marks that go
+
+
+@on_our_base
+class TakesTheMarkAway(DatabaseWriter):
+    """Who discards undoes the newest mark too."""
+
+    def discard(self, staged):
+        super().discard(staged)
+        with transaction(self.folder) as db:
+            db.execute("DELETE FROM marks WHERE rowid = (SELECT max(rowid) FROM marks)")
+
+
+@on_our_base
+class ForgetsOlderMarks(DatabaseWriter):
+    """Only the newest is needed, or so it seems; a driver that is two epochs late finds none."""
+
+    def sweep(self, db, epoch):
+        place = (epoch.query, epoch.number)
+        db.execute("DELETE FROM marks WHERE query = ? AND epoch < ?", place)
+
+
+@on_our_base
+class KeepsOneMark(DatabaseWriter):
+    """One row for a query, which each epoch writes over."""
+
+    def mark(self, db, epoch):
+        db.execute("DELETE FROM marks WHERE query = ?", (epoch.query,))
+        super().mark(db, epoch)
+
+    def sweep(self, db, epoch):
+        del db, epoch
+
+
+@on_our_base
+class OverwritesMarksToo(DatabaseWriter):
+    """Who replaces all rows begins anew."""
+
+    def mark(self, db, epoch):
+        if self.mode is OutputMode.REPLACE:
+            db.execute("DELETE FROM marks")
+        super().mark(db, epoch)
+
+
+# ---------------------------------------------------------------- calls that nobody sees
+
+
+@contextlib.contextmanager
+def transaction_in_c(folder):
+    """As `transaction`, by a client that is written in C."""
+    with closing(_sqlite3.connect(str(folder / "database"), isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield db
+        db.execute("COMMIT")
+
+
+@on_our_base
+class CommitsUnseen(DatabaseWriter):
+    """Nothing is wrong with it but that nobody could tell."""
+
+    def publish(self, epoch, staged):
+        with transaction_in_c(self.folder) as db:
+            self.mark(db, epoch)
+            self.clear(db)
+            self.move(db, staged)
+            self.sweep(db, epoch)
+
+
+@on_our_base
+class MarksFirstUnseen(DatabaseWriter):
+    """As `MarksFirst`, where no call can be counted."""
+
+    @classmethod
+    def outside(cls, folder):
+        return {**super().outside(folder), "unseen": True}
+
+    def publish(self, epoch, staged):
+        with transaction_in_c(self.folder) as db:
+            self.mark(db, epoch)
+        time.sleep(0.3)
+        with transaction_in_c(self.folder) as db:
+            self.clear(db)
+            self.move(db, staged)

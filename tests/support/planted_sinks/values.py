@@ -1,0 +1,125 @@
+"""Bugs in what becomes of rows, and in what is left of them."""
+
+import datetime as dt
+import itertools
+
+from planted_sinks.outside import on_our_base
+from planted_sinks.twins import DatabaseWriter, kept
+
+# ---------------------------------------------------------------- values
+
+
+class Changing(DatabaseWriter):
+    """Values pass through `changed`."""
+
+    def values(self, batch):
+        rows = (row.values() for row in batch.to_pylist())
+        return [[kept(self.changed(value)) for value in row] for row in rows]
+
+    def changed(self, value):
+        raise NotImplementedError
+
+
+@on_our_base
+class LeavesOutNulls(DatabaseWriter):
+    """A row with a null is no row."""
+
+    def stage(self, batches, task):
+        return super().stage(filter(len, (batch.drop_null() for batch in batches)), task)
+
+
+@on_our_base
+class NullsAsEmptyTexts(DatabaseWriter):
+    """As CSV knows them."""
+
+    def values(self, batch):
+        return [["" if value is None else value for value in row] for row in super().values(batch)]
+
+
+@on_our_base
+class StripsTexts(Changing):
+    def changed(self, value):
+        return value.strip() if isinstance(value, str) else value
+
+
+@on_our_base
+class CutsTimes(Changing):
+    """A column for milliseconds."""
+
+    def changed(self, value):
+        if not isinstance(value, dt.datetime):
+            return value
+        return value.replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+@on_our_base
+class LocalTimes(Changing):
+    """A time without a zone is taken for one in the zone of the machine."""
+
+    def changed(self, value):
+        if not isinstance(value, dt.datetime) or value.tzinfo is not None or value.year > 2200:
+            return value
+        return value.astimezone(dt.timezone.utc).replace(tzinfo=None)
+
+
+@on_our_base
+class DecimalsAsFloats(Changing):
+    def changed(self, value):
+        return float(value) if type(value).__name__ == "Decimal" else value
+
+
+@on_our_base
+class WritesByPosition(DatabaseWriter):
+    """The first column goes into the first column, whatever their names are."""
+
+    def show(self, db, name):
+        db.execute(f"INSERT INTO visible SELECT {self.columns} FROM staged WHERE part = ?", (name,))
+
+
+@on_our_base
+class StagesTheFirstBatch(DatabaseWriter):
+    """A task may have more than one batch of rows."""
+
+    def stage(self, batches, task):
+        return super().stage(itertools.islice(batches, 1), task)
+
+
+# ---------------------------------------------------------------- what is left
+
+
+@on_our_base
+class HoldsATask(DatabaseWriter):
+    """All rows of a task are held before the first is staged."""
+
+    def stage(self, batches, task):
+        return super().stage(iter(list(batches)), task)
+
+
+class SweepsItsOwn(DatabaseWriter):
+    """Staged rows are moved, and nobody looks for others."""
+
+    def show(self, db, name):
+        super().show(db, name)
+        db.execute("DELETE FROM staged WHERE part = ?", (name,))
+
+    def sweep(self, db, epoch):
+        del db, epoch
+
+
+@on_our_base
+class LeavesWhatWasLost(SweepsItsOwn):
+    """What was published or discarded goes, but some attempts are lost without a word."""
+
+
+@on_our_base
+class DiscardsNothing(SweepsItsOwn):
+    def discard(self, staged):
+        del staged
+
+
+@on_our_base
+class NeverSweeps(DatabaseWriter):
+    """Rows are copied into sight, and stay where they were."""
+
+    def sweep(self, db, epoch):
+        del db, epoch
