@@ -121,7 +121,9 @@ class DiskJournal:
         except FileExistsError:
             return False
         except OSError as error:
-            raise self._explained(error) from error
+            if error.errno in _NO_LINKS:
+                raise self._without_links(error) from error
+            raise
         finally:
             aside.unlink(missing_ok=True)
         sync_folder(self.folder)
@@ -150,9 +152,7 @@ class DiskJournal:
         write_aside(aside, data)
         return aside
 
-    def _explained(self, error: OSError) -> Exception:
-        if error.errno not in _NO_LINKS:
-            return error
+    def _without_links(self, error: OSError) -> LogError:
         return LogError(
             f"the file system of {self.folder} cannot create a hard link ({error.strerror}), which "
             "the epoch log needs to decide between drivers: put it on a POSIX file system or an "
