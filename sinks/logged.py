@@ -218,12 +218,24 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         if not self.streaming:
             return  # its id is new
         if state.number == 0:
-            self._check_first(log, epoch)
+            self._check_first_still(log, epoch)
         check_target(log, claim, state)
         if state.held == epoch.number and state.intent is not None and not log.is_finished(state):
             self.check_held(epoch, self.loaded(state.intent.staged))
         if epoch.offsets is not None:
             check_history(log, epoch, epoch.offsets, state)
+
+    def _check_first_still(self, log: EpochLog, epoch: Epoch) -> None:
+        """What the target shows may be younger than what the log has shown."""
+        try:
+            self._check_first(log, epoch)
+        except LogError as error:
+            if log.state().number == 0:
+                raise
+            raise Fenced(
+                f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
+                "drivers run on one checkpoint, stop one of them"
+            ) from error
 
     def _check_first(self, log: EpochLog, epoch: Epoch) -> None:
         if epoch.number > 0:

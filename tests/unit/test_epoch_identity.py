@@ -367,3 +367,20 @@ def test_resolve_does_what_the_next_driver_would(stream, monkeypatch):
     killed_while_it_publishes(stream, monkeypatch)
     command(stream, "resolve")
     assert stream.count() == 39
+
+
+def test_a_driver_that_was_overtaken_at_its_first_epoch_is_not_told_that_the_log_was_removed(
+    tmp_path, monkeypatch
+):
+    slow, fast = Stream(tmp_path), Stream(tmp_path)
+    look_at_table = ParquetWriter.check_new
+
+    def overtaken(writer, query):
+        monkeypatch.setattr(ParquetWriter, "check_new", look_at_table)
+        fast.epoch(0, 0)
+        return look_at_table(writer, query)
+
+    monkeypatch.setattr(ParquetWriter, "check_new", overtaken)
+    with pytest.raises(PlanningFailed, match="Fenced: another driver has begun the query"):
+        slow.epoch(0, 0)
+    assert fast.count() == 10
