@@ -1,0 +1,121 @@
+"""Where production code meets the simulation: all that is put in the place of something else.
+
+Nothing of the code that is simulated is changed but what these names mean to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+from unittest import mock
+
+from krishiv_spark import checkpoint
+from krishiv_spark.kafka import client, coordinators, outcomes, pauses
+from krishiv_spark.kafka.records import warm_up
+from krishiv_spark.kafka.writing import attempts, rows, staging
+from krishiv_spark.lifecycle import writing
+from krishiv_spark.offsets import entries, journal
+from krishiv_spark.sinks import base, kafka, logged
+from simulation.clock import FakeOs, FakeTime, FakeUuid
+from simulation.cluster.network import SimulatedNetwork
+from simulation.present import present
+
+__all__ = ["installed", "use_highest_epoch"]
+
+
+class _Context:
+    """In place of ``TaskContext``: of the task whose turn it is."""
+
+    @staticmethod
+    def get() -> Any:
+        return present().world.current.context
+
+
+class _Clients(MutableMapping[Any, Any]):
+    """In place of the clients of a process: of the one whose turn it is."""
+
+    @property
+    def _mine(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = present().world.current.process.memory.setdefault("clients", {})
+        return found
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._mine[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mine[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._mine[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._mine)
+
+    def __len__(self) -> int:
+        return len(self._mine)
+
+
+def _sleep(seconds: float) -> None:
+    present().world.sleep(seconds)
+
+
+def _number() -> int:
+    return present().world.new_number()
+
+
+def _read(path: str) -> str:
+    return present().checkpoint.read(path)
+
+
+def _names(folder: str) -> list[str]:
+    return present().checkpoint.names(folder)
+
+
+TIME = FakeTime(lambda: present().world.clock, _sleep)
+UUID = FakeUuid(_number)
+OS = FakeOs(lambda: present().world.current.process.number)
+
+_SEAMS: list[tuple[Any, str, Any]] = [
+    (entries, "time", TIME),
+    (entries, "uuid", UUID),
+    (entries, "os", OS),
+    (journal, "uuid", UUID),
+    (base, "uuid", UUID),
+    (writing, "uuid", UUID),
+    (writing, "TaskContext", _Context),
+    (writing, "settle", lambda: None),
+    (logged, "application", lambda: present().world.current.process.application),
+    (client, "_clients", _Clients()),
+    (client, "Network", SimulatedNetwork),
+    (client, "os", OS),
+    (client, "time", TIME),
+    (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
+    (outcomes, "_LAST_EPOCH", 2**15 - 2),
+    (pauses, "time", TIME),
+    (rows, "time", TIME),
+    (attempts, "warm_ahead", lambda: None),
+    (staging, "await_warm", lambda: None),
+    (kafka, "open_log", lambda _, query=None: present().open_log(query)),
+    (checkpoint, "_read", _read),
+    (checkpoint, "_names", _names),
+]
+
+
+def use_highest_epoch(top: int) -> None:
+    """Producer epochs end here; the last one but this is the last that is given away."""
+    outcomes._LAST_EPOCH = top - 1
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Production code is simulated as long as this lasts."""
+    warm_up()
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # what it logs is a part of no history
+    with contextlib.ExitStack() as stack:
+        for module, name, value in _SEAMS:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+    logging.disable(before)

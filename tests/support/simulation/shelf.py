@@ -1,0 +1,155 @@
+"""The simplest sink over an epoch log: rows lie in a back room until they are put on a shelf.
+
+It keeps the contract of `LoggedWriter` as files in a folder do, each of its steps a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets.offset import Value
+from krishiv_spark.options import Options
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.logged import LoggedWriter
+from simulation.history import Event
+from simulation.present import present
+from simulation.world import CallKind, World
+
+__all__ = ["Parcel", "Shelf", "ShelfWriter"]
+
+SHELF = CallKind("shelf", lambda what: OSError(5, "the shelf does not answer", what))
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+class Parcel(Value):
+    """What a task has staged."""
+
+    name: str
+    generation: int
+
+
+class Shelf:
+    """What readers see, and what they do not see yet.
+
+    Attributes:
+        rooms: By generation, what it has staged: rows by the name of the parcel.
+        shown: Rows that readers see, by the name of the parcel.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rooms: dict[int, dict[str, tuple[int, ...]]] = {}
+        self.shown: dict[str, tuple[int, ...]] = {}
+
+    def call(self, what: str, work: Callable[[], Any]) -> Any:
+        """Anything of this, as a call."""
+        return self._world.call(SHELF, what, work)
+
+    def put(self, parcel: Parcel, rows: tuple[int, ...]) -> None:
+        """Stage rows; a room that was taken away is not made anew."""
+        if parcel.generation not in self.rooms:
+            raise FileNotFoundError(2, "no such room", str(parcel.generation))
+        self.rooms[parcel.generation][parcel.name] = rows
+
+    def show(self, parcel: Parcel) -> bool:
+        """Move a parcel out of its room; whether it was there."""
+        rows = self.rooms.get(parcel.generation, {}).pop(parcel.name, None)
+        if rows is None:
+            return False
+        self.shown[parcel.name] = rows
+        self._tell("visible", rows)
+        return True
+
+    def hide(self, name: str) -> None:
+        """Take a parcel away from readers."""
+        rows = self.shown.pop(name, None)
+        if rows is not None:
+            self._tell("gone", rows)
+
+    def _tell(self, kind: str, rows: tuple[int, ...]) -> None:
+        self._world.history.add(Event(self._world.steps, kind, rows=rows))
+
+
+class ShelfWriter(LoggedWriter[Parcel]):
+    """Exactly once, onto the shelf of the history that is played: writers are pickled."""
+
+    staged_type = Parcel
+
+    def __init__(self, *, streaming: bool = True) -> None:
+        super().__init__(Options(), SCHEMA, OutputMode.APPEND, streaming=streaming)
+
+    @property
+    def _shelf(self) -> Shelf:
+        return present().shelf
+
+    def log(self, query: str) -> EpochLog:
+        return present().open_log(query)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Parcel | None:
+        rows = tuple(int(each) for batch in batches for each in batch.column(0).to_pylist())
+        if not rows:
+            return None
+        parcel = Parcel(
+            name=f"{task.epoch}-{task.partition}-{task.nonce}", generation=task.generation or 0
+        )
+        self._shelf.call(f"stage {parcel.name}: {rows}", lambda: self._shelf.put(parcel, rows))
+        return parcel
+
+    def prepare(self, epoch: Epoch, staged: Sequence[Parcel]) -> Sequence[Parcel]:
+        room = self._room(epoch)
+        there = self._shelf.call(f"look into {room}", lambda: set(self._shelf.rooms.get(room, {})))
+        missing = [parcel.name for parcel in staged if parcel.name not in there]
+        if missing:
+            self.check_owner(epoch)
+            raise CommitRejected(f"epoch {epoch.number}: {missing} are gone")
+        return staged
+
+    def finish(self, epoch: Epoch, staged: Sequence[Parcel]) -> None:
+        for parcel in staged:
+            found = self._shelf.call(f"show {parcel.name}", partial(self._shelf.show, parcel))
+            if not found and self._is_missing(parcel):
+                raise CommitUnknown(f"epoch {epoch.number}: {parcel.name} is gone")
+        self._clear(self._room(epoch))
+
+    def _is_missing(self, parcel: Parcel) -> bool:
+        shelf = self._shelf
+        return not shelf.call(
+            f"look for {parcel.name}",
+            lambda: parcel.name in shelf.shown or parcel.generation not in shelf.rooms,
+        )
+
+    def assume(self, epoch: Epoch, staged: Sequence[Parcel], *, committed: bool) -> None:
+        for parcel in staged:
+            work: Callable[[], Any] = partial(self._shelf.show, parcel)
+            if not committed:
+                work = partial(self._shelf.hide, parcel.name)
+            self._shelf.call(f"assume {parcel.name} {committed}", work)
+        self._clear(self._room(epoch))
+
+    def finished(self, epoch: Epoch) -> bool:
+        room = self._room(epoch)
+        return not self._shelf.call(f"is {room} there", lambda: room in self._shelf.rooms)
+
+    def prepare_generation(self, query: str, generation: int, *, clean: bool) -> None:
+        del query, clean
+        self._shelf.call(f"make {generation}", lambda: self._shelf.rooms.setdefault(generation, {}))
+        for room in self._shelf.call("list rooms", lambda: sorted(self._shelf.rooms)):
+            if room < generation:
+                self._clear(room)
+
+    def discard(self, staged: Sequence[Parcel]) -> None:
+        for parcel in staged:
+            room = self._shelf.rooms.get(parcel.generation, {})
+            self._shelf.call(f"discard {parcel.name}", partial(room.pop, parcel.name, None))
+
+    def _clear(self, room: int) -> None:
+        self._shelf.call(f"take {room} away", lambda: self._shelf.rooms.pop(room, None))
+
+    def _room(self, epoch: Epoch) -> int:
+        return epoch.generation or 0

@@ -1,0 +1,1 @@
+"""Spark, as far as a sink meets it."""

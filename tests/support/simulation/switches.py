@@ -1,0 +1,150 @@
+"""What stands in the place of a rule that is switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from krishiv_spark.kafka import sweeping
+from krishiv_spark.kafka.outcomes import Outcome
+from krishiv_spark.kafka.producing import End
+from krishiv_spark.offsets import EpochLog, State
+from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
+from krishiv_spark.sinks import history
+from krishiv_spark.sinks.kafka import KafkaWriter
+from krishiv_spark.sinks.logged import LoggedWriter
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def true(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def false(*_: Any, **__: Any) -> bool:
+    return False
+
+
+# --- the epoch log
+
+
+def intend_unfenced(log: EpochLog, generation: int, epoch: int, staged: object) -> State:
+    """An intent goes wherever there is room."""
+    del generation
+    while True:
+        before = log.state()
+        state = log._append(before, new_entry("intent", epoch=epoch, staged=staged))
+        if state is not None:
+            return state
+
+
+def append_overwriting(log: EpochLog, before: State, entry: Entry) -> State | None:
+    log._journal.replace(entry_name(before.number + 1), to_bytes(entry))
+    log._known = before.after(entry)
+    return log._known
+
+
+def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None:
+    """A name that is said to be taken is taken by others."""
+    number = before.number + 1
+    if not log._journal.create(entry_name(number), to_bytes(entry)) or log._folded_over(number):
+        return None
+    log._known = before.after(entry)
+    return log._known
+
+
+def fold_removing_first(log: EpochLog, state: State) -> None:
+    listing = log._journal.list()
+    newest = listing.newest_snapshot
+    if state.number - newest >= log._fold_every:
+        log._remove_covered(listing, state.number, keep=newest)
+        log._journal.replace(snapshot_name(state.number), to_bytes(state))
+
+
+def finished_by_all(log: EpochLog, state: State) -> bool:
+    """Only processes know what is finished, and no entry says so."""
+    return state.intent is None or state.intent.nonce == log._finished
+
+
+def take_over_once(
+    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any
+) -> tuple[State, bool]:
+    state = log.begin(claim, check)
+    was_finished = writer.roll_forward(log, claim.query, state)
+    return state, state.intent_number == state.owner - 1 and was_finished
+
+
+# --- sinks over it
+
+
+def begin_without_recovery(
+    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any = None
+) -> State:
+    state = log.begin(claim, check)
+    writer.prepare_generation(claim.query, state.owner, clean=False)
+    log.fold(state)
+    return state
+
+
+def begin_recovering_late(
+    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any = None
+) -> State:
+    state = log.begin(claim, check)
+    writer.prepare_generation(claim.query, state.owner, clean=False)
+    writer.roll_forward(log, claim.query, state)
+    log.fold(state)
+    return state
+
+
+def abort_everything(write: Any, messages: Sequence[Any], number: int) -> None:
+    """Also when the commit has failed, which may have happened all the same."""
+    del number
+    write._writer.discard([m.payload for m in messages if m is not None and m.payload is not None])
+
+
+_check_follows = history._check_follows
+
+
+def check_follows_later(log: EpochLog, planned: Any, before: Any) -> None:
+    """Only whoever is too far ahead is refused."""
+    if planned.epoch >= before.epoch:
+        _check_follows(log, planned, before)
+
+
+# --- Kafka
+
+
+def outcome_as_it_is(writer: KafkaWriter, item: Any, outcome: Outcome) -> Outcome:
+    """Nobody may read the topic."""
+    del writer, item
+    return outcome
+
+
+def fresh(writer: KafkaWriter, epoch: Any, staged: Sequence[Any]) -> Sequence[Any]:
+    kept = writer.kept_of(epoch)
+    return [item for item in staged if item not in kept]
+
+
+def settle_blindly(writer: KafkaWriter, epoch: Any, staged: Any, refused: Any) -> None:
+    """What is refused has been committed before."""
+
+
+def outcome_of_state(transaction: Any, now: Any) -> Outcome:
+    """Whoever's transaction it is that the coordinator knows."""
+    del transaction
+    found = {"Ongoing": Outcome.OPEN, "Empty": Outcome.UNKNOWN, "Gone": Outcome.UNKNOWN}
+    return found.get(now.state, Outcome.COMMITTED if "Commit" in now.state else Outcome.ABORTED)
+
+
+def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]:
+    """Also under TV1, where that leaves the producer's epoch as it is."""
+    exact = {name: sweeping._as_it_is(client, name, now) for name, now in ongoing.items()}
+    answers = client.exchange(End(exact, commit=False), exact, within_s)
+    return {name: each for name, each in answers.items() if isinstance(each, Exception)}
+
+
+def first(client: Any, ids: Sequence[str]) -> str:
+    del client
+    return ids[0]
