@@ -65,7 +65,7 @@ class Query:
 
 def as_version_1(offset, ids=()):
     """The same position as version 1 wrote it; some ids more, of files that are not there."""
-    hour = str(int(time.time() // 3600))
+    hour = str(int(time.time() // 3600) - 1)  # no file of the test is of that hour
     packed = b64encode(struct.pack(f">{len(ids)}Q", *sorted(ids))).decode()
     floor = offset["newest"] - 7 * 86_400 * 10**9
     kept = {key: offset[key] for key in ("epochs", "files", "kind")}
