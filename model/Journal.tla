@@ -45,6 +45,7 @@ Init == /\ log = <<>> /\ entries = [n \in 1..MaxLog |-> "none"] /\ snapshots = {
         /\ proc = [p \in Processes |-> Rest] /\ wrong = {} /\ step = [action |-> "Init"]
 
 Did(action, p) == step' = [action |-> action, process |-> p]
+Listed(action, p, l) == step' = [action |-> action, process |-> p, found |-> l]
 Now(p, record) == proc' = [proc EXCEPT ![p] = record]
 
 \* Only what outlives a call.
@@ -98,8 +99,8 @@ Based(r) ==
 
 ListEnd(p) ==
   LET r == proc[p] IN
-  /\ r.at = "list" /\ Did("ListEnd", p)
-  /\ \E l \in Listings(r.first) :
+  /\ r.at = "list"
+  /\ \E l \in Listings(r.first) : Listed("ListEnd", p, l) /\
        LET have == [r EXCEPT !.listing = l] IN
        Now(p, IF r.known > Highest(l.snapshots) /\ r.known \in l.entries
               THEN [have EXCEPT !.at = "known", !.first = Nothing] ELSE Based(have))
@@ -175,8 +176,8 @@ ReadBack(p) ==
 
 LookAfter(p) ==
   LET r == proc[p] IN
-  /\ r.at = "after" /\ Did("LookAfter", p)
-  /\ \E l \in Listings(r.first) :
+  /\ r.at = "after"
+  /\ \E l \in Listings(r.first) : Listed("LookAfter", p, l) /\
        Now(p, IF Highest(l.snapshots) >= Number(r) THEN [r EXCEPT !.at = "refuse", !.first = Nothing]
               ELSE IF Number(r) = 1 THEN [r EXCEPT !.at = "accept", !.first = Nothing]
               ELSE [r EXCEPT !.at = "before", !.first = Nothing])
@@ -190,8 +191,8 @@ ReadBefore(p) ==
 
 LookLast(p) ==
   LET r == proc[p] IN
-  /\ r.at = "last" /\ Did("LookLast", p)
-  /\ \E l \in Listings(r.first) :
+  /\ r.at = "last"
+  /\ \E l \in Listings(r.first) : Listed("LookLast", p, l) /\
        Now(p, [r EXCEPT !.first = Nothing,
                         !.at = IF Highest(l.snapshots) = r.known THEN "accept" ELSE "refuse"])
   /\ UNCHANGED <<log, entries, snapshots, wrong>>
@@ -220,8 +221,8 @@ None(l) == l.entries = {} /\ l.snapshots = {}
 
 FoldList(p) ==
   LET r == proc[p] IN
-  /\ r.at = "foldlist" /\ Did("FoldList", p)
-  /\ \E l \in Listings(r.first) :
+  /\ r.at = "foldlist"
+  /\ \E l \in Listings(r.first) : Listed("FoldList", p, l) /\
        LET newest == Highest(l.snapshots)
            covered == [entries |-> {n \in l.entries : n <= IF Rule("lag") THEN newest ELSE r.gen},
                        snapshots |-> {n \in l.snapshots : n < newest \/ ~Rule("older")}]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from model.tlc import Found, check
 
-__all__ = ["INVARIANTS", "checked"]
+__all__ = ["INVARIANTS", "SMALLEST", "checked"]
 
-_SMALLEST: dict[str, dict[str, str]] = {
+SMALLEST: dict[str, dict[str, str]] = {
     "EpochLog": {
         "Drivers": "{d1, d2}",
         "Tasks": "{t1}",
@@ -113,7 +113,7 @@ def checked(module: str, changes: Mapping[str, str], more: tuple[str, ...]) -> F
     Raises:
         KrishivError: As `check`.
     """
-    constants = {**_SMALLEST[module], "Off": "{}", **changes}
+    constants = {**SMALLEST[module], "Off": "{}", **changes}
     names = (*INVARIANTS[module], *more)
     properties = [name for name in names if name in _PROPERTIES]
     return check(module, constants, [n for n in names if n not in _PROPERTIES], properties)

@@ -1,0 +1,186 @@
+"""Traces of TLC in ``model/Journal.tla``, played with the code: the same requests in turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no stubs
+
+from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets.journal import Listing
+from simulation.storage import Store
+
+__all__ = ["DivergedError", "Replay"]
+
+_REQUESTS = {
+    "ListEnd": "list",
+    "ReadKnown": "read",
+    "ReadSnapshot": "read",
+    "ReadEntry": "read",
+    "ReadBack": "read",
+    "Create": "create",
+    "LookAfter": "list",
+    "ReadBefore": "read",
+    "LookLast": "list",
+    "FoldList": "list",
+    "Snapshot": "replace",
+    "Remove": "remove",
+    "RemoveSnapshot": "remove",
+}
+"""What the code asks its journal for in a step of the model; in other steps for nothing."""
+
+
+class DivergedError(AssertionError):
+    """The code asks for something else than the model does in that step."""
+
+
+class Replay:
+    """Processes of the model, over one store.
+
+    Args:
+        store: What they share.
+        fold_every: The constant ``FoldEvery`` of the trace.
+
+    Attributes:
+        deceived: Owner entries that a process believes to be its own, and that the log never had:
+            their numbers had been used before.
+    """
+
+    def __init__(self, store: Store, fold_every: int) -> None:
+        self.deceived: set[int] = set()
+        self._store = store
+        self._fold_every = fold_every
+        self._creators: dict[int, _Process] = {}
+        self._processes: dict[str, _Process] = {}
+
+    def play(self, steps: Iterable[str]) -> None:
+        """Play a trace, and let everybody finish.
+
+        Raises:
+            DivergedError: If the code does not follow the model.
+        """
+        for step in steps:
+            said = dict(re.findall(r'(\w+) \|-> "?(\w+)"?', step))
+            if said["action"] != "Init":
+                self._do(step, **said)
+        for process in self._processes.values():
+            process.finish()
+
+    def _do(self, step: str, *, action: str, process: str, **said: str) -> None:
+        if action == "Die" or process not in self._processes:
+            self._processes[process] = _Process(self, self._fold_every)
+        actor = self._processes[process]
+        if action in {"Accept", "Call"}:  # the code may have a rule more than the trace
+            actor.finish()
+        if action == "Call":
+            actor.call(said["op"])
+        elif action == "ReadEntry" and actor.asks != "read":
+            return  # in the model, to find no more entries is a step
+        elif action in _REQUESTS:
+            if actor.asks != _REQUESTS[action]:
+                raise DivergedError(f"{step}: the code asks for {actor.asks}")
+            actor.go_on(_listing(step))
+
+    # --- what the store does for a process
+
+    def create(self, creator: _Process, name: str, data: bytes) -> bool:
+        """As a store does; remembers who was first where no snapshot says that it is too late."""
+        listing = Listing.of(self._store.objects)
+        number = int(name.partition(".")[0])
+        if number > listing.newest_snapshot:
+            self._creators.setdefault(number, creator)
+        return self._store.create(name, data)
+
+    def believes(self, process: _Process, number: int) -> None:
+        """A process has begun, with an owner entry of that number."""
+        if self._creators.get(number) is not process:
+            self.deceived.add(number)
+
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """What is in the store."""
+        return self._store.objects
+
+
+class _Process:
+    """One process: it stops before each request, until it is its turn. It is its own `Journal`.
+
+    Attributes:
+        asks: What it is about to ask for; None if it does nothing.
+    """
+
+    def __init__(self, replay: Replay, fold_every: int) -> None:
+        self.asks: str | None = None
+        self._replay = replay
+        self._log = EpochLog(self, fold_every)
+        self._log._probed = True
+        self._hub = getcurrent()
+        self._work: Any = None
+        self._listing: Listing | None = None
+
+    def call(self, op: str) -> None:
+        """Begin a call of its log, up to its first request."""
+        self._work = greenlet({"begin": self._begin, "fold": self._fold}[op])
+        self.go_on()
+
+    def go_on(self, listing: Listing | None = None) -> None:
+        """Make the request, and go on to the next one.
+
+        Args:
+            listing: What a listing finds; None for what is there.
+        """
+        self._listing = listing
+        self.asks = self._work.switch()
+
+    def finish(self) -> None:
+        """Go on until there are no more requests."""
+        while self.asks is not None:
+            self.go_on()
+
+    def _begin(self) -> None:
+        self._replay.believes(self, self._log.begin().owner)
+
+    def _fold(self) -> None:
+        self._log.fold(self._log._known)
+
+    # --- Journal
+
+    def _ask(self, kind: str, work: Callable[[], Any]) -> Any:
+        self._hub.switch(kind)
+        return work()
+
+    def list(self) -> Listing:
+        listing: Listing = self._ask("list", lambda: self._listing)
+        return listing or Listing.of(self._replay.objects)
+
+    def read(self, name: str) -> bytes | None:
+        data: bytes | None = self._ask("read", lambda: self._replay.objects.get(name))
+        return data
+
+    def create(self, name: str, data: bytes) -> bool:
+        created: bool = self._ask("create", lambda: self._replay.create(self, name, data))
+        return created
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._ask("replace", partial(self._replay.objects.__setitem__, name, data))
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._ask("remove", partial(self._replay.objects.pop, name, None))
+
+    def destroy(self) -> None:
+        raise NotImplementedError("the model destroys no log")
+
+
+def _listing(step: str) -> Listing | None:
+    """What a listing has found, which need not be what was there at one moment."""
+    found = {kind: _numbers(step, kind) for kind in ("entries", "snapshots")}
+    return Listing(**found) if "found |->" in step else None
+
+
+def _numbers(step: str, kind: str) -> tuple[int, ...]:
+    listed = re.search(rf"{kind} \|-> {{([\d, ]*)}}", step)
+    return tuple(map(int, re.findall(r"\d+", listed[1] if listed else "")))
