@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +53,10 @@ class ListOffsets(_OfLeaders):
 
         topic = ListOffsetsRequest.ListOffsetsTopic
         partition = topic.ListOffsetsPartition
-        grouped: dict[str, list[Any]] = {}
-        for place in items:
-            wanted = partition(partition_index=place.partition, timestamp=self.asked[place])
-            grouped.setdefault(place.topic, []).append(wanted)
+        grouped = _by_topic(
+            (place, partition(partition_index=place.partition, timestamp=self.asked[place]))
+            for place in items
+        )
         newest = MAX_TIMESTAMP in self.asked.values()
         return ListOffsetsRequest(
             isolation_level=int(self.committed),
@@ -95,10 +95,10 @@ class EpochEnds(_OfLeaders):
 
         topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         partition = topic.OffsetForLeaderPartition
-        grouped: dict[str, list[Any]] = {}
-        for place in items:
-            wanted = partition(partition=place.partition, leader_epoch=self.epochs[place])
-            grouped.setdefault(place.topic, []).append(wanted)
+        grouped = _by_topic(
+            (place, partition(partition=place.partition, leader_epoch=self.epochs[place]))
+            for place in items
+        )
         topics = [topic(topic=name, partitions=parts) for name, parts in grouped.items()]
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
@@ -119,3 +119,10 @@ def _by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Pla
         if node is not None:
             found.setdefault(node, []).append(place)
     return found
+
+
+def _by_topic(wanted: Iterable[tuple[Place, Any]]) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
+    for place, partition in wanted:
+        grouped.setdefault(place.topic, []).append(partition)
+    return grouped
