@@ -14,10 +14,10 @@ import pyarrow as pa
 from kafka.protocol.producer import ProduceRequest
 
 from krishiv_spark.kafka.coordinators import Describe, Described, Transaction
-from krishiv_spark.kafka.exchanges import ListOffsets
 from krishiv_spark.kafka.fetches import Wanted
 from krishiv_spark.kafka.fetches import answers as fetched
 from krishiv_spark.kafka.fetches import request as fetch
+from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.places import LATEST, Place
 from krishiv_spark.kafka.producing import AddPlaces, Begin, End, Fence
 from krishiv_spark.kafka.records import Accumulator, RecordColumns
