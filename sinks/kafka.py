@@ -33,7 +33,7 @@ from krishiv_spark.kafka.writing.attempts import StagedTransaction, slot_ids
 from krishiv_spark.kafka.writing.checks import check, log_location
 from krishiv_spark.kafka.writing.markers import outcome_in_log
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
-from krishiv_spark.kafka.writing.topics import topic_ids
+from krishiv_spark.kafka.writing.topics import PlannedTopic, topic_ids
 from krishiv_spark.offsets import EpochLog, open_log, remove_dead_logs
 from krishiv_spark.sinks.base import BATCH_PREFIX, AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.logged import LoggedWriter, LostIntentError
@@ -55,18 +55,18 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
     """An epoch is true when its intent is in the log (`EpochLog.intend`).
 
     Attributes:
-        partitions: Found out by the planner, for all tasks of an epoch: how many partitions the
-            topic of the option ``topic`` has.
+        planned: Found out by the planner, for all tasks of an epoch: the topic of the option
+            ``topic``.
     """
 
-    partitions: int | None = None
+    planned: PlannedTopic | None = None
     options_type = KafkaSinkOptions
     staged_type = StagedTransaction
     options: KafkaSinkOptions
 
     def check(self) -> None:
         """Planner: the rows can be records, and the cluster and its topic are there."""
-        self.partitions = check(self.options, self.schema, self.mode, streaming=self.streaming)
+        self.planned = check(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def log(self, query: str) -> EpochLog:
         """In the checkpoint, or where the option ``epochLog`` says."""
@@ -101,7 +101,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction]):
         if kept is not None:
             attempts.check_same(batches, kept)
             return kept
-        return attempts.stage(batches, task, self.options, self.turn, self.partitions)
+        return attempts.stage(batches, task, self.options, self.turn, self.planned)
 
     def _kept(self, task: Task) -> StagedTransaction | None:
         if task.epoch != self.kept.epoch:
@@ -320,20 +320,20 @@ class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None]):
     """Records are visible as they are written; an epoch that is replayed is written again.
 
     Attributes:
-        partitions: As in `KafkaWriter`.
+        planned: As in `KafkaWriter`.
     """
 
-    partitions: int | None = None
+    planned: PlannedTopic | None = None
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
 
     def check(self) -> None:
         """Planner: the rows can be records, and the cluster and its topic are there."""
-        self.partitions = check(self.options, self.schema, self.mode, streaming=self.streaming)
+        self.planned = check(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> None:
         """Executor: write the rows, idempotently within this attempt."""
-        attempts.write_plainly(batches, task, self.options, self.partitions)
+        attempts.write_plainly(batches, task, self.options, self.planned)
 
     def publish(self, epoch: Epoch, staged: Sequence[None]) -> None:
         """Nothing is left to do."""

@@ -18,7 +18,7 @@ from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.producer import Producer
 from krishiv_spark.kafka.writing.spread import Spread
 from krishiv_spark.kafka.writing.staging import Fingerprint, Sender
-from krishiv_spark.kafka.writing.topics import topic_ids
+from krishiv_spark.kafka.writing.topics import PlannedTopic, topic_ids
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.sinks.base import Task
 
@@ -101,7 +101,7 @@ def stage(
     task: Task,
     options: KafkaSinkOptions,
     turn: int = 0,
-    partitions: int | None = None,
+    planned: PlannedTopic | None = None,
 ) -> StagedTransaction | None:
     """Write rows into a transaction, and leave it open.
 
@@ -110,8 +110,7 @@ def stage(
         task: The attempt.
         options: Of the sink.
         turn: How many generations have begun, with this one.
-        partitions: How many the topic of the option ``topic`` has, for all tasks of the epoch; None
-            to look it up.
+        planned: The topic of the option ``topic``, for all tasks of the epoch; None to look it up.
 
     Returns:
         None if there were no rows; then no transaction was opened either.
@@ -122,7 +121,7 @@ def stage(
     """
     warm_ahead()
     ids = transactional_ids(options.id_prefix, task, turn)
-    attempt = _Attempt(open_client(options.kafka), task, options, ids, partitions)
+    attempt = _Attempt(open_client(options.kafka), task, options, ids, planned)
     try:
         attempt.write(batches)
     except BaseException:
@@ -135,7 +134,7 @@ def write_plainly(
     batches: Iterable[pa.RecordBatch],
     task: Task,
     options: KafkaSinkOptions,
-    partitions: int | None = None,
+    planned: PlannedTopic | None = None,
 ) -> None:
     """Write rows without a transaction: each once in this attempt, and visible at once.
 
@@ -143,7 +142,7 @@ def write_plainly(
         batches: The rows.
         task: The attempt.
         options: Of the sink.
-        partitions: As for `stage`.
+        planned: As for `stage`.
 
     Raises:
         SchemaError: If a row cannot be a record.
@@ -155,7 +154,7 @@ def write_plainly(
     def start() -> Producer:
         return Producer(client, Identity(*transactions.plain_producer(client)))
 
-    spread = Spread(client, options.topic, partitions, task.partition + task.epoch)
+    spread = Spread(client, planned, task.partition + task.epoch)
     Sender(options, spread, start).send(batches)
 
 
@@ -166,14 +165,15 @@ class _Attempt:
         task: Task,
         options: KafkaSinkOptions,
         ids: Sequence[str],
-        partitions: int | None,
+        planned: PlannedTopic | None,
     ) -> None:
         self._ids = ids
+        self._planned = planned
         self._client = client
         self._task = task
         self._options = options
         self._transaction: Transaction | None = None
-        spread = Spread(client, options.topic, partitions, task.partition + task.epoch)
+        spread = Spread(client, planned, task.partition + task.epoch)
         self._sender = Sender(options, spread, self._start)
 
     def _start(self) -> Producer:
@@ -199,9 +199,16 @@ class _Attempt:
             rows=sent.rows,
             checksum=sent.checksum,
             form=Fingerprint.NEWEST,
-            topics=tuple(topic_ids(self._client, self._sender.topics).items()),
+            topics=self._topics(),
             **self._somewhere(),
         )
+
+    def _topics(self) -> tuple[tuple[str, str], ...]:
+        found = topic_ids(self._client, self._sender.topics)
+        planned = self._planned
+        if planned is not None and planned.name in found:
+            found[planned.name] = planned.id  # what this process remembers may be of another topic
+        return tuple(found.items())
 
     def _somewhere(self) -> dict[str, Any]:
         producer = self._sender.producer

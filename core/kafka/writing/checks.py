@@ -11,7 +11,7 @@ from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.transactions import rules
 from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.kafka.writing.rows import check_columns
-from krishiv_spark.kafka.writing.topics import writable_topic
+from krishiv_spark.kafka.writing.topics import PlannedTopic, writable_topic
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.workers import local_folder
 
@@ -20,11 +20,11 @@ __all__ = ["check", "log_location"]
 
 def check(
     options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
-) -> int | None:
+) -> PlannedTopic | None:
     """Refuse what cannot be written.
 
     Returns:
-        How many partitions the topic of the option ``topic`` has now; None without that option.
+        The topic of the option ``topic`` as it is now; None without that option.
 
     Raises:
         OptionError: If a batch is to replace what is in the topic.
@@ -39,7 +39,7 @@ def check(
     if options.topic is None:
         return None
     reads = options.delivery == "exactly-once" and rules(client) == 1
-    return len(writable_topic(client, options.topic, reads=reads).leaders)
+    return PlannedTopic.of(writable_topic(client, options.topic, reads=reads))
 
 
 def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:

@@ -99,7 +99,9 @@ class Desk:
     def lines(self) -> list[str]:
         """A line for each transaction, with what `resolve` does with it."""
         start = f"{self.writer.options.id_prefix}.{self.query}."
-        listed = inspect(self._client, self.writer.log(self.query), start)
+        epoch, staged = self.writer.unfinished(self.query)
+        named = {item.transaction.transactional_id: item for item in staged}
+        listed = inspect(self._client, named, epoch, start)
         return [f"{_line(found)}  {_named(found)}  -> {found.will}" for found in listed]
 
     def resolve(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.kafka import transactions
@@ -10,7 +10,6 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.coordinators import Described
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.kafka.writing.attempts import StagedTransaction
-from krishiv_spark.offsets import EpochLog
 
 __all__ = ["Found", "inspect", "open_transactions"]
 
@@ -54,28 +53,26 @@ def open_transactions(client: Client, start: str) -> list[Found]:
     return [Found(name, now) for name, now in sorted(transactions.describe(client, ids).items())]
 
 
-def inspect(client: Client, log: EpochLog, start: str) -> list[Found]:
+def inspect(
+    client: Client, named: Mapping[str, StagedTransaction], epoch: int | None, start: str
+) -> list[Found]:
     """The transactions that the newest intent names, and whatever else is open.
+
+    Args:
+        client: Of this process.
+        named: What the newest intent names, if it may not be finished, by transactional id.
+        epoch: Of that intent.
+        start: Of the query's transactional ids.
 
     Raises:
         KafkaFailedError: If a broker refuses, or does not answer in time.
-        LogError: If the log is damaged.
     """
-    named = {item.transaction.transactional_id: item for item in _named(log)}
     now = transactions.describe(client, list(named))
-    intent = log.state().held
     found = [
-        Found(name, now[name], intent, transactions.outcome(item.transaction, now[name]))
+        Found(name, now[name], epoch, transactions.outcome(item.transaction, now[name]))
         for name, item in named.items()
     ]
     others = [
         each for each in open_transactions(client, start) if each.transactional_id not in named
     ]
     return [*found, *others]
-
-
-def _named(log: EpochLog) -> Iterator[StagedTransaction]:
-    state = log.state()
-    if state.intent is not None and not log.is_finished(state):
-        for item in state.intent.staged or ():
-            yield StagedTransaction.model_validate(item)

@@ -9,7 +9,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.records import RecordColumns, partition_rows
 from krishiv_spark.kafka.writing.rows import TopicRows
-from krishiv_spark.kafka.writing.topics import partition_count
+from krishiv_spark.kafka.writing.topics import PlannedTopic, partition_count
 
 __all__ = ["Spread"]
 
@@ -24,17 +24,16 @@ class Spread:
 
     Args:
         client: Of this process.
-        topic: The option ``topic``.
-        planned: How many partitions that one has; None to look it up.
+        planned: The topic of the option ``topic``; None to look it up.
         first: Which partition rows without a key go to first; the next ones follow in turn.
     """
 
-    def __init__(self, client: Client, topic: str | None, planned: int | None, first: int) -> None:
+    def __init__(self, client: Client, planned: PlannedTopic | None, first: int) -> None:
         self._client = client
         self._turn = first
         self._counts: dict[str, int] = {}
-        if topic is not None and planned is not None:
-            self._counts[topic] = planned
+        if planned is not None:
+            self._counts[planned.name] = planned.partitions
 
     def turn(self) -> None:
         """Rows without a key go to the next partition from now on."""

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import READ, WRITE, Topic
 
-__all__ = ["partition_count", "topic_ids", "writable_topic"]
+__all__ = ["PlannedTopic", "partition_count", "topic_ids", "writable_topic"]
 
 _CREATION_S = 5.0
+
+
+@dataclass(frozen=True)
+class PlannedTopic:
+    """The topic of the option ``topic``, as the planner saw it, for all tasks of an epoch.
+
+    Attributes:
+        name: Its name.
+        id: Its id; empty where the cluster has no ids.
+        partitions: How many it has.
+    """
+
+    name: str
+    id: str
+    partitions: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> PlannedTopic:
+        """From what the cluster says."""
+        return cls(topic.name, usable_id(topic), len(topic.leaders))
+
 
 _RIGHTS = {
     WRITE: "the user needs the ACL WRITE on this topic",

@@ -138,7 +138,9 @@ class Leaders:
         found = self.partitions[Place(topic, part.partition_index)]
         end = found.stable if committed else found.end
         number = part.partition_index
-        return Answer(partition_index=number, error_code=NONE, offset=end, timestamp=-1, leader_epoch=0)
+        return Answer(
+            partition_index=number, error_code=NONE, offset=end, timestamp=-1, leader_epoch=0
+        )
 
     def _fetch(self, node: int, request: Any) -> Any:
         found = [
