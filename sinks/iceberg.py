@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from krishiv_spark.errors import OptionError, SinkError
+from krishiv_spark.errors import CheckpointMismatch, OptionError, SinkError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
@@ -92,11 +92,23 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
         return held(self._table.metadata, query)
 
     def has_done(self) -> bool:
-        """Driver: whether the table holds the number that the user has given the batch job."""
+        """Driver: whether the table holds the number that the user has given the batch job.
+
+        Raises:
+            CheckpointMismatch: If it holds a higher one, and only the newest may come again.
+        """
         version = self.options.txn_version
         if self.options.txn_app_id is None or version is None:
             return False
         mark = self.last_committed(self.options.txn_app_id)
+        if mark is not None and mark.epoch > version and self.options.txn_repeats == "newest":
+            raise CheckpointMismatch(
+                f"{FORMAT}: batch {version} of {self.options.txn_app_id} comes after batch "
+                f"{mark.epoch}, which the table {self.options.table} holds: the checkpoint was "
+                "rolled back, restored from an older copy or replaced by a new one, or another "
+                "driver runs on it. Nothing was written: put the newest checkpoint back, or use a "
+                "new one with another name in 'query' of upsert() ('txnAppId')"
+            )
         return mark is not None and mark.epoch >= version
 
     def publish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
@@ -113,10 +125,10 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
             committer.commit(table)
         except SinkError:
             if not committer.unknown:
-                self._clean(change, table, published=False)
+                self._clean(change, table, published=False, certain=True)
                 self.discard(staged)
             raise
-        self._clean(change, table, published=True)
+        self._clean(change, table, published=True, certain=not committer.unknown)
 
     def _marked(self, epoch: Epoch) -> Epoch:
         """The epoch that the table's mark names: that of the options for a batch with a number."""
@@ -135,11 +147,11 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
         return kind(self.options, staged)
 
     @staticmethod
-    def _clean(change: Change, table: Table, *, published: bool) -> None:
+    def _clean(change: Change, table: Table, *, published: bool, certain: bool) -> None:
         from krishiv_spark.iceberg.writing.upserts import Upsert
 
         if isinstance(change, Upsert):
-            change.clean(table.io, published=published)
+            change.clean(table.io, published=published, certain=certain)
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files that no snapshot names."""

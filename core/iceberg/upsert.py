@@ -38,7 +38,8 @@ def upsert(
 
     Returns:
         What ``foreachBatch`` takes. Called on the driver, it raises OptionError if the query's id
-        is not known, and whatever the sink raises.
+        is not known, CheckpointMismatch if the table holds a later batch of the query, and whatever
+        the sink raises.
     """
     names = keys if isinstance(keys, str) else ",".join(keys)
 
@@ -46,7 +47,7 @@ def upsert(
         writer = batch.write.format(FORMAT).mode("append").options(**options)
         writer = writer.option("mode", "upsert").option("keyColumns", names)
         writer = writer.option("txnAppId", query or _query_of(batch)).option("txnVersion", number)
-        writer.save(table)
+        writer.option("txnRepeats", "newest").save(table)
 
     return write
 

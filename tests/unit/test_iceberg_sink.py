@@ -20,6 +20,7 @@ from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import (
+    CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
     Fenced,
@@ -707,6 +708,18 @@ def test_a_batch_with_a_number_is_written_once(tmp_path):
         job.epoch(0, pa.table({"id": range(first, first + 10)}))
     assert ids(tmp_path) == list(range(20))
     assert table_of(tmp_path).properties["krishiv.epoch.loader"] == "4"
+
+
+def test_only_the_newest_batch_of_a_stream_may_come_again(tmp_path):
+    for version, first in ((3, 0), (3, 0), (4, 10)):
+        given = {"txnAppId": "s", "txnVersion": str(version), "txnRepeats": "newest"}
+        IcebergLife(tmp_path, query=f"batch-{version}", streaming=False, **given).epoch(
+            0, numbered(first // 10)
+        )
+    older = {"txnAppId": "s", "txnVersion": "3", "txnRepeats": "newest"}
+    with pytest.raises(CheckpointMismatch, match="batch 3 of s comes after batch 4"):
+        IcebergLife(tmp_path, query="batch-5", streaming=False, **older).plan(numbered(2))
+    assert ids(tmp_path) == list(range(20))
 
 
 def test_the_name_of_a_numbered_batch_may_be_any(tmp_path):

@@ -5,6 +5,8 @@ import random
 import pyarrow as pa
 import pytest
 from iceberg_life import IcebergLife, table_of
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import LongType
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.writing.epoch_changes import EpochChanges
@@ -40,6 +42,27 @@ def test_manifests_of_upserts_stay_few(tmp_path, given):
     assert live <= 16
     assert dead <= 1
     assert values(tmp_path) == expected
+
+
+def test_files_of_a_commit_that_lands_late_stay(tmp_path, monkeypatch):
+    """Its answer is lost, it is tried again upon another schema, and lands before that."""
+    life, tried, real = IcebergLife(tmp_path, **CHANGES), [], SqlCatalog.commit_table
+    life.epoch(0, pa.table({"id": [1, 2], "text": ["a", "b"]}))
+
+    def commit_table(*arguments):
+        tried.append(arguments)
+        if len(tried) == 1:
+            with monkeypatch.context() as real_again:
+                real_again.setattr(SqlCatalog, "commit_table", real)
+                table_of(tmp_path).update_schema().add_column("more", LongType()).commit()
+            raise ConnectionResetError("no answer")
+        if len(tried) == 2:
+            real(*tried[0])
+        return real(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    life.epoch(1, pa.table({"id": [2, 3], "text": ["B", "c"]}))
+    assert values(tmp_path) == {1: "a", 2: "B", 3: "c"}
 
 
 def test_manifests_of_complete_mode_stay_few(tmp_path):

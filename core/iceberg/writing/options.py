@@ -73,6 +73,12 @@ class IcebergSinkOptions(IcebergOptions):
         "is skipped if the table holds this or a higher `txnVersion` of it.",
     )
     txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
+    txn_repeats: Literal["any", "newest"] = Field(
+        default="any",
+        description="Which numbers may come again and are skipped: any that is not higher, or only "
+        "the newest, as Spark repeats batches; then a lower one is an error, since another batch "
+        "may have had it: the checkpoint was rolled back.",
+    )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
         description="Whether a table that is not there is made, with the columns of the rows.",

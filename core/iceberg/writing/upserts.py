@@ -94,12 +94,19 @@ class Upsert:
         self._used = {file.file_path for file in files}
         stage_snapshot(transaction, summary, self._options, added=files, removed=replaced)
 
-    def clean(self, io: Any, *, published: bool) -> None:
-        """Remove what was written for attempts that are not in the table, and what was staged."""
+    def clean(self, io: Any, *, published: bool, certain: bool) -> None:
+        """Remove what was written for attempts that are not in the table, and what was staged.
+
+        Args:
+            io: Of the table.
+            published: Whether an attempt has succeeded.
+            certain: Whether it is known which: otherwise vacuum removes the files of the others.
+        """
         made = [*self._added.values(), *(files for files in self._rewritten.values() if files)]
         written = {file.file_path for files in made for file in files}
         staged = {path for item in self._staged for path in item.changes}
-        for path in (written - self._used if published else written) | staged:
+        unused = written - self._used if published else written
+        for path in (unused if certain else set()) | staged:
             with contextlib.suppress(Exception):  # best effort: vacuum finds it
                 io.delete(path)
 
