@@ -46,7 +46,7 @@ class Entry(Value):
             the same. JSON that only the sink understands.
         settled: Of an owner, the number of an intent that it knows to be finished.
         claim: Of an owner, for which epoch it was made; an intent stands right after the entry of
-            its owner, and is an intent of that epoch.
+            its owner, and is an intent of that epoch. Of an adoption, what the target holds.
         at: When it was made by its writer's clock, milliseconds since 1970, for people.
     """
 
@@ -132,8 +132,8 @@ class State(Value):
             change |= {"held": self.held_before, "held_offsets": self.held_before_offsets}
             change |= {"kept_epoch": entry.epoch, "kept": entry.staged}
         else:
-            change |= {"intent": None, "intent_number": 0}
-            change |= {"held": entry.epoch, "held_offsets": self.offsets}
+            change |= {"intent": None, "intent_number": 0, "claim": entry.claim}
+            change |= {"held": entry.epoch, "held_offsets": entry.claim and entry.claim.offsets}
             change |= {"held_before": None, "held_before_offsets": None}
             change |= {"kept_epoch": None, "kept": None}
         return self.model_copy(update=change)

@@ -137,6 +137,17 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         del epoch, staged, committed
         raise SinkError(f"{type(self).__name__} cannot assume what became of an epoch")
 
+    def check_adopted(self, query: str, epoch: int) -> None:
+        """Refuse to begin a log anew at an epoch. Operator.
+
+        Args:
+            query: Whose log.
+            epoch: The newest that the target is to count as holding; -1 for none.
+
+        Raises:
+            LogError: If what is in the target has the numbers that come next, and bears them.
+        """
+
     @abstractmethod
     def finished(self, epoch: Epoch) -> bool:
         """Whether `finish` has nothing left to do. Cheap; False is always allowed."""
@@ -185,6 +196,15 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         log = self.log(query)
         self._begin(log, operators_claim(query, log.state()))
 
+    @final
+    def unfinished(self, query: str) -> tuple[int | None, Sequence[StagedT]]:
+        """Operator: the newest epoch, and what its intent names if that may not be finished."""
+        log = self.log(query)
+        state = log.state()
+        if state.intent is None or log.is_finished(state):
+            return state.held, ()
+        return state.held, self.loaded(state.intent.staged)
+
     def _begin(
         self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None = None
     ) -> State:
@@ -217,20 +237,20 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         """What has to be so before this driver may take the log over; nothing has changed yet."""
         if not self.streaming:
             return  # its id is new
-        if state.number == 0:
-            self._check_first_still(log, epoch)
+        if state.number == 0 or (epoch.offsets is not None and _is_blank(state)):
+            self._check_first_still(log, epoch, state)
         check_target(log, claim, state)
         if state.held == epoch.number and state.intent is not None and not log.is_finished(state):
             self.check_held(epoch, self.loaded(state.intent.staged))
         if epoch.offsets is not None:
             check_history(log, epoch, epoch.offsets, state)
 
-    def _check_first_still(self, log: EpochLog, epoch: Epoch) -> None:
+    def _check_first_still(self, log: EpochLog, epoch: Epoch, state: State) -> None:
         """What the target shows may be younger than what the log has shown."""
         try:
             self._check_first(log, epoch)
         except LogError as error:
-            if log.state().number == 0:
+            if log.state().number == state.number:
                 raise
             raise Fenced(
                 f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
@@ -375,3 +395,8 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
         """What `stage` returned, from the JSON of an entry."""
         texts = map(json.dumps, staged)  # strict models take a list for a tuple in JSON alone
         return tuple(map(self.staged_type.model_validate_json, texts))
+
+
+def _is_blank(state: State) -> bool:
+    """Whether a log tells nothing of any epoch: an operator has taken it over when it was empty."""
+    return state.held is None and state.claim is not None and state.claim.offsets is None

@@ -63,8 +63,15 @@ class Operator:
         """Do what the next driver would do: finish the newest intent, or void it, and sweep.
 
         Raises:
+            OptionError: If there is no log.
             CommitUnknown: If what became of the intent cannot be found out; see `assume`.
         """
+        if self._log.state().number == 0:
+            raise OptionError(
+                f"the epoch log {self._log} is empty, so there is nothing to resolve: see whether "
+                "--checkpoint and the options are those of the query. If its log was removed, put "
+                "it back, or see 'krishiv-spark log adopt'"
+            )
         self._writer.resolve(self._query)
 
     def assume(self, *, committed: bool) -> None:
@@ -117,7 +124,8 @@ class Operator:
 
         Raises:
             OptionError: If it is not known what became of the newest epoch.
-            LogError: If the log has an intent that may not be finished.
+            LogError: If the log has an intent that may not be finished, or if the target cannot
+                hold two epochs with one number.
         """
         state = self._log.state()
         if not self._is_finished(state):
@@ -126,9 +134,11 @@ class Operator:
                 "be finished: 'krishiv-spark log resolve' finishes it, in its old target"
             )
         planned = self.adopted(newest)
+        self._writer.check_adopted(self._query, -1 if planned is None else planned.epoch)
         claim = Claim(query=self._query, offsets=planned, target=self._writer.target())
-        taken = self._log.begin(claim)
-        self._log.adopt(taken, None if planned is None else planned.epoch)
+        # If this dies in between, the log is as it was for whoever comes next.
+        taken = self._log.begin(operators_claim(self._query, state))
+        self._log.adopt(taken, claim)
         return planned
 
     def adopted(self, newest: str | None) -> PlannedOffsets | None:

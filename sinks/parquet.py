@@ -181,15 +181,20 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
         folder = self._staged(epoch.query, epoch.generation)
         sync_folders(self._reveal(folder, staged))
+        self._remove_replaced(staged)
+        _remove_in_one_step(folder)
+
+    def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
         for item in staged:
             for name in item.removes:
                 (self.table / name).unlink(missing_ok=True)
-        _remove_in_one_step(folder)
 
     def assume(self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool) -> None:
         """Operator: show the files that are there, or take away those that are visible already.
 
-        Files that the epoch has replaced do not come back.
+        Files that the epoch has replaced do not come back. When files are taken away, what is
+        staged stays until the next generation: without its folder the epoch would count as
+        finished before the log says that it is void.
         """
         folder = self._staged(epoch.query, epoch.generation)
         for item in staged:
@@ -199,7 +204,22 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
                     target.unlink(missing_ok=True)
                 elif exists(folder / staged_name(file.name)):
                     _reveal_one(folder / staged_name(file.name), target)
-        _remove_in_one_step(folder)
+        if committed:
+            self._remove_replaced(staged)
+            _remove_in_one_step(folder)
+
+    def check_adopted(self, query: str, epoch: int) -> None:
+        """Operator: the names of files have the numbers of their epochs, by which they are read."""
+        tag = query_tag(query)
+        names = (DataFile.parse(path.name) for path in visible_files(self.table))
+        newest = max((name.epoch for name in names if name and name.tag == tag), default=-1)
+        if newest > epoch:
+            raise LogError(
+                f"{self.table} has files of epoch {newest} of query {query}, and epochs after "
+                f"{epoch} would be written under numbers that are taken: who follows the folder "
+                "would pass over them. Start with a new checkpoint, whose sources begin where the "
+                "newest epoch ended, or where this checkpoint stands if rows may be there twice"
+            )
 
     def finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""

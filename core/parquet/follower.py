@@ -168,14 +168,18 @@ class Follower:
         judged = self._epochs.judge(Listed(ours, tops, standing.epochs_read, standing.unread))
         _report_lost(standing, judged.lost, fail=fail_on_loss)
         for unit in judged.units:
-            standing.wait(unit)
+            if unit.key is None and all(map(standing.is_too_old, unit.files)):
+                # Nobody remembers its epoch, and ids of old files that are gone are dropped.
+                for file in unit.files:
+                    _park_old(standing, file)
+            else:
+                standing.wait(unit)
         unfinished = [file.path for file in judged.unfinished]
         standing.passed.count(Reason.UNFINISHED_EPOCH, unfinished, len(unfinished))
         others = found(self._place, (path for path in unread if origin(path) is None))
         for file in chain(judged.singles, others):
             if standing.is_too_old(file):
-                standing.known.add(file.path)
-                standing.passed.park(file.path, Reason.TOO_OLD)
+                _park_old(standing, file)
             elif file.size or self._rules.looks:  # an empty file is one that is being written
                 standing.wait(Unit((file,)))
 
@@ -314,6 +318,11 @@ class Follower:
         if self._standing is None:
             raise ValueError("look at a position first")
         return self._standing
+
+
+def _park_old(standing: Standing, file: FoundFile) -> None:
+    standing.known.add(file.path)
+    standing.passed.park(file.path, Reason.TOO_OLD)
 
 
 def _report_lost(standing: Standing, lost: Sequence[Lost], *, fail: bool) -> None:

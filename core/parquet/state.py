@@ -126,9 +126,10 @@ class State:
         if now - self._swept_s < _SWEEP_EVERY_S:
             return
         self._swept_s = now
-        for name in names:
-            with suppress(FileNotFoundError):
-                os.utime(self.folder / name)
+        for folder in self._folders:
+            for name in names:
+                with suppress(FileNotFoundError, PermissionError):
+                    os.utime(folder / name)
         for path, modified_s in _files(self.folder):
             if path.name not in names and modified_s < now - _GUARD_S:
                 path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
 from krishiv_spark.lifecycle.writing import StreamWrite
+from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import ParquetWriter
 
@@ -22,14 +25,16 @@ from krishiv_spark.sinks.parquet import ParquetWriter
 class Stream(Life):
     """A stream with a checkpoint, as Spark writes it; an epoch may be any rows."""
 
-    def __init__(self, place: Path, query: str = "q1", **options: str) -> None:
+    def __init__(
+        self, place: Path, query: str = "q1", mode: OutputMode = OutputMode.APPEND, **options: str
+    ) -> None:
         self.checkpoint = place / f"checkpoint-{query}"
         for name in ("offsets", "commits"):
             (self.checkpoint / name).mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(f'{{"id": "{query}"}}')
         self.table = Path(options.setdefault("path", str(place / "table")))
         options.setdefault("partitionBy", "day")
-        super().__init__(ParquetWriter, options, query, OutputMode.APPEND)
+        super().__init__(ParquetWriter, options, query, mode)
 
     def plan(self) -> None:
         write = StreamWrite(self._make(), self._query, str(self.checkpoint))
@@ -296,22 +301,27 @@ def test_a_log_is_adopted_for_a_query_that_was_stopped_in_good_order(stream):
     assert stream.count() == 40
 
 
-@pytest.mark.parametrize(("newest", "count"), [("published", 50), ("unpublished", 60)])
-def test_an_epoch_whose_end_is_not_known_is_adopted_as_the_operator_says(stream, newest, count):
-    stream.epoch(3, 30, over=False)
+@pytest.mark.parametrize("newest", ["published", "unpublished"])
+def test_an_epoch_whose_end_is_not_known_is_adopted_as_the_operator_says(stream, newest):
+    if newest == "published":
+        stream.epoch(3, 30, over=False)
+    else:
+        stream.offsets(3, 30, 10)
     shutil.rmtree(stream.table / "_krishiv")
     command(stream, "adopt", fails="--newest published or --newest unpublished")
     command(stream, "adopt", "--newest", newest)
     stream.epoch(3, 30)
     stream.epoch(4, 40)
-    assert stream.count() == count
+    assert stream.count() == 50
 
 
-def test_a_checkpoint_that_was_rolled_back_is_adopted_as_it_is(stream):
+def test_numbers_that_files_have_are_not_given_twice(stream):
+    """Who follows the folder would take the new files of epoch 2 for those that it has read."""
     stream.forget(2)
-    command(stream, "adopt")
-    stream.epoch(2, 20, 20)
-    assert stream.count() == 50  # ten rows twice, as the operator was told
+    for _ in range(2):
+        command(stream, "adopt", fails="has files of epoch 2")
+        shutil.rmtree(stream.table / "_krishiv", ignore_errors=True)
+    assert stream.count() == 30
 
 
 def test_the_target_is_changed_by_adopting(tmp_path):
@@ -343,6 +353,42 @@ def test_an_epoch_that_has_lost_a_file_is_not_passed_over(stream, monkeypatch):
     ):
         stream.epoch(3, 30, 9)
     command(stream, "resolve", fails="is gone")
+
+
+def test_a_log_that_is_gone_is_not_resolved(stream):
+    """An entry of the operator's own in an empty log would have epoch 3 written once more."""
+    stream.epoch(3, 30)
+    stream.forget(3)
+    shutil.rmtree(stream.table / "_krishiv")
+    command(stream, "resolve", fails="is empty, so there is nothing to resolve")
+    refused(stream, "is empty", 3, 30)
+
+
+def test_an_owner_entry_of_nobody_makes_no_story(stream):
+    shutil.rmtree(stream.table / "_krishiv")
+    open_log(str(log_folder(stream.table, "q1"))).begin(Claim(query="q1"))
+    refused(stream, "is empty", 3, 30)
+
+
+def test_what_a_decree_shows_takes_the_place_of_what_it_replaces(tmp_path, monkeypatch):
+    stream = Stream(tmp_path, mode=OutputMode.REPLACE)
+    stream.epoch(0, 0)
+    stream.offsets(1, 10, 9)
+    stream.plan()
+    commit_and_die(monkeypatch, stream, 1, stream.task(1, 0, rows(10, 9)))
+    command(stream, "resolve", "--assume", "committed")
+    assert stream.count() == 9
+
+
+def test_taking_an_epoch_back_may_die_anywhere(stream, monkeypatch):
+    half_published(stream, monkeypatch)
+    with monkeypatch.context() as dying:
+        dying.setattr(EpochLog, "void", lambda *_: sys.exit("killed"))
+        command(stream, "resolve", "--assume", "aborted", fails="killed")
+    refused(stream, "is gone", 3, 30, 9)
+    command(stream, "resolve", "--assume", "aborted")
+    stream.epoch(3, 30, 9)
+    assert stream.count() == 39
 
 
 @pytest.mark.parametrize(("assumed", "count"), [("committed", 36), ("aborted", 39)])

@@ -813,11 +813,11 @@ def test_an_adopted_log_holds_what_the_operator_says(journal):
     log = EpochLog(journal)
     for epoch in (0, 1):
         log.intend(log.begin(claim(epoch)).owner, epoch, [])
-    log.adopt(log.begin(claim(7)), 7)
+    log.adopt(log.begin(), claim(7))
     state = EpochLog(journal).state()
     assert (state.held, state.held_offsets, state.intent) == (7, claim(7).offsets, None)
     assert log.intend(log.begin(claim(8)).owner, 8, []).held_before == 7
-    log.adopt(log.begin(Claim(query="query-1")), None)
+    log.adopt(log.begin(), Claim(query="query-1"))
     assert log.state().held is None
 
 
@@ -826,7 +826,7 @@ def test_an_adoption_by_somebody_who_was_overtaken_is_none(journal):
     taken = log.begin(claim(7))
     log.begin()
     with pytest.raises(Fenced):
-        log.adopt(taken, 7)
+        log.adopt(taken, claim(7))
 
 
 # --- a storage that lies
@@ -905,7 +905,7 @@ def write_every_form(folder: Path) -> EpochLog:
         log.fold(state)
         log.intend(state.owner, epoch, [{"files": [], "folder": "x"}])
     log.void(log.state(), [])
-    log.adopt(log.begin(claim(5)), 5)
+    log.adopt(log.begin(Claim(query="query-1")), claim(5))
     return log
 
 

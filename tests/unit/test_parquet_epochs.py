@@ -6,6 +6,7 @@ import pytest
 from parquet_reading import (
     DAY_NS,
     FIRST,
+    HOUR_NS,
     NOON,
     Forgetful,
     Publisher,
@@ -60,6 +61,16 @@ def test_an_epoch_that_was_staged_long_ago_is_not_too_old(tmp_path, query):
     assert names(end) == ["a.parquet"]
     query.finish()
     assert batches(reader(tmp_path), end) == [query.paths]
+
+
+def test_a_job_whose_files_are_too_old_is_passed_over_like_any_file(tmp_path):
+    """Ids of old files are forgotten when they are gone: a folder that comes back was read."""
+    put(tmp_path, "new.parquet", [7], at=NOON + 10 * HOUR_NS)
+    source = reader(tmp_path, maxFileAge="1h")
+    _, end = drain(source)
+    Publisher(tmp_path, "batch-1").publish(0)
+    assert source.latest(end, UNLIMITED) == end
+    assert source.backlog()["passed_over"]["older_than_max_file_age"]["files"] == 1
 
 
 def test_epochs_follow_one_another_however_many_wait(tmp_path, query):

@@ -307,6 +307,17 @@ def test_state_may_be_elsewhere_and_move_there_later(tmp_path, where):
     assert len(list((tmp_path / "state" / end.stream).iterdir())) >= 1
 
 
+def test_state_that_stayed_behind_is_kept_as_long_as_it_is_needed(tmp_path):
+    _, end = spilled(tmp_path)
+    old = time.time() - 8 * 86_400
+    for path in state_files(tmp_path / "in"):
+        os.utime(path, (old, old))
+    drain(reader(tmp_path / "in", stateLocation=tmp_path / "state"), end)
+    needed = [path for path in state_files(tmp_path / "in") if path.name in end.state_names]
+    assert needed
+    assert min(path.stat().st_mtime for path in needed) > old + 1000
+
+
 def test_a_state_location_on_another_file_system_is_refused(tmp_path):
     with pytest.raises(OptionError, match="'stateLocation' 's3://b/x' is on s3"):
         reader(tmp_path, stateLocation="s3://b/x")
