@@ -40,7 +40,7 @@ def collect(
         waiting = [item for item in waiting if item not in found]
         if waiting:
             kind.forget(client, waiting)
-            if not pauses.pause():
+            if not pauses.pause() or not pauses.left_s:  # in no time nothing is found out
                 break
     return found, waiting, why
 
