@@ -34,9 +34,15 @@ def connect(bootstrap, **settings):
     return Connection.of({"bootstrap.servers": bootstrap, **settings})
 
 
-def await_threads(count):
+def threads():
+    """Of clients, one each."""
+    return {each for each in threading.enumerate() if each.name.startswith("kafka-io")}
+
+
+def await_threads(count, others):
+    """Until only so many clients are left, beside others; those of a test that failed stay."""
     until = time.monotonic() + PATIENCE
-    while len(mine := [t for t in threading.enumerate() if t.name.startswith("kafka-io")]) > count:
+    while len(mine := threads() - others) > count:
         assert time.monotonic() < until, mine
         gc.collect()
 
@@ -82,13 +88,14 @@ def answers(connection):
 
 
 def test_a_client_that_is_used_goes_on_when_others_push_it_out(cluster):
+    others = threads()
     held = open_client(connect(cluster.bootstrap, **{"client.id": "held"}))
     for number in range(clients._MOST_CLIENTS + 4):
         open_client(connect(cluster.bootstrap, **{"client.id": f"other-{number}"}))
-    await_threads(clients._MOST_CLIENTS + 1)
+    await_threads(clients._MOST_CLIENTS + 1, others)
     assert held.topics([]) == {}
     del held
-    await_threads(clients._MOST_CLIENTS)
+    await_threads(clients._MOST_CLIENTS, others)
     for client in list(clients._clients.values()):
         client.close()
 
