@@ -30,6 +30,9 @@ class CuttingProxy:
     def __init__(self, port: int) -> None:
         self._server = port
         self._orders: list[tuple[Callable[[bytes], bool], str]] = []
+        self._watchers: list[tuple[Callable[[bytes], bool], Callable[[], None]]] = []
+        self._ways = {"requests": threading.Event(), "answers": threading.Event()}
+        self.release()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.cuts: list[str] = []
@@ -50,6 +53,29 @@ class CuttingProxy:
         """
         with self._lock:
             self._orders += [(is_it, fault) for fault in faults]
+
+    def after(self, is_it: Callable[[bytes], bool], happening: Callable[[], None]) -> None:
+        """Something happens as soon as the server has been sent the next request of a kind.
+
+        Args:
+            is_it: As in `cut`.
+            happening: Called once, in a thread of the proxy.
+        """
+        with self._lock:
+            self._watchers.append((is_it, happening))
+
+    def hold(self, way: str) -> None:
+        """Let nothing through in one direction until `release`; it is late then, not lost.
+
+        Args:
+            way: "requests" or "answers".
+        """
+        self._ways[way].clear()
+
+    def release(self) -> None:
+        """Let through what was held, and what follows."""
+        for way in self._ways.values():
+            way.set()
 
     def __enter__(self) -> Self:
         return self
@@ -78,30 +104,43 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
             except OSError:  # refused from now on
                 return
-            server = socket.create_connection(("127.0.0.1", self._server))
+            server = self._connect()
+            if server is None:
+                self._close(client)
+                continue
             self._open |= {client, server}
             fate = _Fate()
             for way in (self._ask, self._answer):
                 threading.Thread(target=way, args=(client, server, fate), daemon=True).start()
 
+    def _connect(self) -> socket.socket | None:
+        """A connection to the server; None while it is down."""
+        try:
+            return socket.create_connection(("127.0.0.1", self._server))
+        except OSError:
+            return None
+
     def _ask(self, client: socket.socket, server: socket.socket, fate: _Fate) -> None:
         while data := _read(client):
+            self._ways["requests"].wait()
             fault = self._fault(data)
             if fault == "lost request":
                 break
             fate.fault = fault or fate.fault
-            server.sendall(data)
+            if not _sent(server, data):
+                break
+            self._tell_watchers(data)
             if fault == "cut":
                 _end(client)
         self._close(client, server)
 
     def _answer(self, client: socket.socket, server: socket.socket, fate: _Fate) -> None:
         while data := _read(server):
+            self._ways["answers"].wait()
             if fate.fault == "silence":
                 continue
-            if fate.fault:
+            if fate.fault or not _sent(client, data):
                 break
-            client.sendall(data)
         self._close(client, server)
 
     def _close(self, *sockets: socket.socket) -> None:
@@ -118,6 +157,22 @@ class CuttingProxy:
                     self.cuts.append(order[1])
                     return order[1]
         return None
+
+    def _tell_watchers(self, data: bytes) -> None:
+        with self._lock:
+            told = [watcher for watcher in self._watchers if watcher[0](data)]
+            self._watchers = [watcher for watcher in self._watchers if watcher not in told]
+        for _, happening in told:
+            happening()
+
+
+def _sent(side: socket.socket, data: bytes) -> bool:
+    """Whether the other side still took it."""
+    try:
+        side.sendall(data)
+    except OSError:
+        return False
+    return True
 
 
 def _read(side: socket.socket) -> bytes:

@@ -125,12 +125,14 @@ def _judged(batches: Iterator) -> tuple[list, dict]:
     return found, waiting
 
 
-def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
+def make_topic(
+    bootstrap: str, name: str, partitions: int = 1, replicas: int = 1, **configs: str
+) -> None:
     """Make a topic, and wait until it can be written; records of 2013 do not age out of it."""
     configs = {"retention.ms": "-1", **configs}
     admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
     admin.create_topics(
-        {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}},
+        {name: {"num_partitions": partitions, "replication_factor": replicas, "configs": configs}},
         wait_for_metadata=True,
     )
     admin.close()

@@ -20,7 +20,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, Broker, Ports, format_storage
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
 
-__all__ = ["Cluster", "free_ports", "open_cluster"]
+__all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 
 _READY_SECONDS = 60
 _LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
@@ -145,7 +145,7 @@ def _from_jars(
     known = {**(server_settings(secure) if secure else {}), **settings}
     numbers = range(1, len(ports) + 1)
     made = [Broker(i, ports, home / str(i), known, version) for i in numbers]
-    identity = _cluster_id()
+    identity = new_cluster_id()
     format_storage(made, identity, *(scram_user(secure) if secure else ()))
     bootstrap = _addresses(own.clients for own in ports)
     with ExitStack() as stack:
@@ -164,7 +164,8 @@ def _addresses(ports: Iterable[int]) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
+    """An id as `format_storage` takes it."""
     made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return f"A{made[1:]}"  # one that begins with "-" would be an option of the command
 
