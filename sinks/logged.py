@@ -398,5 +398,6 @@ class LoggedWriter(TwoPhaseWriter[StagedT]):
 
 
 def _is_blank(state: State) -> bool:
-    """Whether a log tells nothing of any epoch: an operator has taken it over when it was empty."""
-    return state.held is None and state.claim is not None and state.claim.offsets is None
+    """Whether a log tells of no epoch, since only operators have taken it over."""
+    is_nobodys = state.claim is not None and state.claim.offsets is None
+    return is_nobodys and state.number == state.begun

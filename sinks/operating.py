@@ -134,7 +134,6 @@ class Operator:
                 "be finished: 'krishiv-spark log resolve' finishes it, in its old target"
             )
         planned = self.adopted(newest)
-        self._writer.check_adopted(self._query, -1 if planned is None else planned.epoch)
         claim = Claim(query=self._query, offsets=planned, target=self._writer.target())
         # If this dies in between, the log is as it was for whoever comes next.
         taken = self._log.begin(operators_claim(self._query, state))
@@ -143,6 +142,11 @@ class Operator:
 
     def adopted(self, newest: str | None) -> PlannedOffsets | None:
         """What `adopt` returns, without changing anything; raises likewise."""
+        planned = self._newest_held(newest)
+        self._writer.check_adopted(self._query, -1 if planned is None else planned.epoch)
+        return planned
+
+    def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
         planned = planned_offsets(self._checkpoint)
         if is_committed(self._checkpoint, planned.epoch) or newest == "published":
             return planned

@@ -319,6 +319,7 @@ def test_numbers_that_files_have_are_not_given_twice(stream):
     """Who follows the folder would take the new files of epoch 2 for those that it has read."""
     stream.forget(2)
     for _ in range(2):
+        command(stream, "adopt", "--dry-run", fails="has files of epoch 2")
         command(stream, "adopt", fails="has files of epoch 2")
         shutil.rmtree(stream.table / "_krishiv", ignore_errors=True)
     assert stream.count() == 30
