@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,12 @@ __all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 _READY_SECONDS = 60
 _LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
 _VARIABLE = "KRISHIV_TEST_KAFKA"
+
+_PORTS = range(10_000, 32_768)
+"""Below those that kernels give to connections: a broker that was killed comes back at its port."""
+
+_dice = random.SystemRandom()
+"""Of no seed, or tests side by side would all draw the same ports."""
 
 
 class _NotReadyError(Exception):
@@ -172,11 +179,14 @@ def new_cluster_id() -> str:
 
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listened at a moment ago."""
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(found) < count:
+            own, port = stack.enter_context(socket.socket()), _dice.choice(_PORTS)
+            with suppress(OSError):
+                own.bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def _metadata(bootstrap: str, brokers: int) -> None:
