@@ -10,7 +10,7 @@ from krishiv_spark.kafka.coordinators import Describe, Described, Transaction
 from krishiv_spark.kafka.outcomes import ONGOING
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.producing import End, Fence
-from krishiv_spark.kafka.transactions import describe, rules, unfinished
+from krishiv_spark.kafka.transactions import describe, rules, transaction_of, unfinished
 
 __all__ = ["abort_live", "abort_open", "abort_siblings", "try_abort"]
 
@@ -108,18 +108,12 @@ def _abort_once(
     if rules(client) == 1:
         answers = client.exchange(Fence(ongoing), ongoing, within_s)
     else:
-        exact = {name: _as_it_is(client, name, now) for name, now in ongoing.items()}
+        exact = {
+            name: transaction_of(client, name, now.producer_id, now.producer_epoch)
+            for name, now in ongoing.items()
+        }
         answers = client.exchange(End(exact, commit=False), exact, within_s)
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
-
-
-def _as_it_is(client: Client, name: str, now: Described) -> Transaction:
-    return Transaction(
-        transactional_id=name,
-        producer_id=now.producer_id,
-        producer_epoch=now.producer_epoch,
-        rules=rules(client),
-    )
 
 
 def try_abort(client: Client, transaction: Transaction) -> None:

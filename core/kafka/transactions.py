@@ -38,6 +38,7 @@ __all__ = [
     "outcomes",
     "plain_producer",
     "rules",
+    "transaction_of",
     "unfinished",
 ]
 
@@ -82,10 +83,24 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
     answer = client.exchange(kind, [transactional_id])[transactional_id]
     if isinstance(answer, Exception):
         raise client.failed(f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms))
+    return transaction_of(client, transactional_id, answer.producer_id, answer.producer_epoch)
+
+
+def transaction_of(
+    client: Client, transactional_id: str, producer_id: int, producer_epoch: int
+) -> Transaction:
+    """The transaction of a producer, under the rules of this process.
+
+    Args:
+        client: Of this process.
+        transactional_id: That the producer has.
+        producer_id: Its id.
+        producer_epoch: Its epoch when the transaction began.
+    """
     return Transaction(
         transactional_id=transactional_id,
-        producer_id=answer.producer_id,
-        producer_epoch=answer.producer_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         rules=rules(client),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,16 @@ class TableLog:
     @property
     def log(self) -> EpochLog:
         """The log itself, wherever it is."""
-        elsewhere = read_pointer(self.table, self.query)
-        return open_log(elsewhere or str(log_folder(self.table, self.query)), self.query)
+        return open_log(self._place, self.query)
 
     @property
     def is_near(self) -> bool:
         """Whether a reader may look into the log; it may have no keys for an object store."""
-        place = read_pointer(self.table, self.query) or str(log_folder(self.table, self.query))
-        return os.path.isabs(place) and is_folder(Path(place))
+        return os.path.isabs(self._place) and is_folder(self._place)
+
+    @cached_property
+    def _place(self) -> str:
+        return read_pointer(self.table, self.query) or str(log_folder(self.table, self.query))
 
     def unfinished(self, state: State) -> bool:
         """Whether the newest intent may be half visible: its staged folder is removed last."""

@@ -111,12 +111,7 @@ class Bench:
         """End one transaction, as a driver does that dies before it has ended the next."""
         name = self.open_ids()[number]
         now = transactions.describe(self.client, [name])[name]
-        found = transactions.Transaction(
-            transactional_id=name,
-            producer_id=now.producer_id,
-            producer_epoch=now.producer_epoch,
-            rules=transactions.rules(self.client),
-        )
+        found = transactions.transaction_of(self.client, name, now.producer_id, now.producer_epoch)
         assert not transactions.end(self.client, [found], commit=True)
 
     def stay_away(self) -> None:
