@@ -53,10 +53,10 @@ def memory(run: Run) -> Iterator[Figure]:
     yield figure("krishiv-memory, 1 task", "epochs/s", rates["1 task"], goal)
 
 
-@benchmark("commits.iceberg", "krishiv_spark.sinks.iceberg")
+@benchmark("commits.iceberg", "krishiv_spark.sinks.iceberg.writer")
 def iceberg(run: Run) -> Iterator[Figure]:
     """Epochs per second of the Iceberg sink, in memory, and the last hundreds beside the first."""
-    from krishiv_spark.sinks.iceberg import IcebergWriter
+    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 
     def made(folder: Path) -> Life:
         options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}

@@ -46,7 +46,7 @@ def parquet(run: Run) -> Iterator[Figure]:
             yield from _epochs(run, "krishiv-parquet", size, {"path": str(folder)}, found)
 
 
-@benchmark("epochs.iceberg", "krishiv_spark.sinks.iceberg")
+@benchmark("epochs.iceberg", "krishiv_spark.sinks.iceberg.writer")
 def iceberg(run: Run) -> Iterator[Figure]:
     """Milliseconds of an epoch of the Iceberg sink under Spark, by tasks and rows."""
     for size in _sizes(run):

@@ -66,7 +66,7 @@ def _looks(
 def _ours(topics: Topics, names: str, count: int) -> dict[str, list[float]]:
     """A new reader's looks and plans, in milliseconds."""
     from krishiv_spark.sources.base import UNLIMITED
-    from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+    from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
     given = {**topics.cluster, "subscribe": names, "startingOffsets": "earliest"}
     reader = KafkaReader(KafkaSourceOptions.parse(given, OURS), None, streaming=True)

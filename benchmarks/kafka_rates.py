@@ -22,7 +22,7 @@ from benchmarks.topics import (
     format_of,
 )
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 __all__ = ["copy", "fill", "read", "write"]
 

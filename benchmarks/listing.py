@@ -22,9 +22,9 @@ _FEWEST = 1_000  # files
 
 @benchmark(
     "parquet.listing",
-    "krishiv_spark.sources.parquet",
-    "krishiv_spark.parquet.follower",
-    "krishiv_spark.parquet.position",
+    "krishiv_spark.sources.parquet.reader",
+    "krishiv_spark.sources.parquet.follower",
+    "krishiv_spark.sources.parquet.position",
     long=True,
 )
 def listing(run: Run) -> Iterator[Figure]:
@@ -69,7 +69,11 @@ def _fill(table: Path, count: int) -> None:
 def _looks(table: Path, count: int, later: list[float]) -> float:
     """A new reader's first look; the look of the next trigger goes into `later`."""
     from krishiv_spark.sources.base import Limit
-    from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+    from krishiv_spark.sources.parquet.reader import (
+        ParquetOffset,
+        ParquetReader,
+        ParquetSourceOptions,
+    )
 
     given = {"path": str(table), "maxFilesPerTrigger": str(count)}
     options = ParquetSourceOptions.parse(given, "krishiv-parquet")

@@ -78,10 +78,10 @@ def parquet(run: Run) -> Iterator[Figure]:
             yield from _phases(run, "krishiv-parquet", size, life, partial(totals, table, "id"))
 
 
-@benchmark("phases.iceberg", "krishiv_spark.sinks.iceberg")
+@benchmark("phases.iceberg", "krishiv_spark.sinks.iceberg.writer")
 def iceberg(run: Run) -> Iterator[Figure]:
     """Milliseconds of an epoch of the Iceberg sink in memory, by phase, tasks and rows."""
-    from krishiv_spark.sinks.iceberg import IcebergWriter
+    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 
     for size in _sizes(run):
         with scratch(MEMORY) as folder:

@@ -18,8 +18,8 @@ from krishiv_spark.checkpoint import planned_offsets
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Task, TwoPhaseWriter
 from krishiv_spark.sinks.identity import is_held
-from krishiv_spark.sinks.kafka import KafkaWriter
-from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 __all__ = ["BATCH", "KEYED", "Life", "SeparateKafkaLogs", "SeparateLogs", "keyed", "numbered"]
 

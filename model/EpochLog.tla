@@ -4,11 +4,11 @@
    transactions that brokers abort. Actions bear the names of the functions that they stand for:
 
      Begin, RollForward, CheckOwner, Intend, Void     sinks/logged.py, offsets/epochs.py
-     Plan, Commit                                     core/lifecycle/writing.py
-     Recover, Prepare, Finish, Settle, Abandon        sinks/kafka.py
-     AbortOpen, AbortLive, AbortOwn                   core/kafka/sweeping.py
-     Look, InitProducerId, Produce                    core/kafka/writing/attempts.py
-     Outcome                                          core/kafka/outcomes.py, writing/markers.py
+     Plan, Commit                                     krishiv_spark/lifecycle/writing.py
+     Recover, Prepare, Finish, Settle, Abandon        sinks/kafka/writer.py
+     AbortOpen, AbortLive, AbortOwn                   sinks/kafka/sweeping.py
+     Look, InitProducerId, Produce                    sinks/kafka/attempts.py
+     Outcome                                          krishiv_spark/kafka/outcomes.py, writing/markers.py
      After.., the fields of `log`                     offsets/entries.py (Entry, State)
 
    README.md says more of each.

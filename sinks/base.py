@@ -26,7 +26,6 @@ from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
 
 __all__ = [
-    "BATCH_PREFIX",
     "AtLeastOnceWriter",
     "Epoch",
     "Guarantee",
@@ -40,9 +39,6 @@ __all__ = [
 ]
 
 C = TypeVar("C")
-
-BATCH_PREFIX = "batch-"
-"""The id of a batch job is this and a random part; that of a streaming query is Spark's."""
 
 
 class Guarantee(Enum):

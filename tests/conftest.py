@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import quick_jvm
 from hypothesis import settings
-from wheels import installed, wheel  # noqa: F401  fixtures
+from wheels import installed, plain_clone, wheel, wheel_of_sdist  # noqa: F401  fixtures
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -12,14 +12,15 @@ import pytest
 from kafka_topics import make_topic
 from patience import PATIENCE
 
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.kafka import client as clients
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.clusters import free_ports
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
-from krishiv_spark.sinks.base import BATCH_PREFIX, Epoch, OutputMode, Task
-from krishiv_spark.sinks.kafka import KafkaWriter
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
 JOBS = 12
 

@@ -20,12 +20,12 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.places import Place
 from krishiv_spark.kafka.producing import Begin
-from krishiv_spark.kafka.sweeping import abort_open
 from krishiv_spark.kafka.transactions import Outcome
-from krishiv_spark.kafka.writing import attempts
-from krishiv_spark.kafka.writing.markers import outcome_in_log
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.kafka import attempts
+from krishiv_spark.sinks.kafka.markers import outcome_in_log
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.sweeping import abort_open
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 TIMEOUT_MS = 1_500

@@ -13,10 +13,10 @@ from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.places import LATEST, Place
-from krishiv_spark.kafka.writing import attempts
-from krishiv_spark.kafka.writing.lanes import Lane
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.kafka import attempts
+from krishiv_spark.sinks.kafka.lanes import Lane
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
 ROWS = 200_000
 YOUNG = {"kafka.metadata.max.age.ms": "1"}

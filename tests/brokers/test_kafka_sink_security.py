@@ -20,9 +20,9 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaRefusedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import ACLS, open_cluster
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.kafka import KafkaWriter
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
 READ, WRITE, DESCRIBE = ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE
 ROW = pa.record_batch({"value": ["row"]})

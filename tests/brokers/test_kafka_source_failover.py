@@ -17,7 +17,7 @@ from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.places import Place
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
 ROWS = 200_000

@@ -11,7 +11,7 @@ from kafka_topics import LIMITS, make_topic
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.reading.feed import Feed
+from krishiv_spark.sources.kafka.feed import Feed
 
 pytestmark = pytest.mark.once
 

@@ -17,7 +17,7 @@ LIMIT_MB = 500
 READER = """
 import sys
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 given = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": "large"}
 reader = KafkaReader(KafkaSourceOptions.parse(given, "krishiv-kafka"), None, streaming=False)

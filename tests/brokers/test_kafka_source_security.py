@@ -22,7 +22,7 @@ from patience import PATIENCE
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 ROWS = 50_000
 

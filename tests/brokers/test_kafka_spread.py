@@ -11,9 +11,9 @@ from kafka_topics import LIMITS, Onlooker, make_topic
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records.partitioning import partition_rows
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.kafka import KafkaAtLeastOnceWriter, KafkaWriter
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaWriter
 
 KEYS = [f"key {number}" for number in range(40)]
 FEW, MANY = 2, 6

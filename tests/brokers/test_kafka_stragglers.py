@@ -18,10 +18,10 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.places import LATEST, Place
-from krishiv_spark.kafka.sweeping import abort_open
-from krishiv_spark.kafka.writing import attempts
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.kafka import attempts
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.sweeping import abort_open
 
 BEFORE_VERIFICATION = "3.5.2"
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}

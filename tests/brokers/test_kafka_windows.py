@@ -15,7 +15,7 @@ from patience import PATIENCE
 from producer_epochs import LAST_EPOCH, raise_epochs
 
 from krishiv_spark.cli import main
-from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from krishiv_spark.formats import IcebergDataSource
+from krishiv_spark.formats.iceberg import IcebergDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from kafka_topics import Onlooker, make_topic
 
-from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.testing import (

@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaConnectionError
 from kafka_topics import make_topic
 
-from krishiv_spark.formats import KafkaDataSource
+from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from krishiv_spark.iceberg.reading.position import IcebergOffset, Spot
-from krishiv_spark.kafka.reading.position import KafkaOffset
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.parquet.places import FoundFile
-from krishiv_spark.parquet.seen import Block
-from krishiv_spark.sources.memory import MemoryOffset
-from krishiv_spark.sources.parquet import ParquetOffset
+from krishiv_spark.sources.iceberg.position import IcebergOffset, Spot
+from krishiv_spark.sources.kafka.position import KafkaOffset
+from krishiv_spark.sources.memory.reader import MemoryOffset
+from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.seen import Block
 from krishiv_spark.testing import OffsetConformance
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"

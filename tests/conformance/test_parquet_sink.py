@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.formats import ParquetDataSource
+from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 

@@ -10,7 +10,7 @@ from killers import Killer, assert_each_once
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 ROWS, KILLS = 8_000, 6
 

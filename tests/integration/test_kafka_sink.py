@@ -244,9 +244,9 @@ def left_by(cluster, checkpoint) -> None:
     """What a driver leaves that dies behind its intent: one transaction that it names, and one."""
     import pyarrow as pa
 
-    from krishiv_spark.kafka.writing.options import KafkaSinkOptions
     from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-    from krishiv_spark.sinks.kafka import KafkaWriter
+    from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+    from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
     options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.iceberg import IcebergWriter
+from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 
 TABLE = "db.rows"
 _ATTEMPTS = itertools.count()

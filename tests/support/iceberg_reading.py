@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from krishiv_spark.arrow import conform, plain_schema
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.iceberg import IcebergOffset, IcebergReader, IcebergSourceOptions
+from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergReader, IcebergSourceOptions
 
 
 def reader(

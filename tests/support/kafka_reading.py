@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 HASTE = {"kafka.default.api.timeout.ms": "3000"}
 """For readers whose patience is to run out."""

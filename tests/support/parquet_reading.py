@@ -6,14 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.formats import ParquetDataSource
+from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.books import Bounds
-from krishiv_spark.parquet.files import StagedFile, StagedFiles, counted
 from krishiv_spark.parquet.layout import log_folder, staged_folder
 from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.sinks.parquet.files import StagedFile, StagedFiles, counted
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.books import Bounds
+from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
 
 HOUR_NS = 3_600_000_000_000
 DAY_NS = 24 * HOUR_NS

@@ -1,7 +1,9 @@
-"""The wheel, as users get it."""
+"""What users install: the wheel, and the wheel that is built from the source distribution."""
 
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -10,10 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """A wheel built from a copy of the files that are, or will be, in the repository."""
-    folder = tmp_path_factory.mktemp("packaging")
+def tracked() -> list[str]:
+    """All files and links that are, or will be, in the repository."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -21,20 +21,44 @@ def wheel(tmp_path_factory) -> Path:
         capture_output=True,
         text=True,
     ).stdout
-    copy = folder / "copy"
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+    return [name for name in listed.split("\0") if name and (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="session")
+def plain_clone(tmp_path_factory) -> Path:
+    """The repository as somebody has it who has cloned it and installed nothing."""
+    clone = tmp_path_factory.mktemp("clone") / "krishiv-spark"
+    for name in tracked():
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
+    return clone
+
+
+def built(source: Path, kind: str, folder: Path) -> Path:
+    """The one file that a build of a source tree makes, without the network."""
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, copy],
+        [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", folder, source],
         check=False,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob("*.whl")
-    return built
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="session")
+def wheel(plain_clone, tmp_path_factory) -> Path:
+    return built(plain_clone, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def wheel_of_sdist(plain_clone, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(built(plain_clone, "sdist", folder)) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (tree,) = (folder / "unpacked").iterdir()
+    return built(tree, "wheel", tmp_path_factory.mktemp("wheel-of-sdist"))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.offsets.journal import DiskJournal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 
 class Stream(Life):

@@ -27,10 +27,10 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
-from krishiv_spark.iceberg.reading import differences
-from krishiv_spark.iceberg.reading.files import UnreadableError
+from krishiv_spark.iceberg.files import UnreadableError
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.iceberg import IcebergOffset
+from krishiv_spark.sources.iceberg import differences
+from krishiv_spark.sources.iceberg.reader import IcebergOffset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 ONE = Limit(files=1)

@@ -9,8 +9,8 @@ from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, DataFile, ManifestEntry, 
 from pyiceberg.types import StringType
 
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.writing import manifests
 from krishiv_spark.recent import Recent
+from krishiv_spark.sinks.iceberg import manifests
 
 _EPOCHS = 66  # manifests of manifests that were merged are merged
 

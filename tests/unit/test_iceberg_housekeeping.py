@@ -17,9 +17,9 @@ from pyiceberg.manifest import ManifestFile
 
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.vacuum import find_orphans, remover
-from krishiv_spark.iceberg.writing import expiry, retention
-from krishiv_spark.iceberg.writing.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg import expiry, retention
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 
 MOST = "krishiv.history.expire.max-snapshots-to-keep"
 LEAST = "history.expire.min-snapshots-to-keep"

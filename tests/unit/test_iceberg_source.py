@@ -21,9 +21,9 @@ from iceberg_tables import (
 )
 
 from krishiv_spark.errors import DataLossError, OptionError
-from krishiv_spark.iceberg.reading.history import ChangedRowsError
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.iceberg import IcebergOffset
+from krishiv_spark.sources.iceberg.history import ChangedRowsError
+from krishiv_spark.sources.iceberg.reader import IcebergOffset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 

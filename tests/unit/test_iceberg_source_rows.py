@@ -41,8 +41,8 @@ from pyiceberg.types import (
 )
 
 from krishiv_spark.errors import DataLossError, SchemaError
-from krishiv_spark.iceberg.reading.files import TableFile, UnreadableError
-from krishiv_spark.iceberg.reading.rows import groups_with, task_bytes
+from krishiv_spark.iceberg.files import TableFile, UnreadableError
+from krishiv_spark.iceberg.rows import groups_with, task_bytes
 from krishiv_spark.sources.base import UNLIMITED
 
 NUMBERS = pa.schema([("id", pa.int64()), ("s", pa.string())])

@@ -9,8 +9,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import LongType
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.writing.epoch_changes import EpochChanges
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges
 
 CHANGES = {"mode": "upsert", "keyColumns": "id"}
 PAIR = pa.schema([("id", pa.int64()), ("text", pa.string())])

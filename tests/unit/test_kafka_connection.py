@@ -7,7 +7,7 @@ import pytest
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, b:2"}
 PASSWORD = "hunter2-very-secret"

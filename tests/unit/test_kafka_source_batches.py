@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.reading.event_time import known_times
-from krishiv_spark.kafka.reading.limits import Delay, in_proportion, waiting
-from krishiv_spark.kafka.reading.position import KafkaOffset, flat, nested
-from krishiv_spark.kafka.reading.shares import Piece, cut, shares
-from krishiv_spark.sources.kafka import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.event_time import known_times
+from krishiv_spark.sources.kafka.limits import Delay, in_proportion, waiting
+from krishiv_spark.sources.kafka.position import KafkaOffset, flat, nested
+from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
+from krishiv_spark.sources.kafka.shares import Piece, cut, shares
 
 A, B, C = (Place("t", n) for n in range(3))
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.reading.ddl import parse_fields
-from krishiv_spark.kafka.reading.options import KafkaSourceOptions
-from krishiv_spark.kafka.reading.shape import KafkaShape
-from krishiv_spark.kafka.reading.values import parse_values
+from krishiv_spark.sources.kafka.ddl import parse_fields
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.shape import KafkaShape
+from krishiv_spark.sources.kafka.values import parse_values
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 

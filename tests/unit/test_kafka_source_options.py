@@ -4,9 +4,9 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
-from krishiv_spark.kafka.reading.options import KafkaSourceOptions
-from krishiv_spark.kafka.reading.where import Where
-from krishiv_spark.sources.kafka import KafkaOffset, KafkaReader
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader import KafkaOffset, KafkaReader
+from krishiv_spark.sources.kafka.where import Where
 
 BROKER = {"kafka.bootstrap.servers": "nowhere:9092"}
 

@@ -4,8 +4,8 @@ import pytest
 
 from krishiv_spark.kafka.coordinators import Described
 from krishiv_spark.kafka.transactions import Outcome, Transaction, outcome
-from krishiv_spark.kafka.writing.attempts import transactional_ids
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.kafka.attempts import transactional_ids
 
 EPOCH = 7
 TABLE = [

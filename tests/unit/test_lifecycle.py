@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import (
     CheckpointMismatch,
     CommitUnknown,
@@ -26,7 +27,6 @@ from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import (
-    BATCH_PREFIX,
     AtLeastOnceWriter,
     Epoch,
     Mark,

@@ -23,7 +23,7 @@ from krishiv_spark.errors import (
     OptionError,
     SchemaError,
 )
-from krishiv_spark.memory import memory_batches, memory_clear, memory_source, memory_table
+from krishiv_spark.memory import memory_batches, memory_clear, memory_table
 from krishiv_spark.memory import store as store_module
 from krishiv_spark.memory.entry import Bound, Entry
 from krishiv_spark.memory.log import Log, sweep
@@ -39,7 +39,8 @@ from krishiv_spark.sources.base import (
     SupportsBacklog,
     SupportsMovingStart,
 )
-from krishiv_spark.sources.memory import MemoryOffset, MemoryReader, MemorySourceOptions
+from krishiv_spark.sources.memory.handle import memory_source
+from krishiv_spark.sources.memory.reader import MemoryOffset, MemoryReader, MemorySourceOptions
 
 IDS = pa.schema([("id", pa.int64())])
 

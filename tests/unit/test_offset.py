@@ -19,11 +19,11 @@ from krishiv_spark.offsets import Offset, Start, Value, Watermark, canonical_jso
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 FORMS = {
-    "iceberg": "krishiv_spark.iceberg.reading.position:IcebergOffset",
+    "iceberg": "krishiv_spark.sources.iceberg.position:IcebergOffset",
     "start": "krishiv_spark.offsets:Start",
-    "kafka": "krishiv_spark.kafka.reading.position:KafkaOffset",
-    "memory": "krishiv_spark.sources.memory:MemoryOffset",
-    "parquet": "krishiv_spark.parquet.position:ParquetOffset",
+    "kafka": "krishiv_spark.sources.kafka.position:KafkaOffset",
+    "memory": "krishiv_spark.sources.memory.reader:MemoryOffset",
+    "parquet": "krishiv_spark.sources.parquet.position:ParquetOffset",
 }
 
 

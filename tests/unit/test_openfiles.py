@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from iceberg_life import IcebergLife, table_of
 
 from krishiv_spark.errors import SinkError
-from krishiv_spark.iceberg.writing.files import TaskFiles as IcebergFiles
-from krishiv_spark.iceberg.writing.sorting import merged
-from krishiv_spark.iceberg.writing.target import target_of
 from krishiv_spark.openfiles import OpenFiles
-from krishiv_spark.parquet.files import FileShape
-from krishiv_spark.parquet.files import TaskFiles as ParquetFiles
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.iceberg.files import TaskFiles as IcebergFiles
+from krishiv_spark.sinks.iceberg.sorting import merged
+from krishiv_spark.sinks.iceberg.target import target_of
+from krishiv_spark.sinks.parquet.files import FileShape
+from krishiv_spark.sinks.parquet.files import TaskFiles as ParquetFiles
 
 # --- what becomes of chunks, with files that are lists
 
@@ -196,7 +196,7 @@ import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from krishiv_spark.openfiles import chunks
-from krishiv_spark.parquet.files import FileShape, TaskFiles
+from krishiv_spark.sinks.parquet.files import FileShape, TaskFiles
 from krishiv_spark.parquet.names import DataFile
 
 def batches():

@@ -1,18 +1,20 @@
 """The wheel: whole, typed, light to import, and found by Spark."""
 
 import importlib.metadata
+import inspect
 import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import ROOT, tracked
 
-ROOT = Path(__file__).parents[2]
-PLACES = {
-    "core": "krishiv_spark",
+PLACES = {  # each folder of modules, and where an import finds it
+    "krishiv_spark": "krishiv_spark",
     "offsets": "krishiv_spark/offsets",
     "sinks": "krishiv_spark/sinks",
     "sources": "krishiv_spark/sources",
@@ -25,13 +27,23 @@ def on_disk() -> set[str]:
     return {
         str(Path(inside, path.relative_to(ROOT / place)))
         for place, inside in PLACES.items()
-        for path in (ROOT / place).rglob("*.py")
+        for path in (ROOT / place).rglob("*.py")  # which does not follow links
     }
 
 
 def in_wheel(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """The modules of a wheel, with a checksum each."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {info.filename: info.CRC for info in archive.infolist() if is_module(info.filename)}
+
+
+def is_module(name: str) -> bool:
+    return name.endswith((".py", ".typed"))
 
 
 def elsewhere(code: str, installed: Path, cwd: Path) -> object:
@@ -50,6 +62,10 @@ def elsewhere(code: str, installed: Path, cwd: Path) -> object:
 
 def test_the_wheel_has_every_module_that_is_on_disk_and_no_other(wheel):
     assert {name for name in in_wheel(wheel) if name.endswith(".py")} == on_disk()
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel, wheel_of_sdist):
+    assert contents(wheel_of_sdist) == contents(wheel)
 
 
 def test_the_wheel_is_typed_and_licensed_and_has_its_command(wheel):
@@ -145,12 +161,31 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         krishiv_spark.nothing  # noqa: B018
 
 
-def test_the_environment_runs_the_code_of_this_repository():
+def test_the_environment_runs_the_files_of_this_repository():
     import krishiv_spark
+    from krishiv_spark.sinks.base import Writer
 
-    # Strict editable installs link each module: what was added since needs a new install.
-    package = Path(krishiv_spark.__file__).parent
-    linked = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
-    missing = {name for name in on_disk() if name.startswith("krishiv_spark")} - linked
-    assert not missing, "run ./run python -c pass, which installs anew"
+    assert Path(krishiv_spark.__file__).parent == ROOT / "krishiv_spark"
+    assert Path(inspect.getsourcefile(Writer)).resolve() == ROOT / "sinks" / "base.py"
     assert importlib.metadata.version("krishiv-spark")
+
+
+def test_each_module_that_is_imported_is_a_file_of_the_repository():
+    files = {(ROOT / name).resolve() for name in tracked()}
+    modules = {(ROOT / name).resolve() for name in on_disk() if name.startswith("krishiv_spark/")}
+    assert modules <= files
+
+
+@pytest.mark.long
+def test_a_checker_resolves_every_import_of_a_plain_clone(plain_clone):
+    """With the dependencies installed, and nothing else."""
+    there = Path(sysconfig.get_path("purelib"))
+    packages = plain_clone / ".krishiv/spark-4.3" / there.relative_to(sys.prefix)
+    packages.mkdir(parents=True)
+    for path in there.iterdir():
+        if "krishiv" not in path.name:
+            (packages / path.name).symlink_to(path)
+    done = subprocess.run(
+        ["basedpyright"], cwd=plain_clone, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

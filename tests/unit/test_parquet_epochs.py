@@ -23,15 +23,15 @@ from sink_life import rows as ids
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet import epochs
 from krishiv_spark.parquet.identity import write_pointer
 from krishiv_spark.parquet.layout import log_folder
-from krishiv_spark.parquet.places import FoundFile
-from krishiv_spark.parquet.seen import Seen
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset
+from krishiv_spark.sources.parquet import epochs
+from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.seen import Seen
 
 
 @pytest.fixture(params=[False, True], ids=["names of today", "old names"])

@@ -25,9 +25,9 @@ from parquet_reading import (
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet.footers import ChangedError
-from krishiv_spark.parquet.skips import Skip, note_skip
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset
+from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.skips import Skip, note_skip
 
 MANY = list(range(1000))
 WHOLE = content(MANY)

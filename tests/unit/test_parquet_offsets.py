@@ -27,11 +27,11 @@ from parquet_reading import (
 
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet.places import FoundFile
-from krishiv_spark.parquet.seen import Block, Seen, file_id
-from krishiv_spark.parquet.state import State, StatePlace
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset
+from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.seen import Block, Seen, file_id
+from krishiv_spark.sources.parquet.state import State, StatePlace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 MOST = 64 * 2**10
@@ -102,7 +102,9 @@ def test_an_offset_survives_its_text(files, newest, epochs, name):
 
 
 def test_ids_do_not_depend_on_the_process():
-    code = "from krishiv_spark.parquet.seen import *; print(file_id('day=1/\\u00e9.parquet'))"
+    code = (
+        "from krishiv_spark.sources.parquet.seen import *;print(file_id('day=1/\\u00e9.parquet'))"
+    )
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -20,10 +20,10 @@ from parquet_reading import (
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet import follower
-from krishiv_spark.parquet.listing import find_files
-from krishiv_spark.parquet.places import Place
 from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.parquet import follower
+from krishiv_spark.sources.parquet.listing import find_files
+from krishiv_spark.sources.parquet.places import Place
 
 
 def passed_over(source):
@@ -226,7 +226,7 @@ def test_while_a_batch_waits_the_folder_is_not_listed_each_time(tmp_path, monkey
 
 
 def test_names_of_files_that_were_removed_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.parquet.standing._FEW", 10)
+    monkeypatch.setattr("krishiv_spark.sources.parquet.standing._FEW", 10)
     source, end = reader(tmp_path), FIRST
     for turn in range(6):
         for number in range(20):

@@ -20,13 +20,13 @@ from tables import look, visible_names
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.files import FileShape, TaskFiles
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sinks.parquet.files import FileShape, TaskFiles
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet import ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
 
 
 @pytest.fixture

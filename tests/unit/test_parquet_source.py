@@ -22,12 +22,12 @@ from parquet_reading import (
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet.listing import find_files
-from krishiv_spark.parquet.places import FoundFile, Place
-from krishiv_spark.parquet.units import Origin, Unit
-from krishiv_spark.parquet.waiting import Waiting
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset
+from krishiv_spark.sources.parquet.listing import find_files
+from krishiv_spark.sources.parquet.places import FoundFile, Place
+from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.units import Origin, Unit
+from krishiv_spark.sources.parquet.waiting import Waiting
 
 # --- what is read, and when
 

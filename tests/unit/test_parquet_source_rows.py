@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
-from krishiv_spark.parquet.folders import folder_values
 from krishiv_spark.parquet.footers import (
     BadFileError,
     Footer,
@@ -24,9 +23,10 @@ from krishiv_spark.parquet.footers import (
     read_footer,
 )
 from krishiv_spark.parquet.ranges import pack
-from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.folders import folder_values
+from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
 
 NOON = 1_700_000_000_000_000_000
 FIRST = ParquetOffset()
@@ -122,7 +122,7 @@ def test_a_huge_row_group_is_read_in_little_memory(tmp_path):
     code = f"""
 import resource
 from krishiv_spark.parquet.footers import Identity, file_schema
-from krishiv_spark.parquet.rows import FilePart, FileRange, ReadRules, read_part
+from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, read_part
 path, size, identity = {str(path)!r}, {path.stat().st_size}, {identity(path)!r}
 rules = ReadRules(file_schema(path))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

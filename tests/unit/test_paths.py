@@ -7,9 +7,9 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.parquet.places import Place
 from krishiv_spark.paths import local_path, url_scheme
-from krishiv_spark.sinks.parquet import ParquetSinkOptions, ParquetWriter
+from krishiv_spark.sinks.parquet.writer import ParquetSinkOptions, ParquetWriter
+from krishiv_spark.sources.parquet.places import Place
 
 ELSEWHERE = (
     "hdfs:/user/x",

@@ -13,11 +13,11 @@ from tables import look
 from krishiv_spark.cli import main
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.offsets.journal import DiskJournal
-from krishiv_spark.parquet import vacuum as vacuuming
 from krishiv_spark.parquet.layout import log_folder
-from krishiv_spark.parquet.vacuum import orphans
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet import ParquetWriter
+from krishiv_spark.sinks.parquet import vacuum as vacuuming
+from krishiv_spark.sinks.parquet.vacuum import orphans
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 DAY = 86_400
 

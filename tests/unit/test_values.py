@@ -31,12 +31,12 @@ from value_cases import (
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet import rebase
 from krishiv_spark.parquet.calendars import TimeRules
-from krishiv_spark.parquet.folders import folder_values
 from krishiv_spark.parquet.footers import read_footer
 from krishiv_spark.parquet.partitions import split
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet import ParquetOffset, ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.folders import folder_values
+from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "values"
 

@@ -14,10 +14,11 @@ from unittest import mock
 from krishiv_spark import checkpoint
 from krishiv_spark.kafka import client, coordinators, outcomes, pauses
 from krishiv_spark.kafka.records import warm_up
-from krishiv_spark.kafka.writing import attempts, rows, staging
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import entries, journal
-from krishiv_spark.sinks import base, kafka, logged
+from krishiv_spark.sinks import base, logged
+from krishiv_spark.sinks.kafka import attempts, rows, staging
+from krishiv_spark.sinks.kafka import writer as kafka
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedNetwork
 from simulation.present import present

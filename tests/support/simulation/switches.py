@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krishiv_spark.kafka import sweeping
 from krishiv_spark.kafka.outcomes import Outcome
 from krishiv_spark.kafka.producing import End
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.sinks import history
-from krishiv_spark.sinks.kafka import KafkaWriter
+from krishiv_spark.sinks.kafka.writer import KafkaWriter, sweeping
 from krishiv_spark.sinks.logged import LoggedWriter
 
 

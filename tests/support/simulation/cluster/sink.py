@@ -6,9 +6,9 @@ import functools
 
 import pyarrow as pa
 
-from krishiv_spark.kafka.writing.options import KafkaSinkOptions
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.kafka import KafkaWriter
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from simulation.cluster.brokers import TOPIC
 from simulation.scenario import Scenario
 

@@ -1,1 +1,0 @@
-"""Reading from Iceberg: snapshots as batches, each row exactly once."""

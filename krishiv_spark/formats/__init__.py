@@ -1,0 +1,50 @@
+"""The formats that ship with the package, one module each; no process imports what it does not use.
+
+Each query starts half a dozen processes, and each of them imports its format. So a format
+imports no other, and nothing here imports one before it is asked for.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from krishiv_spark.datasource import KrishivDataSource
+
+__all__ = ["every_format", "register"]
+
+
+def every_format() -> tuple[type[KrishivDataSource], ...]:
+    """All of them, by name; imports them all.
+
+    The module ``NAME`` of this folder defines one class, which ends in ``DataSource``.
+    """
+    return tuple(_format_in(found.name) for found in pkgutil.iter_modules(__path__))
+
+
+def _format_in(name: str) -> type[KrishivDataSource]:
+    module = import_module(f"{__name__}.{name}")
+    (public,) = module.__all__
+    found: type[KrishivDataSource] = getattr(module, public)
+    return found
+
+
+def register(spark: SparkSession) -> None:
+    """Register every format of the package in a session; driver.
+
+    Spark finds the formats by itself where the package is installed; this is for sessions that
+    were started before it was, and for those who like it said.
+    """
+    for source in every_format():
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            # 4.0 refuses a name that it has found by itself already; later ones replace it.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise

@@ -1,0 +1,326 @@
+"""From files of a table to record batches. Executor."""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.errors import DataLossError, SchemaError
+from krishiv_spark.iceberg.files import DeleteFile, TableFile
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.nested import Convert, same
+from krishiv_spark.parquet.calendars import Calendar
+from krishiv_spark.parquet.corrections import corrections, stored_schema
+from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
+from krishiv_spark.parquet.ranges import batch_rows, midpoint, pack, spans
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.name_mapping import NameMapping
+
+__all__ = [
+    "FilePart",
+    "FileRange",
+    "ReadShape",
+    "cut",
+    "groups_with",
+    "read_files",
+    "read_part",
+    "task_bytes",
+]
+
+_LEAST_BYTES = 16 * 2**20
+_TASKS = 200
+
+
+@dataclass(frozen=True)
+class ReadShape:
+    """What tasks must know to read the files of a table.
+
+    Attributes:
+        io: How files are opened; it knows nothing of the catalog.
+        wanted: The columns to read, named as Spark knows them; those that only the filter looks
+            at come last.
+        columns: How many of them are yielded.
+        names: Field ids of files that have none (Iceberg spec, "Column Projection").
+        row_filter: Rows to yield; None for all.
+    """
+
+    io: FileIO
+    wanted: Schema
+    columns: int
+    names: NameMapping | None
+    row_filter: BooleanExpression | None
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """A part of one file: the row groups whose midpoint lies in a range of bytes.
+
+    Attributes:
+        file: The file.
+        start: First byte.
+        end: Byte behind the last one.
+    """
+
+    file: TableFile
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """What one task reads.
+
+    Attributes:
+        ranges: Parts of files.
+        shape: A pickled `ReadShape`: made once for all tasks of a batch.
+    """
+
+    ranges: tuple[FileRange, ...]
+    shape: bytes
+
+
+def task_bytes(files: Iterable[TableFile], most: int) -> int:
+    """How much one task reads, so that there are tasks for many cores, but none that are tiny.
+
+    As Iceberg's connector has it (``TableScanUtil.adjustSplitSize``), for the 200 partitions that
+    Spark shuffles into if it is not told otherwise; the number of cores is not known here.
+    """
+    whole = sum(file.size for file in files)
+    return min(most, max(_LEAST_BYTES, whole // _TASKS))
+
+
+def cut(files: Iterable[TableFile], shape: ReadShape, most: int) -> list[FilePart]:
+    """Files as tasks of about `most` bytes each. Driver."""
+    ranges = (
+        FileRange(file, start, end) for file in files for start, end in spans(file.size, most)
+    )
+    known = pickle.dumps(shape)
+    return [FilePart(part, known) for part in pack(ranges, most)]
+
+
+def read_part(part: FilePart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task; holds about a page of each column, one batch, and the deletes.
+
+    Raises:
+        DataLossError: If a file is no longer there, or is damaged.
+        SchemaError: If a file's columns do not fit.
+    """
+    shape = _shape(part.shape)
+    deletes = _Deletes(shape.io)
+    for piece in part.ranges:
+        try:
+            yield from _read_range(piece, shape, deletes.of(piece.file))
+        except SchemaError as error:
+            raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
+
+
+def read_files(files: Iterable[TableFile], shape: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of whole files, as `read_part` does; always in the same order."""
+    return read_part(FilePart(tuple(FileRange(file, 0, file.size) for file in files), shape))
+
+
+@functools.lru_cache(maxsize=4)
+def _shape(pickled: bytes) -> ReadShape:
+    shape: ReadShape = pickle.loads(pickled)  # noqa: S301  made by `cut`, sent by Spark
+    return shape
+
+
+def _read_range(
+    piece: FileRange, shape: ReadShape, deleted: np.ndarray[Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    from krishiv_spark.iceberg.projection import Projection
+
+    with _opened(shape.io, piece.file.path) as (source, file):
+        held, fixes = _held(file, shape)
+        projection = Projection.of(shape.wanted.fields, held, dict(piece.file.constants))
+        condition, groups = _condition(shape), groups_with(source, held, piece.file, shape)
+        columns = projection.columns or file.schema_arrow.names[:1]
+        first = 0
+        for index in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(index)
+            is_here = piece.start <= midpoint(group, piece.file.size) < piece.end
+            if is_here and group.num_rows and (groups is None or index in groups):
+                rows = batch_rows(group, columns)
+                batches = file.iter_batches(rows, [index], columns, use_threads=False)
+                for batch in _living(batches, first, deleted):
+                    yield from _chosen(
+                        projection.fit(_fixed(batch, fixes)), condition, shape.columns
+                    )
+            first += group.num_rows
+
+
+@contextmanager
+def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
+    try:
+        with file_errors(path), io.new_input(path).open() as source:
+            yield source, frugal(source)
+    except GoneError as error:
+        raise DataLossError(
+            f"{FORMAT}: {path} has been removed, as happens when snapshots expire while they are "
+            "read: keep them for longer than a query takes"
+        ) from error
+
+
+def _held(file: pq.ParquetFile, shape: ReadShape) -> tuple[Schema, dict[str, Convert]]:
+    """The columns of a file, and what makes instants of INT96 in those that are to hold instants.
+
+    Spark and Hive wrote INT96; tables get such files by ``add_files`` and ``migrate``. As in
+    Iceberg's own readers, the table says whether it is a time with a zone.
+    """
+    from pyiceberg.schema import Schema
+
+    held, fixes = _schema_of(file.schema_arrow, shape), corrections(file, Calendar())
+    if not fixes:
+        return held, fixes
+    instants = {f.field_id for f in shape.wanted.fields if "timestamptz" in str(f.field_type)}
+    other = _schema_of(stored_schema(file), shape)
+    pairs = zip(held.fields, other.fields, strict=True)
+    fields = [new if old.field_id in instants else old for old, new in pairs]
+    meant = {field.name for field in fields if field.field_id in instants}
+    return Schema(*fields), {name: fix for name, fix in fixes.items() if name in meant}
+
+
+def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatch:
+    if not fixes:
+        return batch
+    names = batch.schema.names
+    columns = [fixes.get(name, same)(batch.column(name)) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _schema_of(found: pa.Schema, shape: ReadShape) -> Schema:
+    """The columns of a file with their field ids."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    columns = _known_columns(found, shape.names)
+    try:
+        return pyarrow_to_schema(columns, shape.names, downcast_ns_timestamp_to_us=True)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(str(error)) from error
+
+
+def groups_with(
+    source: Any, held: Schema, file: TableFile, shape: ReadShape
+) -> frozenset[int] | None:
+    """Numbers of the row groups that may have rows under the filter; None for any of them.
+
+    Args:
+        source: The file, open.
+        held: Its columns.
+        file: What is known of it.
+        shape: Has the filter.
+    """
+    import pyarrow.dataset as ds
+    from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
+    from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+    if shape.row_filter is None:
+        return None
+    bound = bind(shape.wanted, shape.row_filter, case_sensitive=False)
+    if any(_may_be_nan(shape.wanted, number) for number in extract_field_ids(bound)):
+        return None
+    try:
+        inside = translate_column_names(
+            bound, held, case_sensitive=True, projected_field_values=dict(file.constants)
+        )
+        condition = expression_to_pyarrow(bind(held, inside, case_sensitive=True), held)
+        fragment = ds.ParquetFileFormat().make_fragment(source).subset(filter=condition)
+    except (TypeError, ValueError, pa.ArrowException):
+        return None  # the file's types are others: its rows are looked at one by one
+    return frozenset(group.id for group in fragment.row_groups)
+
+
+def _may_be_nan(schema: Schema, number: int) -> bool:
+    """Whether a row group's statistics do not tell of all values: Parquet leaves NaN out."""
+    from pyiceberg.types import DoubleType, FloatType
+
+    return isinstance(schema.find_type(number), (DoubleType, FloatType))
+
+
+def _known_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
+    """Without the columns that a name mapping does not know, where it is needed at all."""
+    has_ids = any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
+    if names is None or has_ids:
+        return schema
+    known = {name for field in names for name in field.names}
+    return pa.schema([field for field in schema if field.name in known])
+
+
+def _living(
+    batches: Iterable[pa.RecordBatch], first: int, deleted: np.ndarray[Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that are not deleted.
+
+    Args:
+        batches: Consecutive rows of a file.
+        first: Position in the file of the first row.
+        deleted: Positions of deleted rows, ascending.
+    """
+    for batch in batches:
+        end = first + batch.num_rows
+        low, high = np.searchsorted(deleted, (first, end))
+        if low < high:
+            keep = np.ones(batch.num_rows, bool)
+            keep[deleted[low:high] - first] = False
+            batch = batch.filter(pa.array(keep))  # noqa: PLW2901  the same rows, less some
+        yield batch
+        first = end
+
+
+def _condition(shape: ReadShape) -> Any:
+    """The filter as an expression of pyarrow over projected columns; None for all rows."""
+    from pyiceberg.expressions.visitors import bind
+    from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+    if shape.row_filter is None:
+        return None
+    bound = bind(shape.wanted, shape.row_filter, case_sensitive=False)
+    return expression_to_pyarrow(bound, shape.wanted)
+
+
+def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:
+    if condition is None:
+        yield batch
+    else:
+        # Of a table, since RecordBatch.filter fails on an empty result before pyarrow 21.
+        rows = pa.Table.from_batches([batch]).filter(condition)
+        yield from rows.select(batch.schema.names[:columns]).to_batches()
+
+
+class _Deletes:
+    """Positions of deleted rows; each delete file is read once in a task."""
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._read: dict[DeleteFile, dict[str, pa.ChunkedArray]] = {}
+
+    def of(self, file: TableFile) -> np.ndarray[Any, Any]:
+        """Positions of deleted rows in a file, ascending."""
+        found = [self._positions(delete).get(file.path) for delete in file.deletes]
+        chunks = [part.to_numpy() for part in found if part is not None]
+        if not chunks:
+            return np.empty(0, np.int64)
+        return np.unique(np.concatenate(chunks)).astype(np.int64)
+
+    def _positions(self, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
+        from pyiceberg.io.pyarrow import _read_deletes
+
+        if delete not in self._read:
+            with file_errors(delete.file_path):
+                self._read[delete] = _read_deletes(self._io, delete)  # type: ignore[arg-type]
+        return self._read[delete]

@@ -1,0 +1,246 @@
+"""Spark's writer methods, in terms of `Writer` and `TwoPhaseWriter`."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+from krishiv_spark.arrow import conform
+from krishiv_spark.checkpoint import BATCH_PREFIX, planned_offsets
+from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
+from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.base import (
+    Epoch,
+    Mark,
+    OutputMode,
+    SupportsGenerations,
+    SupportsJobNumbers,
+    Task,
+    TwoPhaseWriter,
+    Writer,
+)
+from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.workers import settle
+
+__all__ = ["BatchWrite", "StreamWrite"]
+
+_log = logging.getLogger(__name__)
+
+_ONLY_EPOCH = 0
+"""Of a batch job."""
+
+# 4.1 and later hand Arrow only to this class; 4.0's worker hands it to any DataSourceArrowWriter.
+_StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
+
+
+class _Write:
+    """What streams and batches have in common."""
+
+    def __init__(self, writer: Writer[Any], query: str | None) -> None:
+        self._writer = writer
+        self._plan = Plan(query)
+        self._planned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
+        if not self._planned:
+            try:
+                self._plan = self._begin()
+            except Exception as error:
+                raise PlanningFailed(f"{type(error).__name__}: {error}") from error
+            self._planned = True
+        return self.__dict__
+
+    def _begin(self) -> Plan:
+        settle()
+        writer, query = self._writer, self._plan.query
+        writer.check()
+        if query is None:
+            return self._plan
+        offsets = self._planned_offsets()
+        epoch = Epoch(query, 0 if offsets is None else offsets.epoch, offsets=offsets)
+        generation = writer.begin(epoch) if isinstance(writer, SupportsGenerations) else None
+        mark = self._mark(query)
+        if offsets is not None:  # else only the tasks know the number
+            is_held(epoch, mark)
+        return Plan(query, generation, offsets, mark)
+
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        raise NotImplementedError
+
+    def _mark(self, query: str) -> Mark | None:
+        raise NotImplementedError
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
+        settle()
+        plan, task = self._plan, self._task(TaskContext.get())
+        if plan.offsets is not None and task.epoch != plan.offsets.epoch:
+            raise Fenced(
+                f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
+                f"at epoch {plan.offsets.epoch} already: two drivers run on it, stop one of them"
+            )
+        staged = Staged(task, None, plan.offsets)
+        if is_held(staged.epoch, plan.mark):
+            return staged
+        batches = (conform(batch, self._writer.schema) for batch in iterator)
+        return replace(staged, payload=self._writer.stage(batches, task))
+
+    def _task(self, context: TaskContext | None) -> Task:
+        if context is None:
+            raise SinkError("write() runs inside a Spark task only")
+        return Task(
+            query=self._plan.query or context.getLocalProperty("sql.streaming.queryId") or "",
+            epoch=self._epoch(context),
+            partition=context.partitionId(),
+            attempt=context.taskAttemptId(),
+            generation=self._plan.generation,
+            attempt_number=context.attemptNumber(),
+        )
+
+    def _epoch(self, context: TaskContext) -> int:
+        return int(context.getLocalProperty("streaming.sql.batchId") or 0)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
+        settle()
+        received = [message for message in messages if isinstance(message, Staged)]
+        epoch = epoch_of(received, number)
+        staged = [message.payload for message in received if message.payload is not None]
+        if self._is_held(epoch, staged):
+            self._check_owner(epoch)
+        elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
+            self._writer.publish(epoch, staged)
+        else:
+            self._check_owner(epoch)
+
+    def _is_held(self, epoch: Epoch, staged: Sequence[Any]) -> bool:
+        """Whether there is nothing to publish; then nothing stays staged either."""
+        try:
+            if not is_held(epoch, self._mark(epoch.query)):
+                return False
+        except CheckpointMismatch:
+            self._writer.discard(staged)
+            self._check_owner(epoch)  # that another driver has gone on says more
+            raise
+        self._writer.discard(staged)
+        return True
+
+    def _check_owner(self, epoch: Epoch) -> None:
+        if isinstance(self._writer, SupportsGenerations):
+            self._writer.check_owner(epoch)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
+        # With every message present, the tasks succeeded and the commit failed: it may have
+        # happened all the same, so nothing may be touched.
+        if messages and all(message is not None for message in messages):
+            _log.warning("a commit failed: what it staged is left for the next attempt to settle")
+            return
+        received = [message for message in messages if isinstance(message, Staged)]
+        try:
+            self._writer.discard([m.payload for m in received if m.payload is not None])
+            for epoch in {message.epoch for message in received} or self._silent(number):
+                self._writer.abandon(epoch)
+        except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
+            _log.exception("what the failed tasks had staged could not be removed")
+
+    def _silent(self, number: int) -> set[Epoch]:
+        """The epoch none of whose tasks has sent a message, as far as that can be told."""
+        raise NotImplementedError
+
+
+@final
+class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
+    """``df.writeStream``.
+
+    Args:
+        writer: The sink's.
+        query: Id of the streaming query; None for a sink that was not told the checkpoint.
+        checkpoint: Location of the query's checkpoint, likewise.
+    """
+
+    def __init__(
+        self, writer: Writer[Any], query: str | None, checkpoint: str | None = None
+    ) -> None:
+        super().__init__(writer, query)
+        self._checkpoint = checkpoint
+
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        return None if self._checkpoint is None else planned_offsets(self._checkpoint)
+
+    def _mark(self, query: str) -> Mark | None:
+        if not isinstance(self._writer, TwoPhaseWriter):
+            return None
+        mark = self._writer.last_committed(query)
+        if not isinstance(mark, Mark | None):
+            raise TypeError(
+                f"last_committed() of {type(self._writer).__name__} returned {mark!r}: return "
+                "Mark(epoch, digest) with what publish() was given, or None"
+            )
+        return mark
+
+    def _silent(self, number: int) -> set[Epoch]:
+        writer, query = self._writer, self._plan.query
+        if query is None or not isinstance(writer, SupportsGenerations):
+            return set()
+        epoch = writer.begun_here(query, number)
+        return set() if epoch is None else {epoch}
+
+    def commit(  # type: ignore[override]  # streams name the batch, batches do not
+        self, messages: list[WriterCommitMessage | None], batchId: int
+    ) -> None:
+        """Spark: commit process (driver), once all tasks have succeeded."""
+        self._commit(messages, batchId)
+
+    def abort(  # type: ignore[override]  # as `commit`
+        self, messages: list[WriterCommitMessage | None], batchId: int
+    ) -> None:
+        """Spark: commit process (driver), when a task or the commit has failed."""
+        self._abort(messages, batchId)
+
+
+@final
+class BatchWrite(_Write, DataSourceArrowWriter):
+    """``df.write``: a job of one epoch under an id of its own."""
+
+    def __init__(self, writer: Writer[Any]) -> None:
+        super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
+
+    def _planned_offsets(self) -> PlannedOffsets | None:
+        return None
+
+    def _mark(self, query: str) -> Mark | None:
+        """None, since its id is new; unless the user has given the job a number."""
+        del query
+        writer = self._writer
+        is_done = isinstance(writer, SupportsJobNumbers) and writer.has_done()
+        return Mark(_ONLY_EPOCH) if is_done else None
+
+    def _epoch(self, context: TaskContext) -> int:
+        """The only one. In ``foreachBatch`` the context names the batch of the stream around it."""
+        del context
+        return _ONLY_EPOCH
+
+    def _silent(self, number: int) -> set[Epoch]:
+        """The committer of a batch job has the planner's writer."""
+        return {Epoch(self._plan.query or "", number, self._plan.generation)}
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark: driver, once all tasks have succeeded."""
+        self._commit(messages, _ONLY_EPOCH)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark: driver, when a task or the commit has failed."""
+        self._abort(messages, _ONLY_EPOCH)

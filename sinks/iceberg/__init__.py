@@ -1,0 +1,1 @@
+"""Writing tables, and all that this alone needs."""

@@ -1,0 +1,114 @@
+"""What an epoch does to the table: adds files, or puts them in the place of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.iceberg.expiry import tidy
+from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.target import StagedFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+
+    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+__all__ = ["Append", "Replace", "check_fits", "stage_snapshot"]
+
+
+@dataclass(frozen=True)
+class Append:
+    """Adds the staged files."""
+
+    options: IcebergSinkOptions
+    staged: Sequence[StagedFiles]
+
+    def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
+        """Stage one snapshot that appends. See `Change`."""
+        check_fits(self.staged, transaction.table_metadata)
+        stage_snapshot(transaction, summary, self.options, added=_files(self.staged))
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Puts the staged files in the place of all that is in the table, in one snapshot."""
+
+    options: IcebergSinkOptions
+    staged: Sequence[StagedFiles]
+
+    def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
+        """Stage one snapshot that overwrites. See `Change`."""
+        check_fits(self.staged, transaction.table_metadata)
+        scanned = transaction._table.scan().plan_files()  # noqa: SLF001
+        removed = [task.file for task in scanned]
+        added = _files(self.staged)
+        stage_snapshot(transaction, summary, self.options, added=added, removed=removed)
+
+
+def stage_snapshot(
+    transaction: EpochTransaction,
+    summary: dict[str, str],
+    options: IcebergSinkOptions,
+    *,
+    added: Iterable[DataFile],
+    removed: Iterable[DataFile] = (),
+) -> None:
+    """Stage the snapshot of an epoch, and what the options say about housekeeping."""
+    producer = EpochSnapshot(transaction, summary, removed, merge=options.merge_manifests)
+    for file in added:
+        producer.append_data_file(file)
+    producer.commit()
+    tidy(transaction, options)
+
+
+def check_fits(staged: Sequence[StagedFiles], metadata: TableMetadata) -> None:
+    """Refuse files that were written for another table, other partitions, or other names.
+
+    PyIceberg writes them into a manifest of the table's current spec without a look, and readers
+    that prune by partition then do not find their rows.
+
+    Raises:
+        CommitRejected: If there is such a file.
+    """
+    for item in staged:
+        if item.table != str(metadata.table_uuid):
+            raise CommitRejected(
+                f"{FORMAT}: the table was made anew while its epoch was written (UUID "
+                f"{metadata.table_uuid}, was {item.table}): restart the query, which writes the "
+                "epoch into the new table"
+            )
+        if item.spec_id != metadata.default_spec_id:
+            raise CommitRejected(
+                f"{FORMAT}: the table's partitions were changed while its epoch was written (spec "
+                f"{metadata.default_spec_id}, was {item.spec_id}): restart the query, which "
+                "writes the epoch again"
+            )
+        if item.changes and not _has_columns(metadata, item.schema_id):
+            raise CommitRejected(
+                f"{FORMAT}: columns of the table were renamed or dropped while its epoch was "
+                "written: restart the query, which writes the epoch again"
+            )
+
+
+def _has_columns(metadata: TableMetadata, schema_id: int | None) -> bool:
+    """Whether every column of an older schema is there by its name: changes are read by name."""
+    older = next((one for one in metadata.schemas if one.schema_id == schema_id), None)
+    if older is None:
+        return False
+    now = metadata.schema()
+    return all(now.find_column_name(number) == name for number, name in _names(older))
+
+
+def _names(schema: Schema) -> Iterator[tuple[int, str | None]]:
+    return ((number, schema.find_column_name(number)) for number in schema.field_ids)
+
+
+def _files(staged: Sequence[StagedFiles]) -> Iterator[DataFile]:
+    return (file for item in staged for file in item.files)

@@ -1,0 +1,213 @@
+"""One snapshot for each epoch, however often its commit is tried and whoever else commits.
+
+PyIceberg's own retry builds the same change upon whatever it finds, so two drivers of one query
+both add their rows. Here every attempt begins with a fresh look for the epoch's mark, and
+`_compare_and_set` is the only place where an epoch becomes true: the catalog takes rows and mark
+together, if the table's branch is still where the mark was looked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    UnauthorizedError,
+)
+
+from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
+from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.iceberg import marks
+from krishiv_spark.sinks.iceberg.expiry import remove_expired
+from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = ["Change", "Committer"]
+
+_log = logging.getLogger(__name__)
+
+_REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
+"""Answers that no repetition changes."""
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 2.0
+
+
+Change = Callable[[EpochTransaction, dict[str, str]], None]
+"""Stages one snapshot in a transaction, with a summary; called for each attempt on a new one.
+
+It raises CommitRejected when the change does not fit the table as it is.
+"""
+
+
+class Committer:
+    """Commits one epoch. Driver.
+
+    Args:
+        options: Which table, and how long to try.
+        epoch: Which.
+        change: What it does to the table.
+    """
+
+    def __init__(self, options: IcebergSinkOptions, epoch: Epoch, change: Change) -> None:
+        self._options = options
+        self._epoch = epoch
+        self._change = change
+        self._tried: list[EpochTransaction] = []
+        self._last: Exception | None = None
+        self.unknown = False
+        """Whether the outcome of an attempt is not known: nothing staged may be touched then."""
+
+    def commit(self, table: Table) -> None:
+        """Make the epoch true.
+
+        Args:
+            table: As it was a moment ago, for the first attempt.
+
+        Raises:
+            Fenced: If the table holds the epoch already, or a later one, from another driver.
+            CommitRejected: If it certainly did not happen.
+            CommitUnknown: If it is not known whether it happened.
+        """
+        end, pause = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
+        self._attempt(table)
+        while self._last is not None:
+            time.sleep(random.uniform(0, pause))  # noqa: S311  it spreads drivers that collide
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            found = self._look()
+            if found is not None and self._is_ours(found):
+                break
+            if isinstance(self._last, _REFUSALS) or time.monotonic() >= end:
+                raise self._failed()
+            if found is not None:
+                self._check_history(found)
+                self._attempt(found)
+        self._remove_leftovers()
+
+    def _attempt(self, table: Table) -> None:
+        """Look for the mark, build the change upon this very table, and try it."""
+        self._check_mark(table)
+        transaction, before = EpochTransaction(table), table.metadata
+        progress = self._progress()
+        self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
+        if self._has_mark:
+            self._set_mark(transaction, progress)
+        self._tried.append(transaction)
+        self._compare_and_set(transaction)
+        if self._last is None:
+            remove_expired(table, before)
+
+    def _set_mark(self, transaction: EpochTransaction, progress: marks.Progress) -> None:
+        query = self._epoch.query
+        said = {**marks.properties_of(self._epoch), **progress.properties(query)}
+        transaction.set_properties(said)
+        outdated = marks.outdated(transaction.table_metadata, query)
+        if gone := [name for name in outdated if name not in said]:
+            transaction.remove_properties(*gone)
+
+    @property
+    def _has_mark(self) -> bool:
+        """Whether the epoch may be asked for again; a job without a number dies with its id."""
+        return self._options.txn_app_id is not None or not self._epoch.query.startswith(
+            BATCH_PREFIX
+        )
+
+    def _progress(self) -> marks.Progress:
+        location = self._options.checkpoint_location
+        return marks.Progress() if location is None else marks.progress_of(location, self._epoch)
+
+    def _compare_and_set(self, transaction: EpochTransaction) -> None:
+        """The linearization point: the epoch is true if the catalog takes this, and only then."""
+        try:
+            transaction.compare_and_set()
+            self._last = None
+        except CommitFailedException as error:  # another commit was faster: it did not happen
+            self._last = error
+        except Exception as error:  # noqa: BLE001  anything else may have happened: look
+            self._last, self.unknown = error, self.unknown or not isinstance(error, _REFUSALS)
+            forget_catalog(self._options)
+
+    def _check_mark(self, table: Table) -> None:
+        newest = marks.held(table.metadata, self._epoch.query)
+        if newest is not None and newest.epoch >= self._epoch.number:
+            raise Fenced(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
+                f"published: the table holds epoch {newest.epoch} of the query from another "
+                "driver; two drivers run on one checkpoint"
+            )
+
+    def _look(self) -> Table | None:
+        """The table after an attempt that failed; None if the catalog does not answer."""
+        try:
+            return open_table(self._options)
+        except CatalogFailedError as error:
+            self._last, self.unknown = error, True
+            return None
+
+    def _is_ours(self, table: Table) -> bool:
+        """Whether one of the attempts happened, whatever was reported."""
+        ours = (attempt.producer.snapshot_id for attempt in self._tried)
+        return any(table.metadata.snapshot_by_id(number) is not None for number in ours)
+
+    def _check_history(self, table: Table) -> None:
+        """Give up if the snapshot of an attempt may have come and gone, and nothing else tells.
+
+        Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers"); tables
+        of version 1 have none, and nothing is found out about them.
+        """
+        if self._has_mark or not self.unknown:
+            return
+        before, now = (_newest(one) for one in (self._tried[0].table_metadata, table.metadata))
+        there = (snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots)
+        if sum(number > before for number in there) < now - before:
+            raise CommitUnknown(
+                f"{FORMAT}: the rows may or may not be in the table: the catalog did not answer, "
+                "and snapshots since then have expired, perhaps that of this job too; look into "
+                "the table before the job is run again, or give it a number ('txnAppId' and "
+                "'txnVersion')"
+            )
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._options.commit_timeout / 1000
+
+    def _remove_leftovers(self) -> None:
+        """Remove what attempts wrote that lost; never after an outcome that is not known."""
+        lost = [] if self.unknown else self._tried[:-1]
+        for attempt in lost:
+            attempt.producer._clean_all_uncommitted()  # noqa: SLF001
+
+    def _failed(self) -> KrishivError:
+        what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
+        reason = self._options.catalog.redacted(f"{type(self._last).__name__}: {self._last}")
+        if self.unknown:
+            return CommitUnknown(
+                f"{what} may or may not be in the table: {reason}; restart the query, which looks "
+                "it up and goes on"
+            )
+        for attempt in self._tried:
+            attempt.producer._clean_all_uncommitted()  # noqa: SLF001
+        return CommitRejected(
+            f"{what} is not in the table after {len(self._tried)} attempts in "
+            f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"
+        )
+
+
+def _newest(metadata: TableMetadata) -> int:
+    """The sequence number of a table's newest snapshot, expired ones included; 0 in version 1."""
+    return int(getattr(metadata, "last_sequence_number", 0))

@@ -1,0 +1,102 @@
+"""All changes of an epoch, the last one for each key. Driver.
+
+Only keys are held in memory, and what orders them: the rows themselves are read when they are
+written, batch by batch, however many gigabytes they are.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from krishiv_spark.parquet.ranges import batch_rows
+from krishiv_spark.sinks.iceberg.changesets import DELETES, Keyed
+from krishiv_spark.sinks.iceberg.sorting import sorted_places
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+__all__ = ["EpochChanges", "chosen"]
+
+_RANK = "_krishiv_rank"
+
+
+class EpochChanges:
+    """The changes that tasks have written aside.
+
+    Args:
+        io: Reaches their files.
+        paths: The files, in the order of the tasks.
+        keyed: How rows change others.
+    """
+
+    def __init__(self, io: FileIO, paths: Sequence[str], keyed: Keyed) -> None:
+        self._io = io
+        self._paths = paths
+        self._keyed = keyed
+
+    @property
+    def keys(self) -> pa.Table:
+        """The keys of all rows that must not stay as they are, each once."""
+        return self._last[0]
+
+    def upserts(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are to be there."""
+        for rows in chosen(self._batches(), self._last[1]):
+            yield rows.select([name for name in rows.schema.names if name != DELETES])
+
+    @cached_property
+    def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """The keys, and of each change whether it is the last one of its key and no delete."""
+        names = [*self._keyed.keys, *filter(None, [self._keyed.order]), DELETES]
+        changes = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
+        by_rank = self._by_rank(changes)
+        ranks = np.empty_like(by_rank)
+        ranks[by_rank] = np.arange(len(by_rank))
+        keys = changes.select(list(self._keyed.keys)).append_column(_RANK, pa.array(ranks))
+        last = keys.group_by(list(self._keyed.keys)).aggregate([(_RANK, "max")])
+        stays = np.zeros(len(by_rank), bool)
+        stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
+        stays &= ~changes[DELETES].to_numpy()
+        return last.select(list(self._keyed.keys)), stays
+
+    def _by_rank(self, changes: pa.Table) -> np.ndarray[Any, Any]:
+        """Places of changes, of one key the one that wins last: by its order, then by its place."""
+        places = np.arange(changes.num_rows)
+        if self._keyed.order is None:
+            return places
+        order = changes[self._keyed.order]
+        valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
+        rising = [(column, "ascending") for column in (valid, order, pa.array(places))]
+        return np.asarray(sorted_places(rising))
+
+    def _batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All changes, always in the same order."""
+        for path in self._paths:
+            with self._io.new_input(path).open() as stream:
+                file = pq.ParquetFile(stream)
+                for index in range(file.metadata.num_row_groups):
+                    group = file.metadata.row_group(index)
+                    rows = batch_rows(group, columns or file.schema_arrow.names)
+                    yield from file.iter_batches(rows, [index], columns, use_threads=False)
+
+
+def chosen(
+    batches: Iterator[pa.RecordBatch], stays: np.ndarray[Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that stay; whether they do is told for the rows of all batches one after another."""
+    first = 0
+    for batch in batches:
+        rows = batch.filter(pa.array(stays[first : first + batch.num_rows]))
+        first += batch.num_rows
+        if rows.num_rows:
+            yield rows

@@ -1,0 +1,131 @@
+"""Expiring snapshots with a commit, and removing what only they needed behind it. Driver."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.sinks.iceberg.retention import (
+    Retention,
+    is_expired_by_us,
+    metadata_properties,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+__all__ = ["remove_expired", "tidy"]
+
+_log = logging.getLogger(__name__)
+
+_READING_MS = 60 * 60 * 1000
+"""Files of a snapshot that is younger may be about to be read: they are left to vacuum."""
+
+_MOST_OTHERS = 20
+
+
+def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
+    """Stage the expiry of snapshots, and the properties that the options ask for, in the commit."""
+    metadata = transaction.table_metadata
+    retention = Retention.of(options, metadata.properties)
+    expired = [] if retention is None else retention.expired(metadata, _now_ms())
+    if expired:
+        transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}))
+    if wanted := metadata_properties(options, metadata.properties):
+        transaction.set_properties(wanted)
+
+
+def remove_expired(table: Table, before: TableMetadata) -> None:
+    """Remove files that only snapshots named which a commit has expired; best effort.
+
+    The commit has happened: whatever fails here, or is not tried, is left to vacuum. Only files of
+    the table's own id go, and only from a table that leaves its expiry to the sink.
+
+    Args:
+        table: As the commit has left it.
+        before: As the commit found it.
+    """
+    try:
+        after = table.metadata
+        there = {snapshot.snapshot_id for snapshot in after.snapshots}
+        gone = [one for one in before.snapshots if one.snapshot_id not in there]
+        if gone and is_expired_by_us(after.properties):
+            own = id_of(after.table_uuid)
+            unused = {path for path in _unused(table, before, gone) if id_in_name(path) == own}
+            list(ExecutorFactory.get_or_create().map(partial(_remove, table.io), unused))
+    except Exception:  # noqa: BLE001  whatever it is, the epoch is true
+        _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=True)
+
+
+def _remove(io: FileIO, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another driver was faster
+        io.delete(path)
+
+
+def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:
+    """Files of snapshots that are gone and that no snapshot which is there can name.
+
+    A manifest that a snapshot's list lacks is in no list of its descendants either. So what the
+    oldest that is left of the main branch does not list, and what is on no branch or on others
+    does not, is not listed anywhere.
+    """
+    line = _line(table.metadata)
+    on_line = {snapshot.snapshot_id for snapshot in line}
+    others = [one for one in table.metadata.snapshots if one.snapshot_id not in on_line]
+    if not line or len(others) > _MOST_OTHERS:
+        return
+    listed = {path for one in (line[-1], *others) for path in _paths(one.manifests(table.io))}
+    were_on_line = {snapshot.snapshot_id for snapshot in _line(before)}
+    latest_ms = _now_ms() - _READING_MS
+    for snapshot in gone:
+        if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
+            manifests = snapshot.manifests(table.io)
+            if not others:
+                yield from _replaced(table, snapshot, manifests)
+            yield from (path for path in _paths(manifests) if path not in listed)
+            yield snapshot.manifest_list
+
+
+def _line(metadata: TableMetadata) -> list[Snapshot]:
+    """The snapshots of the main branch, the newest first."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found, line = metadata.refs.get(MAIN_BRANCH), []
+    snapshot = None if found is None else by_id.get(found.snapshot_id)
+    while snapshot is not None:
+        line.append(snapshot)
+        snapshot = by_id.get(snapshot.parent_snapshot_id or 0)
+    return line
+
+
+def _replaced(table: Table, snapshot: Snapshot, manifests: list[ManifestFile]) -> Iterator[str]:
+    """Data files that a snapshot took out: only its ancestors have them, which are gone too."""
+    for manifest in manifests:
+        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                if entry.status == ManifestEntryStatus.DELETED:
+                    yield entry.data_file.file_path
+
+
+def _paths(manifests: list[ManifestFile]) -> list[str]:
+    return [manifest.manifest_path for manifest in manifests]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

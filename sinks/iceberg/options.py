@@ -1,0 +1,160 @@
+"""Options of the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from typing_extensions import Self
+
+from krishiv_spark.iceberg.options import IcebergOptions
+from krishiv_spark.options import ByteSize, Duration, Names
+from krishiv_spark.sinks.iceberg.columns import Evolution
+
+__all__ = ["IcebergSinkOptions"]
+
+
+_PROPERTY = "tableproperty."
+
+
+def _count_or_all(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    text = given.strip().lower()
+    if text == "all":
+        return text
+    if not text.isdigit() or not int(text):
+        raise ValueError("write a number from 1 on, or 'all'")
+    return int(text)
+
+
+Kept = Annotated[int | Literal["all"], BeforeValidator(_count_or_all)]
+"""How many of something stay."""
+
+
+def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
+    return {key[len(_PROPERTY) :]: text for key, text in given.items()}
+
+
+class IcebergSinkOptions(IcebergOptions):
+    """Options of the sink."""
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **IcebergOptions.gathers,
+        "table_properties": (_PROPERTY,),
+    }
+
+    mode: Literal["append", "upsert"] = Field(
+        default="append",
+        description="Add the rows, or let each take the place of the row with the same key.",
+    )
+    key_columns: Names = Field(
+        default=(),
+        validation_alias=AliasChoices("keyColumns", "key_columns"),
+        description="Columns that identify a row, separated by commas; for `upsert`.",
+    )
+    op_column: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("opColumn", "op_column"),
+        description="Column that says whether a row deletes (`d`, `delete`, `-`) or upserts; it is "
+        "not in the table.",
+    )
+    order_column: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("orderColumn", "order_column"),
+        description="Column whose highest value wins among the rows of an epoch that have one key; "
+        "without it the last row wins.",
+    )
+    txn_app_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
+        "is skipped if the table holds this or a higher `txnVersion` of it.",
+    )
+    txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
+    txn_repeats: Literal["any", "newest"] = Field(
+        default="any",
+        description="Which numbers may come again and are skipped: any that is not higher, or only "
+        "the newest, as Spark repeats batches; then a lower one is an error, since another batch "
+        "may have had it: the checkpoint was rolled back.",
+    )
+    create_table: Literal["ifMissing", "never"] = Field(
+        default="ifMissing",
+        description="Whether a table that is not there is made, with the columns of the rows.",
+    )
+    partition_by: str = Field(
+        default="",
+        description="Partitions of a table that is made, as Iceberg writes them: "
+        "`days(ts), bucket(16, id), truncate(4, name), region`.",
+    )
+    sort_by: str = Field(
+        default="",
+        description="Sort order of a table that is made: `ts desc, id`. Files of any table are "
+        "sorted as its own order says.",
+    )
+    location: str | None = Field(
+        default=None, min_length=1, description="Place of a table that is made."
+    )
+    table_properties: Annotated[Mapping[str, str], BeforeValidator(_without_prefix)] = Field(
+        default={},
+        validation_alias="tableProperty.*",
+        description="Properties of a table that is made: "
+        "`tableProperty.write.parquet.compression-codec`.",
+    )
+    schema_evolution: Evolution = Field(
+        default="none",
+        description="What happens to columns that the table lacks: an error, `add` them, or "
+        "`widen`: add them, and give columns the wider type of the rows (int to long, float to "
+        "double, more digits of a decimal).",
+    )
+    target_file_size: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        description="A file is closed when it has grown to this, as `512m`; otherwise at the "
+        "table's `write.target-file-size-bytes`.",
+    )
+    merge_manifests: bool = Field(
+        default=True,
+        description="Merge small manifests while committing, by the table's "
+        "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
+    )
+    keep_snapshots: Kept | None = Field(
+        default=None,
+        description="Expire snapshots with each commit, but these newest ones; `all` to expire "
+        "none. The history of other branches and what tags name stay. Without it and "
+        "`expireOlderThan`, the table's properties decide.",
+    )
+    expire_older_than: Duration | None = Field(
+        default=None,
+        ge=0,
+        description="Expire only snapshots that are older than this, such as `7d`; without "
+        "`keepSnapshots`, the newest one stays.",
+    )
+    keep_metadata_files: Kept | None = Field(
+        default=None,
+        description="Remove older metadata files with each commit, but so many, or none with `all` "
+        "(sets the table's `write.metadata.previous-versions-max` and "
+        "`…delete-after-commit.enabled`).",
+    )
+    checkpoint_location: str | None = Field(
+        default=None,
+        description="Spark's own option; with it, summaries of snapshots have `krishiv.watermark`, "
+        "and the table has the property `krishiv.offsets.<query id>`.",
+    )
+    commit_timeout: Duration = Field(
+        default=60_000,
+        gt=0,
+        description="How long a commit is tried against conflicts and a catalog that does not "
+        "answer.",
+    )
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise ValueError("options 'txnAppId' and 'txnVersion' belong together")
+        if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
+            raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' are for 'mode' = 'upsert'")
+        if self.keep_snapshots == "all" and self.expire_older_than is not None:
+            raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
+        return self

@@ -1,0 +1,185 @@
+"""Which snapshots and metadata files of a table stay, by the options or by the table itself.
+
+A table that the sink makes says it in its properties, so that every query keeps to it and other
+programs may change it. A table that somebody else has made is left as it is, unless options ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = [
+    "Retention",
+    "is_expired_by_us",
+    "metadata_properties",
+    "new_properties",
+    "warn_of_growth",
+]
+
+_log = logging.getLogger(__name__)
+
+_AGE_MS = "history.expire.max-snapshot-age-ms"
+_LEAST = "history.expire.min-snapshots-to-keep"
+_MOST = "krishiv.history.expire.max-snapshots-to-keep"
+"""Iceberg has no name for it. A table that has it is expired by the sink; others have a keeper."""
+
+_SNAPSHOTS = {_AGE_MS: str(5 * 24 * 60 * 60 * 1000), _LEAST: "1000", _MOST: "10000"}
+
+_DELETES = "write.metadata.delete-after-commit.enabled"
+_VERSIONS = "write.metadata.previous-versions-max"
+_FILES = {_DELETES: "true", _VERSIONS: "20"}
+
+_MOST_AT_ONCE = 100
+"""A commit expires no more: what has piled up goes with the next ones."""
+
+_LUMP = 20
+"""By a table's own rules no fewer go: to find them takes as long as a small commit does."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which snapshots may expire.
+
+    Attributes:
+        least: As many of the newest stay, however old they are.
+        most: No more than so many stay, however young they are; None for any number.
+        age_ms: In between, those go that are older.
+        lump: No fewer go together.
+    """
+
+    least: int
+    most: int | None
+    age_ms: int
+    lump: int = 1
+
+    @classmethod
+    def of(cls, options: IcebergSinkOptions, properties: Mapping[str, str]) -> Retention | None:
+        """What the options say, or else the table; None if no snapshot expires.
+
+        Raises:
+            OptionError: If a property of the table is no number.
+        """
+        keep, older = options.keep_snapshots, options.expire_older_than
+        if keep == "all":
+            return None
+        if keep is not None or older is not None:
+            return cls(keep or 1, None, older or 0)
+        if not is_expired_by_us(properties):
+            return None
+        found = {**_SNAPSHOTS, **properties}
+        least, most, age_ms = (_number(found, name) for name in (_LEAST, _MOST, _AGE_MS))
+        return cls(least, most, age_ms, _LUMP)
+
+    def expired(self, metadata: TableMetadata, now_ms: int) -> list[int]:
+        """Ids of the snapshots that go with the next one, the oldest first, 100 at most.
+
+        Other branches keep their whole history, and tags their snapshot.
+        """
+        protected = set(_protected(metadata))
+        there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
+        count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
+        over = 0 if self.most is None else count - self.most
+        old = sum(one.timestamp_ms <= limit_ms for one in there)
+        if count - self.least < self.lump or max(over, old) < self.lump:
+            return []  # without sorting them, as nearly always
+        candidates = enumerate(sorted(there, key=_age)[: count - self.least])
+        gone = (one for n, one in candidates if n < over or one.timestamp_ms <= limit_ms)
+        return [one.snapshot_id for one in islice(gone, _MOST_AT_ONCE)]
+
+
+def is_expired_by_us(properties: Mapping[str, str]) -> bool:
+    """Whether a table leaves the expiry of its snapshots to the sink."""
+    return _MOST in properties and properties.get("gc.enabled", "true").lower() != "false"
+
+
+def new_properties(options: IcebergSinkOptions) -> dict[str, str]:
+    """The properties of a table that is made."""
+    snapshots = {} if options.keep_snapshots == "all" else _SNAPSHOTS
+    files = {} if options.keep_metadata_files == "all" else _FILES
+    return {**snapshots, **files, **options.table_properties}
+
+
+def metadata_properties(
+    options: IcebergSinkOptions, properties: Mapping[str, str]
+) -> dict[str, str]:
+    """What `keepMetadataFiles` sets, on any table; nothing where it is so already."""
+    keep = options.keep_metadata_files
+    wanted = {} if keep is None else {_DELETES: "true", _VERSIONS: str(keep)}
+    if keep == "all":
+        wanted = {_DELETES: "false"} if _is_bounded(properties) else {}
+    return {} if wanted.items() <= properties.items() else wanted
+
+
+def _is_bounded(properties: Mapping[str, str]) -> bool:
+    """Whether older metadata files are removed."""
+    return properties.get(_DELETES, "false").lower() == "true"
+
+
+def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
+    """Say once in a process what of a table's metadata grows without an end. Planner.
+
+    Raises:
+        OptionError: If a property of the table is no number.
+    """
+    found = table.metadata.properties
+    properties = {**found, **metadata_properties(options, found)}
+    growing = []
+    if Retention.of(options, properties) is None and options.keep_snapshots != "all":
+        growing.append("snapshots: give 'keepSnapshots' or 'expireOlderThan'")
+    if not _is_bounded(properties) and options.keep_metadata_files != "all":
+        growing.append("metadata files: give 'keepMetadataFiles'")
+    uuid = str(table.metadata.table_uuid)
+    if growing and uuid not in _WARNED:
+        _WARNED.add(uuid)
+        _log.warning(
+            "%s: each epoch adds to what table %s keeps for ever of its %s; 'all' keeps them "
+            "without this warning",
+            FORMAT,
+            options.table_name,
+            ", and of its ".join(growing),
+        )
+
+
+_WARNED: set[str] = set()
+"""UUIDs of tables that this process has warned of."""
+
+
+def _protected(metadata: TableMetadata) -> Iterator[int]:
+    """Ids of the snapshots that branches but the main one, and tags, need."""
+    by_id: dict[int, Snapshot] = {}
+    for name, reference in metadata.refs.items():
+        if name == MAIN_BRANCH:
+            continue
+        by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        found = by_id.get(reference.snapshot_id)
+        while found is not None:
+            yield found.snapshot_id
+            is_branch = reference.snapshot_ref_type == "branch"
+            found = by_id.get(found.parent_snapshot_id or 0) if is_branch else None
+
+
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def _number(properties: Mapping[str, str], name: str) -> int:
+    text = properties[name]
+    if not text.isdigit():
+        raise OptionError(f"{FORMAT}: table property {name!r} is {text!r}: it must be a number")
+    return int(text)

@@ -1,0 +1,163 @@
+"""The table that rows go into: made when it is missing, and refused before any row moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import (
+    CatalogFailedError,
+    catalog_errors,
+    open_catalog,
+    open_table,
+)
+from krishiv_spark.iceberg.embedded import check_locks
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.iceberg.columns import (
+    Growth,
+    check_columns,
+    iceberg_columns,
+    table_columns,
+)
+from krishiv_spark.sinks.iceberg.retention import new_properties
+from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = ["prepare_table"]
+
+_NEWEST_VERSION = 2
+_MOST_RACES = 10
+_CANNOT_COMMIT = {
+    "DynamoDbCatalog": "PyIceberg cannot commit to DynamoDB",
+    "BigQueryMetastoreCatalog": "PyIceberg cannot commit to BigQuery's metastore",
+    "InMemoryCatalog": "a catalog in memory is not seen by the other processes of Spark",
+}
+
+
+def prepare_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table:
+    """The table as it is now, able to take rows; made if it is missing. Planner.
+
+    Raises:
+        OptionError: If there is none and none is to be made, or this sink cannot write it.
+        SchemaError: If the rows do not fit its columns.
+        CatalogFailedError: If the catalog cannot be reached.
+    """
+    if options.table_properties.get("format-version", "2") not in {"1", "2"}:
+        raise OptionError(
+            f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
+            "not that of 'tableProperty.format-version'"
+        )
+    check_locks(options)
+    catalog = open_catalog(options, create=options.create_table == "ifMissing")
+    kind = type(catalog).__name__
+    if kind in _CANNOT_COMMIT:
+        raise OptionError(f"{FORMAT}: {_CANNOT_COMMIT[kind]}: use another catalog")
+    table = _opened_or_made(options, catalog, rows)
+    _check_version(table, options)
+    _check_location(table)
+    return _fitting(options, table, rows)
+
+
+def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Table:
+    """The table, once its columns can take the rows."""
+    for _ in range(_MOST_RACES):
+        columns = table_columns(table.schema())
+        grown = check_columns(rows, columns, options.table_name, options.schema_evolution)
+        if not grown:
+            return table
+        with catalog_errors(options, f"change the columns of table {options.table_name}"):
+            _grow(table, grown)
+    raise CatalogFailedError(
+        f"{FORMAT}: the columns of table {options.table_name} are being changed by others again "
+        "and again: restart the query"
+    )
+
+
+def _grow(table: Table, grown: Sequence[Growth]) -> None:
+    """Add and widen columns; if somebody else changes them meanwhile, only look again."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        with table.update_schema() as update:
+            for path, kind, is_new in grown:
+                change = update.add_column if is_new else update.update_column
+                change(path, _converted(pa.schema([pa.field("x", kind)])).fields[0].field_type)
+    except CommitFailedException:
+        table.refresh()
+
+
+def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
+    if options.create_table == "never":
+        return open_table(options)
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+
+    with catalog_errors(options, f"open or make table {options.table_name}"):
+        try:
+            return catalog.load_table(options.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            pass
+        try:
+            return _made(options, catalog, rows)
+        except TableAlreadyExistsError:  # another query was faster
+            return catalog.load_table(options.identifier)
+
+
+def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
+    schema = _new_schema(rows)
+    _make_namespace(catalog, options.identifier[:-1])
+    return catalog.create_table(
+        options.identifier,
+        schema,
+        location=options.location,
+        partition_spec=partition_spec(options.partition_by, schema),
+        sort_order=sort_order(options.sort_by, schema),
+        properties=new_properties(options),
+    )
+
+
+def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception:  # PyIceberg's SQL catalog shows the database's error if another was faster
+        if not catalog.namespace_exists(namespace):
+            raise
+
+
+def _new_schema(rows: pa.Schema) -> Schema:
+    """The schema of a new table, with ids of its fields: the catalog may give them others."""
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    return assign_fresh_schema_ids(_converted(iceberg_columns(rows)))
+
+
+def _converted(columns: pa.Schema) -> Schema:
+    from pyiceberg.catalog import Catalog
+
+    return Catalog._convert_schema_if_needed(columns)  # noqa: SLF001
+
+
+def _check_version(table: Table, options: IcebergSinkOptions) -> None:
+    if table.format_version > _NEWEST_VERSION:
+        raise OptionError(
+            f"{FORMAT}: table {options.table_name} has format version {table.format_version}, "
+            f"which PyIceberg cannot write: versions 1 and {_NEWEST_VERSION} can be written"
+        )
+
+
+def _check_location(table: Table) -> None:
+    """PyIceberg reads places with a scheme as URLs, so that all files behind a ``#`` are one."""
+    place = table.location()
+    if "://" in place and set("?#") & set(place):
+        raise OptionError(
+            f"{FORMAT}: the table's location {place!r} must not contain '?' or '#': files in it "
+            "would overwrite one another"
+        )

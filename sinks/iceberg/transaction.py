@@ -1,0 +1,44 @@
+"""A transaction of PyIceberg that costs the same however many snapshots a table has. Driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table import Transaction
+from pyiceberg.table.update import AssertTableUUID
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableUpdate
+    from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+__all__ = ["EpochTransaction"]
+
+
+class EpochTransaction(Transaction):
+    """A transaction of one snapshot that is sent once.
+
+    PyIceberg's own works out the table as it will be about eighteen times for a commit, with a
+    deep copy of every snapshot: nine tenths of what a commit costs. One snapshot needs to know
+    only the table as it is.
+    """
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table as it is."""
+        return self._table.metadata
+
+    @property
+    def producer(self) -> _SnapshotProducer[Any]:
+        """What made the snapshot; knows the files that it wrote for it."""
+        (producer,) = self._snapshot_producers
+        return producer
+
+    def stage(self, update: TableUpdate) -> None:
+        """Have an update go with the snapshot."""
+        self._stage((update,))
+
+    def compare_and_set(self) -> None:
+        """Ask the catalog once to take the updates, if the table is what they were made for."""
+        same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
+        self._table._do_commit(self._updates, (*self._requirements, same_table))  # noqa: SLF001

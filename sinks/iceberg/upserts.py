@@ -1,0 +1,233 @@
+"""Upserts by rewriting the files that have rows of the same keys: one snapshot for each epoch.
+
+PyIceberg writes no delete files, so a row leaves a table with its file. Files are found by the
+bounds of the keys in the manifests, then by their keys. What an attempt wrote is used by the next
+one where the table has not changed.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions when it is imported.
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    LessThanOrEqual,
+    Reference,
+)
+from pyiceberg.expressions.literals import literal
+
+from krishiv_spark.arrow import conform
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.files import table_file
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.projection import as_stored
+from krishiv_spark.iceberg.rows import ReadShape, cut, read_part
+from krishiv_spark.sinks.base import Epoch, Task
+from krishiv_spark.sinks.iceberg.changes import check_fits, stage_snapshot
+from krishiv_spark.sinks.iceberg.changesets import Keyed
+from krishiv_spark.sinks.iceberg.columns import table_columns
+from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
+from krishiv_spark.sinks.iceberg.files import write_files
+from krishiv_spark.sinks.iceberg.target import StagedFiles, target_of
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+__all__ = ["Upsert"]
+
+_MOST_VALUES = 200
+"""PyIceberg compares no more values than this with the bounds of a file."""
+
+_ROW = "_krishiv_row"
+
+_Files: TypeAlias = "tuple[DataFile, ...]"
+
+
+class Upsert:
+    """What an epoch of changes does to a table. See `Change`; used for all attempts of an epoch."""
+
+    def __init__(
+        self,
+        options: IcebergSinkOptions,
+        staged: Sequence[StagedFiles],
+        keyed: Keyed,
+        epoch: Epoch,
+    ) -> None:
+        self._options = options
+        self._staged = staged
+        self._keyed = keyed
+        self._epoch = epoch
+        self._changes: EpochChanges | None = None
+        self._added: dict[int, _Files] = {}
+        self._rewritten: dict[tuple[str, ...], _Files | None] = {}
+        self._used: set[str] = set()
+
+    def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
+        """Stage one snapshot with what the table shall have instead. See `Change`."""
+        check_fits(self._staged, transaction.table_metadata)
+        table = transaction._table  # noqa: SLF001
+        if self._changes is None:
+            paths = [path for item in self._staged for path in item.changes]
+            self._changes = EpochChanges(table.io, paths, self._keyed)
+        with _too_large(self._epoch):
+            replaced = dict(self._replaced(table, self._changes.keys))
+            files = [*self._new(table, self._changes)]
+        files += (file for new in replaced.values() for file in new)
+        self._used = {file.file_path for file in files}
+        stage_snapshot(transaction, summary, self._options, added=files, removed=replaced)
+
+    def clean(self, io: Any, *, published: bool, certain: bool) -> None:
+        """Remove what was written for attempts that are not in the table, and what was staged.
+
+        Args:
+            io: Of the table.
+            published: Whether an attempt has succeeded.
+            certain: Whether it is known which: otherwise vacuum removes the files of the others.
+        """
+        made = [*self._added.values(), *(files for files in self._rewritten.values() if files)]
+        written = {file.file_path for files in made for file in files}
+        staged = {path for item in self._staged for path in item.changes}
+        unused = written - self._used if published else written
+        for path in (unused if certain else set()) | staged:
+            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+                io.delete(path)
+
+    # --- files
+
+    def _new(self, table: Table, changes: EpochChanges) -> _Files:
+        """Data files of the rows that are to be there."""
+        schema = table.metadata.current_schema_id
+        if schema not in self._added:
+            self._added[schema] = self._written(table, changes.upserts())
+        return self._added[schema]
+
+    def _replaced(self, table: Table, keys: pa.Table) -> Iterator[tuple[DataFile, _Files]]:
+        """Files that have rows of the keys, each with the files of its other rows."""
+        reader = _Reader(table, table.schema().select(*self._keyed.keys))
+        for task in table.scan(row_filter=self._bounds(keys)).plan_files():
+            known = (
+                str(table.metadata.current_schema_id),
+                task.file.file_path,
+                *sorted(file.file_path for file in task.delete_files),
+            )
+            if known not in self._rewritten:
+                self._rewritten[known] = self._others(table, task, reader, keys)
+            files = self._rewritten[known]
+            if files is not None:
+                yield task.file, files
+
+    def _others(
+        self, table: Table, task: FileScanTask, reader: _Reader, keys: pa.Table
+    ) -> _Files | None:
+        """Files of the rows of a file that have none of the keys; None if that is all of them."""
+        own = pa.Table.from_batches(reader.rows(task), reader.columns)
+        numbers, names = pa.array(np.arange(own.num_rows)), list(self._keyed.keys)
+        gone = own.append_column(_ROW, numbers).join(keys, names, join_type="inner")
+        if not gone.num_rows:
+            return None
+        stays = np.ones(own.num_rows, bool)
+        stays[gone[_ROW].to_numpy()] = False
+        whole = _Reader(table, table.schema())  # it is read again, batch by batch
+        return self._written(table, chosen(whole.rows(task), stays))
+
+    def _written(self, table: Table, rows: Iterator[pa.RecordBatch]) -> _Files:
+        target = target_of(table, self._options.target_file_size)
+        task = Task(self._epoch.query, self._epoch.number, 0, 0)
+        staged = write_files(target, rows, task)
+        return () if staged is None else staged.files
+
+    def _bounds(self, keys: pa.Table) -> BooleanExpression:
+        """A filter for files by the bounds of their keys; it may let through too many."""
+        if not keys.num_rows:
+            return AlwaysTrue()
+        terms = [_bounds(name, keys[name]) for name in self._keyed.keys]
+        return functools.reduce(And, terms)
+
+
+@contextlib.contextmanager
+def _too_large(epoch: Epoch) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, pa.ArrowException) as error:
+        raise CommitRejected(
+            f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be worked out: "
+            f"{type(error).__name__}: {error}; the driver holds the keys of the epoch's changes "
+            "('keyColumns', 'orderColumn') and those of one data file in memory: give it more, or "
+            "use shorter keys. A batch that Spark has planned keeps its size; later ones are as "
+            "small as the source's limits say"
+        ) from error
+
+
+def _bounds(name: str, values: pa.ChunkedArray) -> BooleanExpression:
+    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_date32, pa.types.is_boolean)
+    if not any(is_a(values.type) for is_a in kinds) or _may_wrap(values):
+        return AlwaysTrue()
+    few = _few(values)
+    column: Any = Reference(name)
+    one_of: Any = In  # type checkers disagree about the names of its parameters
+    if few is not None:
+        made: BooleanExpression = one_of(column, few)
+        return made
+    ends = pc.min_max(values).as_py()
+    least, most = (literal(ends[end]) for end in ("min", "max"))
+    return And(
+        GreaterThanOrEqual(term=column, value=least), LessThanOrEqual(term=column, value=most)
+    )
+
+
+def _few(values: pa.ChunkedArray) -> set[Any] | None:
+    """The distinct values, or None if there are many; chunk by chunk, since all may be 2 GB."""
+    found: set[Any] = set()
+    for chunk in values.chunks:
+        distinct = pc.unique(chunk)
+        if len(distinct) > _MOST_VALUES:
+            return None
+        found.update(distinct.to_pylist())
+    return found if len(found) <= _MOST_VALUES else None
+
+
+def _may_wrap(values: pa.ChunkedArray) -> bool:
+    """Whether ``truncate`` may leave the type: partitions then have wrapped, but filters do not."""
+    if not pa.types.is_integer(values.type):
+        return False
+    lowest = -(2 ** (values.type.bit_width - 2))
+    return bool(pc.min(values).as_py() < lowest)
+
+
+class _Reader:
+    """Reads files as the table has their rows now, without those that are deleted.
+
+    By the source's reader: PyIceberg's turns null lists of structs into empty ones, and rows that
+    nobody has changed must stay as they are.
+    """
+
+    def __init__(self, table: Table, schema: Schema) -> None:
+        wanted = as_stored(schema)
+        self.columns = table_columns(schema)
+        self._shape = ReadShape(table.io, wanted, len(wanted.fields), table.name_mapping(), None)
+        self._specs = table.metadata.specs()
+
+    def rows(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, always in the same order."""
+        file = table_file(task, self._specs)
+        for part in cut([file], self._shape, file.size):
+            for batch in read_part(part):
+                yield conform(batch, self.columns)

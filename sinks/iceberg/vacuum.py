@@ -1,0 +1,221 @@
+"""Removing what failed attempts left in a table's folders: ``krishiv-spark iceberg vacuum``."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import posixpath
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import fs
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
+from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+__all__ = ["Orphan", "Orphans", "find_orphans", "remover"]
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A file that no snapshot names.
+
+    Attributes:
+        path: Where it is, with its scheme if the table's location has one.
+        size: Bytes.
+    """
+
+    path: str
+    size: int
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """What can go from a table's folders.
+
+    Attributes:
+        files: What can go.
+        foreign: How many files no snapshot names either, but their names do not say that they are
+            the table's.
+    """
+
+    files: tuple[Orphan, ...]
+    foreign: int
+
+
+def find_orphans(
+    options: IcebergOptions, older_than_s: float, *, foreign_names: bool = False
+) -> Orphans:
+    """What can go from a table's folders ``data`` and ``metadata``. Anywhere; reads all manifests.
+
+    Files come before the table: what is committed meanwhile is named by the time it is looked up.
+
+    Args:
+        options: Which table.
+        older_than_s: Guard age in seconds, by the file's modification time: younger files may
+            belong to an epoch that is being written.
+        foreign_names: Whether files may go whose names do not have the table's id: those that
+            other programs have written, or this one before it put the id there. Those with the id
+            of another table stay all the same.
+
+    Raises:
+        OptionError: If there is no such table, its files cannot be listed or belong to others too,
+            or may, since they are in a place of their own and `foreign_names` is not given.
+        CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
+    """
+    before = time.time() - older_than_s
+    listed = list(_listed(open_table(options), foreign_names=foreign_names))
+    table = open_table(options)
+    with catalog_errors(options, f"read the manifests of table {options.table_name}"):
+        named = {_inner(path) for path in _named(table)}
+        unnamed = [file for file in listed if file.path not in named]
+        inside = dict(_uuids(table, [file.path for file in unnamed]))
+    _check_alone(table, inside)
+    old = [file for file in unnamed if file.mtime.timestamp() < before]
+    owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
+    ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
+    prefix = table.location().removesuffix(_inner(table.location()))
+    pairs = zip(old, owners, strict=True)
+    gone = tuple(Orphan(f"{prefix}{file.path}", file.size) for file, own in pairs if own in ours)
+    return Orphans(gone, len(old) - len(gone))
+
+
+def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
+    """What removes orphans of a table.
+
+    Raises:
+        OptionError, CatalogFailedError: As `open_table`; when an orphan cannot be removed, too.
+    """
+    io = open_table(options).io
+
+    def remove(orphan: Orphan) -> None:
+        with catalog_errors(options, f"remove {orphan.path}"):
+            io.delete(orphan.path)
+
+    return remove
+
+
+def _check_alone(table: Table, found: Mapping[str, str]) -> None:
+    """Refuse folders that another table uses: its files would all be orphans.
+
+    A table that is renamed keeps its location, and a new one of its old name gets the same. So do
+    tables of one name in two catalogs over one warehouse.
+
+    Args:
+        table: Whose folders they are.
+        found: By the path of a metadata file, the UUID of its table.
+    """
+    for path, owner in found.items():
+        if owner != str(table.metadata.table_uuid):
+            raise OptionError(
+                f"{FORMAT}: {path} belongs to another table (UUID {owner}), whose files cannot be "
+                "told from orphans. Was it renamed, or is it in another catalog? Then nothing can "
+                "be removed here. Was it dropped? Then remove its metadata files first"
+            )
+
+
+def _owner(table: Table, path: str, inside: str | None) -> str | None:
+    """Id of the table that a file is of; None if neither its name nor what is in it tells.
+
+    Args:
+        table: The table: in names of metadata only its own id means something, see `id_in_name`.
+        path: Where the file is.
+        inside: If it is a metadata file, the table's UUID in it.
+    """
+    own, named = id_of(table.metadata.table_uuid), id_in_name(path)
+    is_data = not path.endswith((".avro", _METADATA))
+    if named == own or inside is not None:  # those of others have been refused
+        return own
+    return named if is_data else None
+
+
+_METADATA = ".metadata.json"
+_HEAD_BYTES = 4096
+_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
+
+
+def _uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Metadata files, each with the UUID of its table; without those that are no whole ones."""
+    for path in paths:
+        if path.endswith(_METADATA) and (found := _uuid_in(table, path)) is not None:
+            yield path, found
+
+
+def _uuid_in(table: Table, path: str) -> str | None:
+    """UUID of the table that a metadata file is of; None if it is no whole one."""
+    with contextlib.suppress(FileNotFoundError), table.io.new_input(path).open() as stream:
+        head = stream.read(_HEAD_BYTES)
+        text = head + (b"" if _UUID.search(head) else stream.read())
+        found = _UUID.search(_plain(text))
+        return None if found is None else found[1].decode()
+    return None
+
+
+def _plain(text: bytes) -> bytes:
+    with contextlib.suppress(EOFError, OSError, zlib.error):  # it is not compressed, or damaged
+        return gzip.decompress(text)
+    return text
+
+
+def _named(table: Table) -> Iterator[str]:
+    """Every file that the table, or one of its snapshots, names."""
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list)
+    yield from (manifest.manifest_path for manifest in manifests_of(table))
+    yield from named_files(table)
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        yield statistics.statistics_path
+
+
+def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
+    """Refuse what may be shared with others."""
+    if table.properties.get("gc.enabled", "true").lower() == "false":
+        raise OptionError(
+            f"{FORMAT}: the table's property 'gc.enabled' is 'false', since others have its files "
+            "too: none of them may be removed"
+        )
+    inside, location = (posixpath.normpath(_inner(place)) for place in (folder, table.location()))
+    if not foreign_names and not inside.startswith(f"{location}/"):
+        raise OptionError(
+            f"{FORMAT}: {folder} is outside of the table's location {table.location()}, so other "
+            "tables may have files there: where none has, and none ever had, give --foreign-names"
+        )
+
+
+def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(table.io, PyArrowFileIO):
+        raise OptionError(
+            f"{FORMAT}: files of {table.location()} cannot be listed with {type(table.io).__name__}"
+            ": set 'catalog.py-io-impl' to pyiceberg.io.pyarrow.PyArrowFileIO"
+        )
+    places = table.location_provider()
+    for folder in (places.data_path, places.metadata_path):
+        _check_place(table, folder, foreign_names=foreign_names)
+        scheme, host, path = PyArrowFileIO.parse_location(folder)
+        selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
+        files: Any = table.io.fs_by_scheme(scheme, host).get_file_info(selector)
+        yield from (file for file in files if file.type is fs.FileType.File)
+
+
+def _inner(location: str) -> str:
+    """A place as its file system knows it."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return PyArrowFileIO.parse_location(location)[2]

@@ -1,0 +1,243 @@
+"""One attempt at a task, in a transaction of its own. Executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from krishiv_spark.errors import SinkError
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import Client, open_client
+from krishiv_spark.kafka.records import warm_ahead
+from krishiv_spark.kafka.transactions import Transaction
+from krishiv_spark.offsets.offset import Value
+from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.kafka.lanes import Identity
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.producer import Producer
+from krishiv_spark.sinks.kafka.spread import Spread
+from krishiv_spark.sinks.kafka.staging import Fingerprint, Sender
+from krishiv_spark.sinks.kafka.sweeping import try_abort
+from krishiv_spark.sinks.kafka.topics import PlannedTopic, topic_ids
+
+__all__ = [
+    "StagedTransaction",
+    "check_same",
+    "slot_ids",
+    "stage",
+    "transactional_ids",
+    "write_plainly",
+]
+
+_TURNS, _SLOTS = 2, 4
+"""Of generations, and of attempts at one task in each."""
+
+
+class StagedTransaction(Value):
+    """What a task has staged: a transaction, open, with every record acknowledged.
+
+    Attributes:
+        transaction: Which.
+        task: Number of the task.
+        rows: How many rows.
+        checksum: See `krishiv_spark.sinks.kafka.staging.Fingerprint`.
+        topic: One of the topics that it wrote to; with `partition` and `offset`, where records of
+            it lie, and behind them the marker that ends it.
+        partition: Of that topic.
+        offset: Of the first record there; -1 if it is not known.
+        form: Of the checksum.
+        topics: The topics that it wrote to with their ids; none where the cluster has no ids.
+    """
+
+    transaction: Transaction
+    task: int
+    rows: int
+    checksum: int
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    form: int = 1
+    topics: tuple[tuple[str, str], ...] = ()
+
+
+def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
+    """The ids that an attempt may take: ``<prefix>.<query id>.<task>.<slot>``.
+
+    Whoever initialises an id aborts what is open under it, so an attempt takes the first one under
+    which nothing is open. Neighbouring generations have different ids, by their turn. Within one,
+    Spark has at most four attempts at a task alive: one, its speculative copy, and both once more
+    where a stage is run again while tasks of its first run go on. Brokers remember an id for days.
+
+    Args:
+        prefix: Of the sink.
+        task: The attempt.
+        turn: How many generations have begun, with this one.
+
+    Returns:
+        In the order in which they are looked at. An attempt and its speculative copy, whose numbers
+        follow one another, begin with different ones.
+    """
+    first = turn % _TURNS * _SLOTS
+    slots = [first + (task.attempt_number + n) % _SLOTS for n in range(_SLOTS)]
+    return [f"{prefix}.{task.query}.{task.partition}.{slot}" for slot in slots]
+
+
+def slot_ids(prefix: str, query: str, tasks: int) -> list[str]:
+    """Every id that the tasks of a query may ever take.
+
+    Args:
+        prefix: Of the sink.
+        query: Its id.
+        tasks: How many, from 0 on.
+    """
+    slots = range(_TURNS * _SLOTS)
+    return [f"{prefix}.{query}.{task}.{slot}" for task in range(tasks) for slot in slots]
+
+
+def stage(
+    batches: Iterable[pa.RecordBatch],
+    task: Task,
+    options: KafkaSinkOptions,
+    turn: int = 0,
+    planned: PlannedTopic | None = None,
+) -> StagedTransaction | None:
+    """Write rows into a transaction, and leave it open.
+
+    Args:
+        batches: The rows.
+        task: The attempt.
+        options: Of the sink.
+        turn: How many generations have begun, with this one.
+        planned: The topic of the option ``topic``, for all tasks of the epoch; None to look it up.
+
+    Returns:
+        None if there were no rows; then no transaction was opened either.
+
+    Raises:
+        SchemaError: If a row cannot be a record.
+        KafkaFailedError: If a broker refuses something, or does not answer in time.
+    """
+    warm_ahead()
+    ids = transactional_ids(options.id_prefix, task, turn)
+    attempt = _Attempt(open_client(options.kafka), task, options, ids, planned)
+    try:
+        attempt.write(batches)
+    except BaseException:
+        attempt.abandon()
+        raise
+    return attempt.staged()
+
+
+def write_plainly(
+    batches: Iterable[pa.RecordBatch],
+    task: Task,
+    options: KafkaSinkOptions,
+    planned: PlannedTopic | None = None,
+) -> None:
+    """Write rows without a transaction: each once in this attempt, and visible at once.
+
+    Args:
+        batches: The rows.
+        task: The attempt.
+        options: Of the sink.
+        planned: As for `stage`.
+
+    Raises:
+        SchemaError: If a row cannot be a record.
+        KafkaFailedError: If a broker refuses something, or does not answer in time.
+    """
+    warm_ahead()
+    client = open_client(options.kafka)
+
+    def start() -> Producer:
+        return Producer(client, Identity(*transactions.plain_producer(client)))
+
+    spread = Spread(client, planned, task.partition + task.epoch)
+    Sender(options, spread, start).send(batches)
+
+
+class _Attempt:
+    def __init__(
+        self,
+        client: Client,
+        task: Task,
+        options: KafkaSinkOptions,
+        ids: Sequence[str],
+        planned: PlannedTopic | None,
+    ) -> None:
+        self._ids = ids
+        self._planned = planned
+        self._client = client
+        self._task = task
+        self._options = options
+        self._transaction: Transaction | None = None
+        spread = Spread(client, planned, task.partition + task.epoch)
+        self._sender = Sender(options, spread, self._start)
+
+    def _start(self) -> Producer:
+        name = transactions.first_free(self._client, self._ids)
+        begun = transactions.begin(self._client, name, self._options.timeout_ms)
+        self._transaction = begun
+        who = Identity(begun.producer_id, begun.producer_epoch, name, begun.rules)
+        if begun.rules == 2:  # noqa: PLR2004  Produce itself adds partitions
+            return Producer(self._client, who)
+        add = transactions.add_places
+        return Producer(self._client, who, lambda places: add(self._client, begun, places))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._sender.send(batches)
+
+    def staged(self) -> StagedTransaction | None:
+        if self._transaction is None:
+            return None
+        sent = self._sender.sent
+        return StagedTransaction(
+            transaction=self._transaction,
+            task=self._task.partition,
+            rows=sent.rows,
+            checksum=sent.checksum,
+            form=Fingerprint.NEWEST,
+            topics=self._topics(),
+            **self._somewhere(),
+        )
+
+    def _topics(self) -> tuple[tuple[str, str], ...]:
+        found = topic_ids(self._client, self._sender.topics)
+        planned = self._planned
+        if planned is not None and planned.name in found:
+            found[planned.name] = planned.id  # what this process remembers may be of another topic
+        return tuple(found.items())
+
+    def _somewhere(self) -> dict[str, Any]:
+        producer = self._sender.producer
+        if producer is None or producer.first is None:
+            return {}
+        place, offset = producer.first
+        return {"topic": place.topic, "partition": place.partition, "offset": offset}
+
+    def abandon(self) -> None:
+        """Abort at once, if that is easy; otherwise whoever comes next does it."""
+        if self._transaction is not None:
+            if self._sender.producer is not None:
+                self._sender.producer.drain()
+            try_abort(self._client, self._transaction)
+
+
+def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> None:
+    """Compare the rows of a task with those that it wrote before, which are visible.
+
+    Raises:
+        SinkError: If they are others: then nobody knows which rows are missing.
+    """
+    found = Fingerprint(kept.form)
+    for batch in batches:
+        found.add(batch)
+    if (found.rows, found.checksum) != (kept.rows, kept.checksum):
+        raise SinkError(
+            f"task {kept.task} has {found.rows} rows now; the {kept.rows} that it had before the "
+            "driver died are others, and are visible. Its epoch was committed in part, and can "
+            "only be completed where rows fall into the same tasks, in the same order, again. "
+            "Compare topic and source by hand, and go on with a new checkpoint"
+        )

@@ -1,0 +1,59 @@
+"""What is refused before any row moves, and where the epoch log of a sink lies. Planner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.transactions import rules
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.rows import check_columns
+from krishiv_spark.sinks.kafka.topics import PlannedTopic, writable_topic
+from krishiv_spark.workers import local_folder
+
+__all__ = ["check", "log_location"]
+
+
+def check(
+    options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
+) -> PlannedTopic | None:
+    """Refuse what cannot be written.
+
+    Returns:
+        The topic of the option ``topic`` as it is now; None without that option.
+
+    Raises:
+        OptionError: If a batch is to replace what is in the topic.
+        SchemaError: If the rows cannot be records.
+        KafkaFailedError: If the cluster cannot be reached, or the topic is not there or may not be
+            written.
+    """
+    if mode is OutputMode.REPLACE and not streaming:
+        raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
+    check_columns(schema, options.topic)
+    client = open_client(options.kafka)
+    if options.topic is None:
+        return None
+    reads = options.delivery == "exactly-once" and rules(client) == 1
+    return PlannedTopic.of(writable_topic(client, options.topic, reads=reads))
+
+
+def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:
+    """Where the epoch log of a query is.
+
+    In the option ``epochLog``, or in the checkpoint. A batch job has none, whatever its options
+    say: its log serves the driver's own processes, and goes with the driver.
+    """
+    if options.epoch_log is not None:
+        return f"{options.epoch_log.rstrip('/')}/{query}"
+    if streaming and options.checkpoint_location is not None:
+        return f"{_absolute(options.checkpoint_location).rstrip('/')}/krishiv"
+    return str(local_folder() / "krishiv" / query)
+
+
+def _absolute(location: str) -> str:
+    return location if ":" in location.split("/", 1)[0] else str(Path(location).absolute())

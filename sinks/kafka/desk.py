@@ -1,0 +1,137 @@
+"""The work behind ``krishiv-spark kafka transactions``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from krishiv_spark.checkpoint import BATCH_PREFIX, query_id
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import Client, open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.kafka.inspection import Found, inspect, open_transactions
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.sweeping import abort_open
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
+
+__all__ = ["Desk", "abort_job", "open_lines"]
+
+
+def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> list[str]:
+    """A line for each transaction that is open.
+
+    Raises:
+        OptionError: If a setting is not understood.
+        KafkaFailedError: If the cluster refuses, or does not answer.
+    """
+    client = open_client(Connection.of(_settings(bootstrap, config)))
+    start = f"{prefix}.{query}." if query else f"{prefix}."
+    return [_line(found) for found in open_transactions(client, start)]
+
+
+def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> None:
+    """Abort what a batch job has open.
+
+    Raises:
+        OptionError: If it is no batch job, or a setting is not understood.
+        KafkaFailedError: If the cluster refuses, or does not answer.
+    """
+    if not query.startswith(BATCH_PREFIX):
+        raise OptionError(
+            f"{query!r} is no batch job, whose id begins with {BATCH_PREFIX!r}: what a streaming "
+            "query has open is for its next driver, or for 'resolve'"
+        )
+    client = open_client(Connection.of(_settings(bootstrap, config)))
+    abort_open(client, f"{prefix}.{query}.", (), lambda: True)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One query's sink, as if its next driver looked at it.
+
+    Attributes:
+        writer: Made from what the user of the command said.
+        query: Id of the query.
+    """
+
+    writer: KafkaWriter
+    query: str
+
+    @classmethod
+    def of(
+        cls,
+        bootstrap: str,
+        command_config: Path | None,
+        prefix: str,
+        checkpoint: str,
+        epoch_log: str | None = None,
+    ) -> Desk:
+        """From what was said on the command line.
+
+        Raises:
+            OptionError: If there is no checkpoint or no epoch log, or a setting is not understood.
+        """
+        given = {
+            **_settings(bootstrap, command_config),
+            "checkpointLocation": checkpoint,
+            "kafka.transactional.id": prefix,
+            **({} if epoch_log is None else {"epochLog": epoch_log}),
+        }
+        options = KafkaSinkOptions.parse(given, "krishiv-spark kafka")
+        writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
+        query = query_id(checkpoint)
+        log = writer.log(query)
+        if log.state().number == 0:
+            raise OptionError(
+                f"query {query} has no epoch log in {log}: if it runs with the option 'epochLog', "
+                "give its value as --epoch-log"
+            )
+        return cls(writer, query)
+
+    @property
+    def _client(self) -> Client:
+        return open_client(self.writer.options.kafka)
+
+    def lines(self) -> list[str]:
+        """A line for each transaction, with what `resolve` does with it."""
+        start = f"{self.writer.options.id_prefix}.{self.query}."
+        epoch, staged = self.writer.unfinished(self.query)
+        named = {item.transaction.transactional_id: item for item in staged}
+        listed = inspect(self._client, named, epoch, start)
+        return [f"{_line(found)}  {_named(found)}  -> {found.will}" for found in listed]
+
+    def resolve(self) -> None:
+        """Take the query over: finish its intent, abort the rest.
+
+        Raises:
+            CommitUnknown: If what became of a transaction cannot be found out.
+            KafkaFailedError: If the cluster refuses, or does not answer.
+        """
+        self.writer.resolve(self.query)
+
+
+def _settings(bootstrap: str, config: Path | None) -> dict[str, str]:
+    lines = config.read_text().splitlines() if config else []
+    named = [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+    given = {f"kafka.{key.strip()}": text.strip() for key, text in named}
+    return {**given, "kafka.bootstrap.servers": bootstrap}
+
+
+def _line(found: Found) -> str:
+    places = ", ".join(str(place) for place in found.now.places[:5])
+    return f"{found.transactional_id}  {found.now.state}  {_since(found.now.started_ms)}  {places}"
+
+
+def _since(started_ms: int) -> str:
+    if started_ms < 0:
+        return "-"
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(started_ms / 1000))
+    return f"since {begun} UTC"
+
+
+def _named(found: Found) -> str:
+    return "no intent" if found.intent is None else f"intent of epoch {found.intent}"

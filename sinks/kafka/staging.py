@@ -1,0 +1,152 @@
+"""One task's rows on their way to the leaders. Executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from krishiv_spark.kafka.records import Accumulator, await_warm
+from krishiv_spark.kafka.records.checksum import crc32c
+from krishiv_spark.kafka.records.rows import bytes_of
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.producer import Producer
+from krishiv_spark.sinks.kafka.rows import by_topic
+from krishiv_spark.sinks.kafka.spread import Spread
+
+__all__ = ["Fingerprint", "Sender"]
+
+
+_MOST_BYTES = 32 * 2**20
+"""Of batches that are not full."""
+
+
+class Fingerprint:
+    """By which a task's rows are known again.
+
+    The same rows in the same order have the same, however they are cut into batches. Timestamps
+    are left out: they may be those of the moment of writing.
+
+    Args:
+        form: Which columns count, and how. 1: of headers only how many a row has. 2: headers too.
+
+    Attributes:
+        rows: How many.
+    """
+
+    NEWEST: ClassVar[int] = 2
+
+    def __init__(self, form: int = NEWEST) -> None:
+        self.rows = 0
+        self._form = form
+        self._sums: dict[str, int] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows behind those before."""
+        self.rows += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_list(column.type):
+                self._sum(name, np.asarray(column.value_lengths().fill_null(-1)))
+                self._add_headers(name, column)
+            elif pa.types.is_int32(column.type):
+                self._sum(name, np.asarray(column.fill_null(-1)))
+            elif not pa.types.is_timestamp(column.type):
+                self._add_bytes(name, column)
+
+    @property
+    def checksum(self) -> int:
+        """Of everything that was added."""
+        return crc32c(repr(sorted(self._sums.items())).encode())
+
+    def _add_headers(self, name: str, column: pa.ListArray) -> None:
+        if self._form > 1:
+            for part, values in zip(("key", "value"), column.flatten().flatten(), strict=True):
+                self._add_bytes(f"{name} {part}", values)
+
+    def _add_bytes(self, name: str, column: pa.Array) -> None:
+        spans = np.zeros((2, len(column)), np.int32)
+        data = bytes_of(column, spans, name)
+        begins, sizes = spans
+        self._sum(f"{name} sizes", sizes)
+        if len(sizes):
+            self._sum(name, data[int(begins[0]) : int(begins[-1]) + max(int(sizes[-1]), 0)])
+
+    def _sum(self, name: str, numbers: NDArray[Any]) -> None:
+        data = np.ascontiguousarray(numbers).view(np.uint8)
+        self._sums[name] = crc32c(data, self._sums.get(name, 0))
+
+
+class Sender:
+    """Sends rows; memory stays bounded, however many there are.
+
+    Attributes:
+        sent: What was added.
+        producer: Once there was a row.
+
+    Args:
+        options: Of the sink.
+        spread: Chooses the partitions.
+        start: Makes the producer, once there is a row.
+    """
+
+    def __init__(
+        self, options: KafkaSinkOptions, spread: Spread, start: Callable[[], Producer]
+    ) -> None:
+        self.sent = Fingerprint()
+        self._options = options
+        self._spread = spread
+        self._start = start
+        self.producer: Producer | None = None
+        self._open: dict[str, Accumulator] = {}
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Those that had rows."""
+        return self._open.keys()
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Send rows, and wait until all of them are acknowledged.
+
+        Raises:
+            SchemaError: If a row cannot be a record.
+            KafkaFailedError: If a leader refuses, or does not answer in time.
+        """
+        for batch in batches:
+            self._add(batch)
+        self._close()
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        for rows in by_topic(batch, self._options.topic) if batch.num_rows else ():
+            producer = self._started()
+            partitions = self._spread.of(rows)
+            producer.put(rows.topic, self._accumulator(rows.topic).add(rows.columns, partitions))
+            self._relieve()
+        self.sent.add(batch)
+        self._spread.turn()
+
+    def _close(self) -> None:
+        if self.producer is not None:
+            for topic, accumulator in self._open.items():
+                self.producer.put_last(topic, accumulator.flush())
+            self.producer.flush()
+
+    def _relieve(self) -> None:
+        """Send batches that are not full, when many partitions have one."""
+        if self.producer and sum(o.buffered_bytes for o in self._open.values()) > _MOST_BYTES:
+            for topic, accumulator in self._open.items():
+                self.producer.put(topic, accumulator.flush())
+
+    def _started(self) -> Producer:
+        if self.producer is None:
+            self.producer = self._start()
+            await_warm()
+        return self.producer
+
+    def _accumulator(self, topic: str) -> Accumulator:
+        if topic not in self._open:
+            options = self._options
+            self._open[topic] = Accumulator(options.batch_bytes, options.compression)
+        return self._open[topic]

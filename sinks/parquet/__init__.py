@@ -1,0 +1,1 @@
+"""Writing folders of Parquet files, and all that this alone needs."""

@@ -1,0 +1,1 @@
+"""Reading tables, and all that this alone needs."""

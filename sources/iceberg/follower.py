@@ -1,0 +1,242 @@
+"""Where the next batch ends, and which files lie in it. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import DataLossError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.files import SnapshotFiles, TableFile
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.offsets import Watermark
+from krishiv_spark.offsets.watermark import advance
+from krishiv_spark.sources.base import Limit
+from krishiv_spark.sources.iceberg.history import ChangedRowsError, History, Skips, number_of
+from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
+from krishiv_spark.sources.iceberg.position import IcebergOffset, Spot
+from krishiv_spark.sources.iceberg.rewrites import NetChanges, changes_of
+from krishiv_spark.sources.iceberg.starts import start_of_stream, travelled
+from krishiv_spark.sources.iceberg.stretches import Stretch, ahead, between, done, first_file
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.types import NestedField
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Follows a branch of a table, or travels to one snapshot.
+
+    Args:
+        options: The options.
+        event_time: The field of the event time; None without a watermark.
+        schema: Has the columns that filters name.
+    """
+
+    def __init__(
+        self, options: IcebergSourceOptions, event_time: NestedField | None, schema: Schema
+    ) -> None:
+        self._options = options
+        self._has_watermark = event_time is not None
+        self._files = SnapshotFiles(event_time, schema)
+        self._skips = Skips(
+            options.skip_overwrite_snapshots, options.skip_delete_snapshots, options.read_changes
+        )
+        self._frozen: tuple[int | None] | None = None
+        self._table: Table | None = None
+        self._backlog: dict[str, int] = {}
+
+    # --- ends
+
+    def freeze(self) -> None:
+        """See `SupportsAvailableNow`."""
+        head = self._history(open_table(self._options)).head
+        self._frozen = (None if head is None else head.snapshot_id,)
+
+    def backlog(self) -> Mapping[str, int]:
+        """What waits behind the batch that was chosen last."""
+        return self._backlog
+
+    def next(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
+        """The end of the next batch of a stream; see `StreamReader.latest`."""
+        table = self._loaded(start.table)
+        history = self._history(table)
+        begin = start.spot or start_of_stream(self._options, history)
+        if begin is None:
+            return start
+        end, files = self._reached(table, history, begin, limit)
+        self._note_backlog(table, history, end)
+        if end == start.spot:
+            return start
+        is_first = start.spot is None and begin != end
+        return IcebergOffset(
+            table=str(table.metadata.table_uuid),
+            spot=end,
+            began=begin if is_first else None,
+            watermark=self._watermark(start.watermark, files),
+        )
+
+    def everything(self, start: IcebergOffset) -> IcebergOffset:
+        """The end of a batch read, which names its begin too."""
+        table = self._loaded(None)
+        began, ended = self._ends(table)
+        if ended is None or began == ended:
+            return start
+        return IcebergOffset(table=str(table.metadata.table_uuid), spot=ended, began=began)
+
+    def _ends(self, table: Table) -> tuple[Spot | None, Spot | None]:
+        if self._options.start_snapshot_id is None:
+            snapshot = travelled(self._options, table)
+            return (None, None) if snapshot is None else (first_file(snapshot), done(snapshot))
+        history = self._history(table)
+        began = start_of_stream(self._options, history)
+        head = history.named(self._options.end_snapshot_id, "end-snapshot-id")
+        return began, None if head is None else done(head)
+
+    def _reached(
+        self, table: Table, history: History, begin: Spot, limit: Limit
+    ) -> tuple[Spot, list[TableFile]]:
+        """The spot that a batch within a limit reaches, and its files."""
+        taken: list[TableFile] = []
+        reached, rows, size = begin, 0, 0
+        try:
+            for stretch in ahead(history, begin, self._skips):
+                for number, unit in self._units(table, stretch):
+                    rows += sum(file.rows for file in unit)
+                    size += sum(file.size for file in unit)
+                    files = len(taken) + len(unit)
+                    if taken and not limit.admits(rows=rows, files=files, size=size):
+                        is_inside = number > 0 or stretch.scan
+                        return (stretch.stop(number) if is_inside else reached), taken
+                    taken += unit
+                reached = done(stretch.snapshot)
+        except ChangedRowsError:
+            if reached == begin:
+                raise  # what lies before it has been read
+        return reached, taken
+
+    def _units(self, table: Table, stretch: Stretch) -> Iterator[tuple[int, tuple[TableFile, ...]]]:
+        """Files that a batch takes together, with the number of the first one."""
+        if stretch.rewrites and stretch.end is None:
+            yield 0, changes_of(self._files, table, stretch.snapshot).files
+        else:
+            for number, file in self._numbered(table, stretch):
+                yield number, (file,)
+
+    def _numbered(self, table: Table, stretch: Stretch) -> Iterable[tuple[int, TableFile]]:
+        if stretch.end == 0:
+            return ()
+        files = self._files.of(table, stretch.snapshot, scan=stretch.scan)
+        return enumerate(files[stretch.first : stretch.end], stretch.first)
+
+    def _watermark(self, before: Watermark | None, files: Iterable[TableFile]) -> Watermark | None:
+        if not self._has_watermark:
+            return None
+        facts = list(files)
+        newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
+        held = next((fact.unknown for fact in facts if fact.unknown is not None), None)
+        return advance(before, newest, self._options.watermark_delay, held)
+
+    def _note_backlog(self, table: Table, history: History, end: Spot) -> None:
+        """From the summaries of snapshots; what is left of one that is being read, exactly."""
+        waiting = history.line_behind(end.snapshot)
+        files = sum(number_of(snapshot, "added-data-files", 0) for snapshot in waiting)
+        rows = sum(number_of(snapshot, "added-records", 0) for snapshot in waiting)
+        begun = None if end.file is None else history.find(end.snapshot)
+        if begun is not None:
+            rest = list(self._numbered(table, Stretch(begun, end.scan, end.file or 0)))
+            files, rows = files + len(rest), rows + sum(file.rows for _, file in rest)
+        self._backlog = {
+            "snapshots_waiting": len(waiting),
+            "files_waiting": files,
+            "rows_waiting": rows,
+        }
+        if history.head is not None:
+            self._backlog["newest_snapshot"] = history.head.snapshot_id
+            self._backlog["newest_committed_ms"] = history.head.timestamp_ms
+
+    # --- files
+
+    def between(
+        self, start: IcebergOffset, end: IcebergOffset, row_filter: BooleanExpression | None
+    ) -> tuple[Table, list[TableFile]]:
+        """The files between two offsets that may have rows under a filter, and their table.
+
+        The same files whenever it is asked: everything is in snapshots, which never change.
+
+        Raises:
+            DataLossError: If the snapshots have expired, or the table was made anew.
+        """
+        table, found = self._stretches(start, end)
+        return table, [file for part in found for file in self._chosen(table, part, row_filter)]
+
+    def changes_between(self, start: IcebergOffset, end: IcebergOffset) -> tuple[Table, NetChanges]:
+        """What snapshots between two offsets do together, and their table; see `between`.
+
+        Raises:
+            DataLossError: If the snapshots have expired, or the table was made anew.
+        """
+        table, found = self._stretches(start, end)
+        net = NetChanges()
+        for part in found:
+            changes = partial(changes_of, self._files, table, part.snapshot)
+            if not part.rewrites:
+                net.append(file for _, file in self._numbered(table, part))
+            elif part.end is None:
+                net.rewrite(changes())
+            else:
+                net.copy(changes)
+        return table, net
+
+    def _stretches(
+        self, start: IcebergOffset, end: IcebergOffset
+    ) -> tuple[Table, Sequence[Stretch]]:
+        begin, spot = start.spot or end.began, end.spot
+        if begin is None or spot is None:
+            return self._loaded(end.table), []
+        table = self._knowing(end.table, spot)
+        history = History.up_to(self._options.table_name, table.metadata, spot.snapshot)
+        return table, between(history, begin, spot, self._skips)
+
+    def _chosen(
+        self, table: Table, stretch: Stretch, row_filter: BooleanExpression | None
+    ) -> Iterable[TableFile]:
+        is_whole = stretch.first == 0 and stretch.end is None
+        if row_filter is None or stretch.end == 0:
+            return [file for _, file in self._numbered(table, stretch)]
+        kept = self._files.of(table, stretch.snapshot, scan=stretch.scan, row_filter=row_filter)
+        if is_whole:
+            return kept
+        paths = {file.path for file in kept}
+        return [file for _, file in self._numbered(table, stretch) if file.path in paths]
+
+    # --- table
+
+    def _history(self, table: Table) -> History:
+        name, metadata = self._options.table_name, table.metadata
+        if self._frozen is not None:
+            return History.up_to(name, metadata, self._frozen[0])
+        return History.of_branch(name, metadata, self._options.branch)
+
+    def _loaded(self, uuid: str | None) -> Table:
+        """The table as it is now, if it is still the same."""
+        table = self._table = open_table(self._options)
+        found = str(table.metadata.table_uuid)
+        if uuid is not None and found != uuid:
+            raise DataLossError(
+                f"{FORMAT}: table {self._options.table_name} was dropped and made again since the "
+                f"query began (its UUID was {uuid}, and is {found}): start with a new checkpoint"
+            )
+        return table
+
+    def _knowing(self, uuid: str | None, spot: Spot) -> Table:
+        """The table as it was loaded last, unless a spot is newer."""
+        known = self._table
+        if known is not None and known.metadata.snapshot_by_id(spot.snapshot or 0) is not None:
+            return known
+        return self._loaded(uuid)

@@ -1,0 +1,1 @@
+"""Reading topics, and all that this alone needs."""

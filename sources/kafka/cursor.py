@@ -1,0 +1,79 @@
+"""How far a task has come in a partition. Executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from krishiv_spark.kafka.fetches import Wanted
+from krishiv_spark.sources.kafka.losses import Losses
+from krishiv_spark.sources.kafka.remains import Remains
+from krishiv_spark.sources.kafka.shares import Piece
+
+__all__ = ["Cursor"]
+
+_LEAST_BYTES = 64 * 1024
+_ROW_BYTES = 1024
+
+
+@dataclass
+class Cursor:
+    """How far a piece has been fetched.
+
+    Attributes:
+        piece: The piece.
+        next: The offset that is fetched next.
+        end: Where the piece ends, exclusive, as long as there is so much.
+        epoch: Leader epoch in which `end` is known to be that of the log.
+        row_bytes: About how many bytes an offset takes.
+        empties: How many answers in a row were empty.
+        corrupt: How many answers in a row said that the records are damaged.
+    """
+
+    piece: Piece
+    next: int
+    end: int
+    epoch: int
+    row_bytes: int = _ROW_BYTES
+    empties: int = 0
+    corrupt: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to fetch."""
+        return self.next >= self.end
+
+    def wanted(self, most_bytes: int) -> Wanted:
+        """What is fetched next: about as many bytes as are left, but no more than these."""
+        needed = (self.end - self.next) * self.row_bytes
+        size = min(max(needed, _LEAST_BYTES), most_bytes)
+        return Wanted(self.piece.place, self.piece.topic_id, self.next, size, self.epoch)
+
+    def advance(self, to: int, size: int) -> None:
+        """So many bytes have brought everything before the offset `to`."""
+        self.row_bytes = size // max(to - self.next, 1) + 1
+        self.next, self.empties, self.corrupt = to, 0, 0
+
+    def learn(self, found: Remains, losses: Losses, *, believed: bool) -> bool:
+        """Take in what the cluster still has.
+
+        Args:
+            found: That.
+            losses: What becomes of the rest.
+            believed: Whether patience is over.
+
+        Returns:
+            Whether the next fetch is another one than the last.
+
+        Raises:
+            DataLossError: If something is lost, and losses are errors.
+        """
+        before, place = (self.next, self.end, self.epoch), self.piece.place
+        if found.begin > self.next:
+            losses.aged_out(place, self.next, found.begin)
+            self.next = found.begin
+        if found.why and (believed or found.is_certain):
+            losses.will_not_come(place, found.end, self.end, found.why)
+            self.end = found.end
+        if found.end >= self.end:
+            self.epoch = found.epoch
+        return before != (self.next, self.end, self.epoch)

@@ -1,0 +1,184 @@
+"""Event time in partitions, from metadata: how far the watermark has come, and aligned reading.
+
+Kafka's event time is the timestamp of its records. What is decided depends on offsets and on
+timestamps in the cluster only, never on a clock of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from krishiv_spark.kafka.places import MAX_TIMESTAMP, Place
+from krishiv_spark.offsets.watermark import advance
+from krishiv_spark.sources.kafka.bounds import Bounds
+from krishiv_spark.sources.kafka.heads import Head, heads
+from krishiv_spark.sources.kafka.limits import waiting
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.position import KafkaOffset, flat, listed, nested
+
+__all__ = ["EventTime", "Known", "known_times"]
+
+
+_STRIDES = (1, 16, 256, 4096)
+"""How far before the end the last records are looked for, behind which only markers lie."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of event time at a position.
+
+    Attributes:
+        times: By partition, the greatest timestamp before the position.
+        quiet: Partitions that had no record so far, with the newest timestamp in the others when
+            they were first seen.
+        idle: Partitions that are not waited for.
+    """
+
+    times: Mapping[Place, int]
+    quiet: Mapping[Place, int]
+    idle: Collection[Place]
+
+    def slowest(self) -> int | None:
+        """The least of the times that are waited for; None if one of them is not known yet."""
+        if not self.times or any(place not in self.idle for place in self.quiet):
+            return None
+        return min(self.times[place] for place in self.times if place not in self.idle)
+
+
+def known_times(
+    times: Mapping[Place, int],
+    quiet_before: Mapping[Place, int],
+    ends: Mapping[Place, int],
+    newest: Mapping[Place, int],
+    idle_timeout_ms: int,
+) -> Known:
+    """Decide which partitions are idle: all is read, and they are far behind the newest of all.
+
+    Args:
+        times: By partition, the greatest timestamp before `ends`.
+        quiet_before: `Known.quiet` at the position before.
+        ends: The position.
+        newest: Where each partition ends in the cluster.
+        idle_timeout_ms: Further behind than this is idle.
+    """
+    top = max(times.values(), default=None)
+    if top is None:
+        return Known({}, {}, ())
+    quiet = {p: quiet_before.get(p, top) for p in ends if p not in times}
+    idle = {
+        place
+        for place, time in (*times.items(), *quiet.items())
+        if ends[place] == newest[place] and top - time > idle_timeout_ms
+    }
+    return Known(times, quiet, idle)
+
+
+def _counts(head: Head, end: int) -> bool:
+    return not head.is_marker and head.last < end and head.newest_ms >= 0
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Looks at timestamps in the cluster.
+
+    Attributes:
+        options: The options.
+        bounds: Looks up offsets.
+    """
+
+    options: KafkaSourceOptions
+    bounds: Bounds
+
+    def marked(
+        self, start: KafkaOffset, end: KafkaOffset, newest: Mapping[Place, int]
+    ) -> KafkaOffset:
+        """The end of a batch with its watermark.
+
+        Args:
+            start: Begin of the batch.
+            end: Its end, without any event time.
+            newest: Where each partition ends in the cluster.
+        """
+        stood, ends = flat(start.topics), flat(end.topics)
+        moved = {place: offset for place, offset in ends.items() if stood.get(place) != offset}
+        times = {place: ms for place, ms in flat(start.times).items() if place in ends}
+        for place, ms in self._times(stood, moved).items():
+            times[place] = max(ms, times.get(place, ms))
+        known = known_times(times, flat(start.quiet), ends, newest, self.options.idle_timeout)
+        held = "a partition has no record yet" if known.times else None
+        slowest = known.slowest()
+        watermark = advance(
+            start.watermark,
+            slowest,
+            self.options.watermark_delay,
+            held if slowest is None else None,
+        )
+        return end.model_copy(
+            update={
+                "watermark": watermark,
+                "times": nested(known.times),
+                "quiet": nested(known.quiet),
+                "idle": listed(known.idle),
+            }
+        )
+
+    def _times(self, stood: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Place, int]:
+        """The greatest timestamp before each end, or less where metadata does not tell.
+
+        The newest timestamp of a partition (KIP-734) may lie behind the end, or be that of a
+        marker, which is dated by a broker's clock. Then the last records before the end count.
+        It may be that of a record that was aborted or that the query did not read.
+        """
+        asked = dict.fromkeys(ends, MAX_TIMESTAMP)
+        found = self.bounds.client.list_offsets(asked, committed=self.options.committed)
+        newest = {p: each.offset for p, each in found.items() if 0 <= each.offset < ends[p]}
+        times = self._records_at(newest, ends)
+        for stride in _STRIDES:
+            left = {p: max(end - stride, stood.get(p, 0), 0) for p, end in ends.items()}
+            times |= self._records_at({p: at for p, at in left.items() if p not in times}, ends)
+        return times
+
+    def _records_at(
+        self, offsets: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """The greatest timestamp of records that lie at some offsets, wholly before the end."""
+        inside = {place: at for place, at in offsets.items() if at < ends[place]}
+        found = heads(self.bounds.client, inside) if inside else {}
+        times = {p: [h.newest_ms for h in found[p] if _counts(h, ends[p])] for p in found}
+        return {place: max(each) for place, each in times.items() if each}
+
+    # --- aligned reading
+
+    def aligned(
+        self, start: KafkaOffset, begins: Mapping[Place, int], newest: Mapping[Place, int]
+    ) -> Mapping[Place, int]:
+        """Ends that keep every partition within ``maxSkew`` of the slowest that has a backlog."""
+        waits = waiting(begins, newest)
+        if self.options.max_skew is None or not waits:
+            return newest
+        times = flat(start.times)
+        unknown = {place: begins[place] for place in waits if place not in times}
+        marks = {place: times[place] for place in waits if place in times}
+        ends = self._within({**marks, **self._ahead(unknown)}, begins, newest)
+        if ends != begins:
+            return ends
+        ahead = self._ahead({place: begins[place] for place in waits})
+        marks = {place: max(ms, times.get(place, ms)) for place, ms in ahead.items()}
+        return self._within(marks, begins, newest)
+
+    def _ahead(self, begins: Mapping[Place, int]) -> dict[Place, int]:
+        """The newest timestamp in the first batch of records that waits in each partition."""
+        found = heads(self.bounds.client, begins)
+        first = {p: next((h for h in found[p] if not h.is_marker), None) for p in found}
+        return {place: head.newest_ms for place, head in first.items() if head is not None}
+
+    def _within(
+        self, marks: Mapping[Place, int], begins: Mapping[Place, int], newest: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        if not marks:
+            return dict(newest)
+        limit = min(marks.values()) + (self.options.max_skew or 0)
+        past = self.bounds.at_times(dict.fromkeys(marks, max(limit + 1, 0)))
+        ends = {p: min(max(n, begins[p]), newest[p]) for p, n in past.items() if n >= 0}
+        return {**newest, **ends}

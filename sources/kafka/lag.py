@@ -1,0 +1,100 @@
+"""What waits after the batch that was chosen last, for the query's progress. Driver."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.lookups import ListOffsets
+from krishiv_spark.kafka.places import LATEST, FoundOffset, Place
+from krishiv_spark.sources.kafka.position import nested
+
+__all__ = ["Lag"]
+
+_SHARE_OF_TIME = 10
+"""High watermarks are looked up again when that many times as long has passed as that took."""
+
+_PATIENCE_S = 5.0
+"""It is for people: no query waits for it for longer."""
+
+
+class _Held(NamedTuple):
+    """Readers of committed records are held back by a transaction that is open.
+
+    Attributes:
+        stable: The last stable offset.
+        high: The high watermark.
+        since: When the former was first seen where it is, with records after it.
+    """
+
+    stable: int
+    high: int
+    since: dt.datetime
+
+
+class Lag:
+    """Follows what waits, for the life of a reader."""
+
+    def __init__(self) -> None:
+        self._highs: dict[Place, int] = {}
+        self._held: dict[Place, _Held] = {}
+        self._ends: Mapping[Place, int] = {}
+        self._newest: Mapping[Place, int] = {}
+        self._until_s = 0.0
+
+    def look(self, client: Client, places: Collection[Place]) -> None:
+        """Look up high watermarks, now and then. A partition without an answer in time has none.
+
+        To be called before the last stable offsets are looked up: then records between the two
+        wait for the end of a transaction, and have not just been written.
+        """
+        began_s = time.monotonic()
+        if began_s < self._until_s:
+            return
+        kind = ListOffsets(dict.fromkeys(places, LATEST), committed=False)
+        found = client.gather(kind, places, _PATIENCE_S)
+        self._highs = {p: f.offset for p, f in found.items() if isinstance(f, FoundOffset)}
+        now_s = time.monotonic()
+        self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
+
+    def compare(self, stable: Mapping[Place, FoundOffset]) -> None:
+        """Find out which last stable offsets lie before the high watermarks."""
+        now = dt.datetime.now(dt.timezone.utc)
+        self._held = {
+            place: _Held(end.offset, self._highs[place], self._since(place, end.offset, now))
+            for place, end in stable.items()
+            if end.offset < self._highs.get(place, 0)
+        }
+
+    def _since(self, place: Place, stable: int, now: dt.datetime) -> dt.datetime:
+        before = self._held.get(place)
+        return before.since if before is not None and before.stable == stable else now
+
+    def chosen(self, ends: Mapping[Place, int], newest: Mapping[Place, int]) -> None:
+        """Take note of a batch.
+
+        Args:
+            ends: Where it ends.
+            newest: Where it could have ended.
+        """
+        self._ends, self._newest = ends, newest
+
+    def report(self) -> dict[str, Any]:
+        """As JSON."""
+        lag = {place: self._newest[place] - offset for place, offset in self._ends.items()}
+        held = {p: _shown(each, self._newest[p]) for p, each in self._held.items() if p in lag}
+        return {
+            "latest": nested(self._newest),
+            "lag": nested(lag),
+            "offsets_waiting": sum(lag.values()),
+            "held_back": nested({place: each for place, each in held.items() if each["offsets"]}),
+            "offsets_held_back": sum(each["offsets"] for each in held.values()),
+        }
+
+
+def _shown(held: _Held, newest: int) -> dict[str, Any]:
+    since = held.since.isoformat(timespec="milliseconds").replace("+00:00", "Z")  # as Spark does
+    return {"high_watermark": held.high, "offsets": max(held.high - newest, 0), "since": since}

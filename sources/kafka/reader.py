@@ -1,0 +1,159 @@
+"""``krishiv-kafka`` as a source: topics of Apache Kafka.
+
+Rows of committed transactions only, each exactly once. An offset names the next record of each
+partition; the rows between two offsets are the same however often they are read, as long as Kafka
+has them. The unit of parallelism is a partition of Kafka, or a part of one; partitions with few
+new rows share a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.places import EARLIEST, LATEST
+from krishiv_spark.sources.base import Limit, StreamReader
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.position import KafkaOffset, StartName, flat
+from krishiv_spark.sources.kafka.shape import KafkaShape
+from krishiv_spark.sources.kafka.shares import Piece, Share, shares
+from krishiv_spark.sources.kafka.where import Where
+
+if TYPE_CHECKING:
+    from krishiv_spark.sources.kafka.chooser import Chooser
+    from krishiv_spark.sources.kafka.group import ShownPosition
+
+__all__ = ["KafkaOffset", "KafkaReader", "KafkaSourceOptions"]
+
+
+class KafkaReader(StreamReader[KafkaOffset, Share]):
+    """Reads topics, in streams and batches."""
+
+    options_type = KafkaSourceOptions
+    offset_type = KafkaOffset
+
+    options: KafkaSourceOptions
+
+    def __init__(
+        self, options: KafkaSourceOptions, schema: pa.Schema | None, *, streaming: bool
+    ) -> None:
+        super().__init__(options, schema, streaming=streaming)
+        self._made_chooser: Chooser | None = None
+        self._made_position: ShownPosition | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader with every batch; executors choose nothing.
+        return {**self.__dict__, "_made_chooser": None, "_made_position": None}
+
+    def infer_schema(self) -> pa.Schema:
+        """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
+        return KafkaShape.inferred(self.options).schema
+
+    # --- positions
+
+    def initial(self) -> KafkaOffset:
+        """The start that the options ask for, by its name; constant. See `StreamReader`.
+
+        The first batch finds out which offsets that means, and its end names them.
+        """
+        self._shape()
+        if self.streaming:
+            _refuse_ends(self.options)
+        where = self.options.start(streaming=self.streaming)
+        return KafkaOffset(at=_name(where))
+
+    def latest(self, start: KafkaOffset, limit: Limit) -> KafkaOffset:
+        """See `StreamReader`. One request to each leader, side by side, or a few of them.
+
+        Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
+        """
+        if self.options.group_id is not None and start.at is None:
+            self._position(self.options.group_id).show(start.topics)
+        return self._chooser().choose(start, limit)
+
+    def freeze(self) -> None:
+        """See `SupportsAvailableNow`."""
+        self._chooser().freeze()
+
+    def backlog(self) -> Mapping[str, Any]:
+        """What waits after the batch that was chosen last, and what open transactions hold back.
+
+        With what was lost, if anything was. See `SupportsBacklog`.
+        """
+        return self._chooser().backlog()
+
+    def _chooser(self) -> Chooser:
+        from krishiv_spark.sources.kafka.chooser import Chooser
+
+        if self._made_chooser is None:
+            self._made_chooser = Chooser(self.options, streaming=self.streaming)
+        return self._made_chooser
+
+    def _position(self, group: str) -> ShownPosition:
+        from krishiv_spark.sources.kafka.group import ShownPosition
+
+        if self._made_position is None:
+            self._made_position = ShownPosition(self.options.kafka, group)
+        return self._made_position
+
+    # --- rows
+
+    def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[Share]:
+        """See `StreamReader`. From the two offsets alone."""
+        if start == end:
+            return []
+        begins, epochs = {**flat(start.topics), **flat(end.began)}, flat(end.epochs)
+        pieces = (
+            Piece(place, end.ids.get(place.topic, ""), begins[place], offset, epochs.get(place, -1))
+            for place, offset in flat(end.topics).items()
+        )
+        return shares(
+            pieces,
+            fewest=self.options.min_partitions,
+            most_offsets=self.options.max_records_per_partition,
+            together=self.options.offsets_together,
+        )
+
+    def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
+        """See `StreamReader` and `Feed`."""
+        from krishiv_spark.kafka.client import open_client
+        from krishiv_spark.kafka.records import warm_ahead
+        from krishiv_spark.sources.kafka.feed import Feed, FetchRules
+
+        warm_ahead()
+        shape = self._shape()
+        rules = FetchRules(
+            columns=shape.kafka_columns,
+            committed=self.options.committed,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            most_bytes=self.options.max_fetch_bytes,
+        )
+        for batch in Feed(open_client(self.options.kafka), partition, rules).batches():
+            yield from shape.shaped(batch)
+
+    def _shape(self) -> KafkaShape:
+        if self.schema is None:
+            return KafkaShape.inferred(self.options)
+        return KafkaShape.given(self.options, self.schema)
+
+
+def _name(where: Where) -> StartName:
+    if where.is_time:
+        return "timestamps"
+    words: dict[int | None, StartName] = {EARLIEST: "earliest", LATEST: "latest"}
+    return words.get(where.everywhere, "offsets")
+
+
+def _refuse_ends(options: KafkaSourceOptions) -> None:
+    for name, value in (
+        ("endingOffsets", options.ending_offsets),
+        ("endingTimestamp", options.ending_timestamp),
+        ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
+    ):
+        if value is not None:
+            raise OptionError(
+                f"{options.format_name}: option {name!r} is for batch reads; a stream has no end"
+            )

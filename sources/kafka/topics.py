@@ -1,0 +1,175 @@
+"""Which topics and partitions are read, and whether they are still there.
+
+The driver chooses; executors look again at what does not answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.exchanges import ANY, Metadata
+from krishiv_spark.kafka.fetches import usable_id
+from krishiv_spark.kafka.places import Place, Topic
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+
+__all__ = ["Subscription", "glance", "look_closely", "some_gone"]
+
+_Found = TypeVar("_Found", bound=Mapping[str, Topic] | None)
+
+_SHARE_OF_TIME = 10
+"""Topics are looked up again when that many times as long has passed as the look-up took."""
+
+_LOOKS, _PAUSE_S = 10, 0.2
+"""How often, and after which pause, a topic that is missing is looked up again."""
+
+
+class Subscription:
+    """The topics that the options name, looked up now and then.
+
+    Args:
+        options: The options.
+    """
+
+    def __init__(self, options: KafkaSourceOptions) -> None:
+        self._options = options
+        self._assigned = None if options.assign is None else frozenset(options.assign)
+        self._found: dict[str, Topic] = {}
+        self._seen: set[Place] = set()
+        self._until_s = 0.0
+
+    def topics(self, client: Client, known: Collection[str]) -> dict[str, Topic]:
+        """The topics that are there, by name.
+
+        Args:
+            client: The cluster.
+            known: Topics that the query has read before. When one of them is missing, the cluster
+                is asked a few times before that is believed.
+
+        Raises:
+            KafkaFailedError: If the cluster does not answer, or a topic may not be read.
+        """
+        wanted = {name for name in known if self.wants(name)}
+        if time.monotonic() >= self._until_s or not wanted <= self._found.keys():
+            began_s = time.monotonic()
+            self._found = self._looked_up(client, wanted)
+            now_s = time.monotonic()
+            self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
+        return self._found
+
+    def is_stale(self, client: Client) -> bool:
+        """Whether a topic that was found last has gone since: the next look finds out."""
+        self._until_s = 0.0
+        return some_gone(client, self._found)
+
+    def places(self, topics: Mapping[str, Topic]) -> list[Place]:
+        """The partitions of these topics that are read."""
+        found = [place for topic in topics.values() for place in topic.places]
+        assigned = self._assigned
+        return found if assigned is None else [place for place in found if place in assigned]
+
+    def _looked_up(self, client: Client, known: set[str]) -> dict[str, Topic]:
+        return _look_again(lambda: self._look(client, known), known)
+
+    def _look(self, client: Client, known: set[str]) -> dict[str, Topic]:
+        if self._options.subscribe_pattern is None:
+            return client.topics(self._names())
+        found = {name: topic for name, topic in client.topics().items() if self.wants(name)}
+        # The list has only what the user may see. Whoever asks by name is told the difference.
+        missing = known - found.keys()
+        return {**found, **client.topics(missing)} if missing else found
+
+    def _names(self) -> set[str]:
+        assigned = self._options.assign or ()
+        return {*(self._options.subscribe or ()), *(place.topic for place in assigned)}
+
+    def wants(self, name: str) -> bool:
+        """Whether the options ask for a topic of this name."""
+        pattern = self._options.subscribe_pattern
+        return name in self._names() if pattern is None else bool(re.fullmatch(pattern, name))
+
+    def names(self, topic: str) -> bool:
+        """Whether the options name a topic, not only a pattern that it matches."""
+        return topic in self._names()
+
+    def asks_for(self, place: Place) -> bool:
+        """Whether the options ask for a partition."""
+        return self.wants(place.topic) and (self._assigned is None or place in self._assigned)
+
+    def refuse_missing(
+        self, found: Mapping[str, Topic], topics: Collection[str], places: Collection[Place]
+    ) -> None:
+        """What the options name and the cluster does not have must have been there once.
+
+        Args:
+            found: The topics that are there.
+            topics: Those that the query has read before.
+            places: Where it stands.
+
+        Raises:
+            OptionError: If a topic or partition that is named in the options was never there.
+        """
+        missing = sorted(self._names() - found.keys() - set(topics))
+        if missing:
+            raise OptionError(
+                f"{self._options.format_name}: topic {missing[0]!r} does not exist on "
+                f"{self._options.kafka.bootstrap}: create it, or correct the option"
+            )
+        there = set(self.places(found)) if self._assigned else set()
+        self._seen |= {place for place in self._assigned or () if place in there or place in places}
+        for place in self._options.assign or ():
+            if place.topic in found and place not in self._seen:
+                raise OptionError(
+                    f"{self._options.format_name}: option 'assign' names partition "
+                    f"{place.partition} of topic {place.topic!r}, which has "
+                    f"{len(found[place.topic].leaders)}"
+                )
+
+
+def look_closely(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
+    """`glance`, a few times before it is believed that a topic is gone."""
+    return _look_again(lambda: glance(client, names), names)
+
+
+def _look_again(look: Callable[[], _Found], names: Collection[str]) -> _Found:
+    """Look until all of these topics are found, but not for ever."""
+    found = look()
+    for _ in range(_LOOKS):
+        if found is None or found.keys() >= set(names):
+            break
+        time.sleep(_PAUSE_S)
+        found = look()
+    return found
+
+
+def glance(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
+    """What one broker says of topics, asked once.
+
+    Returns:
+        By name, without those that do not exist; None if there is no answer.
+    """
+    from kafka.errors import KafkaError
+
+    kind = Metadata(tuple(sorted(names)))
+    (answer,) = client.ask([(ANY, kind.request(["topics"]))])
+    try:
+        return None if isinstance(answer, KafkaError) else kind.topics(answer)
+    except KafkaError:
+        return None
+
+
+def some_gone(client: Client, before: Mapping[str, Topic]) -> bool:
+    """Whether one of some topics is not there any more, or is another, or has fewer partitions."""
+    now = look_closely(client, before)
+    return now is not None and any(
+        name not in now or not _is_same(topic, now[name]) for name, topic in before.items()
+    )
+
+
+def _is_same(before: Topic, now: Topic) -> bool:
+    ids = usable_id(before), usable_id(now)
+    return before.leaders.keys() <= now.leaders.keys() and ("" in ids or ids[0] == ids[1])

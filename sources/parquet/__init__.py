@@ -1,0 +1,1 @@
+"""Reading folders of Parquet files, and all that this alone needs."""

@@ -1,0 +1,83 @@
+"""The epochs of this project's sink in a place, from listing to listing. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from krishiv_spark.sources.parquet.judging import Judge, Judged, Listed
+from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.sources.parquet.tables import Table, Tables
+from krishiv_spark.sources.parquet.units import origin
+
+__all__ = ["Epochs"]
+
+
+class Epochs:
+    """What is known of our tables.
+
+    Args:
+        place: Where files are looked for.
+        recursive: See `scan`.
+        waits: See `Judge`.
+    """
+
+    def __init__(self, place: Place, *, recursive: bool, waits: bool) -> None:
+        self._waits = waits
+        self._place = place
+        self._recursive = recursive
+        self._tables = Tables(place)
+        self._before: dict[Path, Table] = {}
+        self._compared: dict[tuple[Path, str], int] = {}
+
+    def look(self) -> None:
+        """Look at the tables. Before files are listed: what is visible now is in that listing."""
+        self._before = self._tables.look()
+
+    def note(self, paths: Iterable[str]) -> bool:
+        """Note the tables of files that were listed; whether one was not looked at before."""
+        return self._tables.add(path for path in paths if origin(path) is not None)
+
+    def visible(self) -> dict[str, int]:
+        """The newest wholly visible epoch of each query that offsets remember by a key."""
+        return {
+            key: query.visible
+            for table in self._before.values()
+            for tag, query in table.queries.items()
+            if (key := table.key(tag)) is not None and query.visible is not None
+        }
+
+    def is_read(self, path: str, read: Mapping[str, int]) -> bool:
+        """Whether a file is of an epoch that was read; `read` is `ParquetOffset.epochs`."""
+        source = origin(path)
+        if source is None:
+            return False
+        prefix = self._tables.prefix(self._tables.root_of(path))
+        return prefix is not None and source.epoch <= read.get(f"{prefix}{source.tag}", -1)
+
+    def was_single(self, path: str) -> bool:
+        """Whether version 1 took a file of our sink by itself.
+
+        It knew the logs in the folder of the place only.
+        """
+        source = origin(path)
+        table = self._before.get(self._tables.root_of(path))
+        if source is None or table is None or table.prefix != "":
+            return True
+        query = table.queries.get(source.tag)
+        return query is None or query.visible is None
+
+    def judge(self, listed: Listed) -> Judged:
+        """Decide about files that were listed after `look`."""
+        judge = Judge(
+            self._place,
+            self._tables,
+            self._before,
+            recursive=self._recursive,
+            waits=self._waits,
+        )
+        return judge.decide(listed, self._compared)
+
+    def forget(self) -> None:
+        """Forget which epochs were compared with their intents: the position has changed."""
+        self._compared = {}

@@ -1,0 +1,383 @@
+"""``krishiv-parquet`` as a source: follows a folder of Parquet files, each row exactly once.
+
+A file is read once, whenever it appears; files that appear late with an older time are not missed.
+An offset names the files of its batch and says exactly which were read before, in itself while
+that is little and in immutable files otherwise. So a replay reads the same files without listing
+the folder again, and however the folder has changed. Epochs of this project's sink are read whole
+and in their order. The unit of parallelism is a range of bytes of a file; small files share a task.
+
+A file that is still being written is left until it is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import AliasChoices, Field
+
+from krishiv_spark.arrow import pruned
+from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.offsets import Start, Watermark
+from krishiv_spark.offsets.watermark import advance, epoch_ms
+from krishiv_spark.options import ByteSize, Duration, Names
+from krishiv_spark.parquet.calendars import RebaseMode, TimeRules
+from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
+from krishiv_spark.parquet.layout import SOURCES
+from krishiv_spark.parquet.ranges import pack
+from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.paths import local_path
+from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
+from krishiv_spark.sources.parquet.books import Books, Bounds
+from krishiv_spark.sources.parquet.folders import folder_fields, folder_values
+from krishiv_spark.sources.parquet.follower import Follower, FollowRules
+from krishiv_spark.sources.parquet.healing import as_it_is
+from krishiv_spark.sources.parquet.places import FoundFile, Place
+from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.rows import (
+    FilePart,
+    FileRange,
+    ReadRules,
+    cut,
+    naming,
+    read_part,
+)
+from krishiv_spark.sources.parquet.skips import FOLDER
+from krishiv_spark.sources.parquet.state import StatePlace
+from krishiv_spark.sources.parquet.waiting import take
+from krishiv_spark.zones import Zone
+
+__all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
+
+_log = logging.getLogger(__name__)
+_NS_PER_MS = 1_000_000
+_MOST_HELD = 500  # an offset shall stay small, and a path may be long
+_STATE_OPTION = "krishiv-parquet: 'stateLocation'"
+
+
+class ParquetSourceOptions(SourceOptions):
+    """Options of the source."""
+
+    path: str = Field(
+        validation_alias=AliasChoices("path", "parquet.path"),
+        description="Folder, file or glob, on a file system that every worker shares: a path or "
+        "`file:` URL. In a glob, `*`, `?`, `[ab]` and `{a,b}` are wildcards.",
+    )
+    max_files_per_trigger: int | None = Field(
+        default=10_000, gt=0, description="Most files in a batch."
+    )
+    max_file_age: Duration = Field(
+        default=7 * 86_400_000,
+        ge=0,
+        description="A file that appears with a time more than this before that of the newest "
+        "file that was read is passed over, and counted in the progress. A backlog is never too "
+        "old. Without effect with `latestFirst` and in batch reads.",
+    )
+    latest_first: bool = Field(
+        default=False,
+        description="Read the newest files first. Every file is then remembered for ever.",
+    )
+    state_location: str | None = Field(
+        default=None,
+        description="Folder for what the query remembers, where that is too much for an offset; "
+        "a folder beside the checkpoint is a good one. By default `_krishiv_sources/` in "
+        "the folder of `path`, which has to be writable then.",
+    )
+    recursive_file_lookup: bool = Field(
+        default=False,
+        description="Go into every sub-folder; folders such as `day=2013-01-01` are then no "
+        "partition columns.",
+    )
+    columns: Names = Field(
+        default=(),
+        description="Columns to read, separated by commas. Where a schema is given, it decides.",
+    )
+    fail_on_data_loss: bool = Field(
+        default=True,
+        description="Fail when a file is gone that was chosen for a batch, or that belongs to a "
+        "published epoch of `krishiv-parquet`, or has other rows than when it was chosen. "
+        "Otherwise what is gone is passed over and counted, and what has changed is read as it is.",
+    )
+    bad_files: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="What happens at a damaged file: fail, or skip it. With `skip`, the footer of "
+        "each file is read before it is taken; one that cannot be read is left until it is mended.",
+    )
+    max_partition_bytes: ByteSize = Field(
+        default=128 * 2**20,
+        gt=0,
+        description="About the most bytes that one task reads; larger files are split.",
+    )
+    starting_offsets: Literal["earliest", "latest"] = Field(
+        default="earliest",
+        description="Where a new query begins; with `latest`, the files that are there when it "
+        "first runs count as read, but for those that are still being written.",
+    )
+    time_zone: Zone | None = Field(
+        default=None,
+        description="Zone of times that say none, where the schema has TIMESTAMP: in names of "
+        "partition folders that others than krishiv-parquet wrote, and in columns without a zone; "
+        "also the zone in which Spark 2 wrote times before 1900. Without it they are an error.",
+    )
+    datetime_rebase_mode: RebaseMode | None = Field(
+        default=None,
+        description="As in Spark's own reader: what is done with dates before 1582-10-15 and times "
+        "before 1900 in files that do not say which Spark wrote them. `LEGACY` for Spark 2 and "
+        "Hive, `CORRECTED` for others, and `EXCEPTION` refuses them. Without it, files that Spark "
+        "up to 2.4.5 wrote are refused if they have such values, and others are `CORRECTED`.",
+    )
+    int96_rebase_mode: RebaseMode | None = Field(
+        default=None, description="The same for INT96 timestamps."
+    )
+
+    def times(self) -> TimeRules:
+        """How times are read that do not say enough of themselves."""
+        return TimeRules(self.time_zone, self.datetime_rebase_mode, self.int96_rebase_mode)
+
+    def rules(self, *, streaming: bool) -> FollowRules:
+        """How the place is followed."""
+        ages = streaming and not self.latest_first
+        return FollowRules(
+            recursive=self.recursive_file_lookup,
+            newest_first=self.latest_first,
+            max_age_ns=self.max_file_age * _NS_PER_MS if ages else None,
+            looks=streaming,
+            skip_bad=streaming and self.bad_files == "skip",
+            fail_on_loss=streaming and self.fail_on_data_loss,
+        )
+
+    def state_place(self, place: Place) -> StatePlace:
+        """Where state is kept.
+
+        Raises:
+            OptionError: If `stateLocation` is a URL of another file system.
+        """
+        usual = Path(place.root, SOURCES)
+        if self.state_location is None:
+            return StatePlace(usual)
+        return StatePlace(local_path(self.state_location, _STATE_OPTION), (usual,))
+
+
+class ParquetReader(StreamReader[ParquetOffset, FilePart]):
+    """Reads Parquet files, in streams and batches.
+
+    Attributes:
+        bounds: How much an offset may hold.
+    """
+
+    bounds: ClassVar[Bounds] = Bounds()
+    options_type = ParquetSourceOptions
+    offset_type = ParquetOffset
+
+    options: ParquetSourceOptions
+
+    def __init__(
+        self, options: ParquetSourceOptions, schema: pa.Schema | None, *, streaming: bool
+    ) -> None:
+        super().__init__(options, schema, streaming=streaming)
+        self._place = Place.of(options.path)
+        self._state_place = options.state_place(self._place)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Remember nothing: neither files nor what was read of the state."""
+        options = self.options
+        skips = options.bad_files == "skip" or not options.fail_on_data_loss
+        self._books = Books(
+            self._state_place, bounded=self.streaming, always=skips, bounds=self.bounds
+        )
+        self._follower = Follower(self._place, options.rules(streaming=self.streaming), self._books)
+        self._chosen: ParquetOffset | None = None
+        self._backlog: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader with every batch; executors need nothing that was remembered.
+        remembered = {"_books", "_follower", "_chosen", "_backlog"}
+        return {name: value for name, value in self.__dict__.items() if name not in remembered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    # --- schema
+
+    def infer_schema(self) -> pa.Schema:
+        """Columns of the newest file, then the partition columns. See `StreamReader`."""
+        files = self._follower.everything()
+        partitions = self._partition_fields(files)
+        path, newest = self._newest_schema(files)
+        inside = [field for field in newest if field.name not in partitions]
+        schema = pa.schema([*inside, *partitions.values()])
+        with naming(path):
+            return pruned(schema, self.options.columns, "krishiv-parquet")
+
+    def _partition_fields(self, files: Iterable[FoundFile]) -> dict[str, pa.Field]:
+        if self.options.recursive_file_lookup:
+            return {}
+        return {field.name: field for field in folder_fields(file.path for file in files)}
+
+    def _newest_schema(self, files: Iterable[FoundFile]) -> tuple[str, pa.Schema]:
+        newest_first = sorted(files, key=lambda file: (file.modified_ns, file.path), reverse=True)
+        for file in newest_first:
+            path = self._place.absolute(file.path)
+            try:
+                return path, file_schema(path)
+            except DataLossError as error:
+                if self.options.bad_files == "fail" and self._is_whole(file):
+                    raise
+                _log.warning("not used for the schema: %s", error)
+        raise OptionError(
+            f"krishiv-parquet: there are no Parquet files in {self.options.path} whose schema "
+            "could be taken: give one with .schema(...)"
+        )
+
+    def _is_whole(self, file: FoundFile) -> bool:
+        try:
+            return look(self._place.absolute(file.path)).whole
+        except FileNotFoundError:
+            return False
+
+    # --- positions
+
+    def initial(self) -> ParquetOffset | Start:
+        """See `StreamReader`."""
+        if self.options.starting_offsets == "earliest":
+            return ParquetOffset()
+        if not self.streaming:
+            raise OptionError(
+                "krishiv-parquet: option 'startingOffsets' = 'latest' is for streams; a batch "
+                "read begins with the oldest file"
+            )
+        return Start(at="latest")
+
+    def resolve(self, start: Start) -> ParquetOffset:
+        """All that is there now counts as read. See `SupportsMovingStart`."""
+        del start
+        return self._follower.count_all()
+
+    def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
+        """See `StreamReader`. One look at each file; footers only if rows or times count."""
+        try:
+            self._chosen = self._choose(start, limit)
+        except BaseException:
+            self._follower.forget()
+            raise
+        self._backlog = self._follower.backlog(self._chosen)
+        return self._chosen
+
+    def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
+        self._follower.look(start, limit)
+        footers = self._footers()
+        taken = take(self._follower, limit, lambda file: footers(file).rows, self._books.room)
+        if not taken:
+            return start
+        files = [file for unit in taken for file in unit.files]
+        watermark = self._watermark(start, files, footers)
+        end = self._follower.reached(start, taken)
+        return end.model_copy(update={"watermark": watermark})
+
+    def freeze(self) -> None:
+        """See `SupportsAvailableNow`."""
+        self._follower.freeze()
+
+    def backlog(self) -> Mapping[str, Any]:
+        """What waits after the batch that was chosen last, and what is passed over and why.
+
+        See `SupportsBacklog`.
+        """
+        return self._backlog
+
+    # --- event time
+
+    def _footers(self) -> Callable[[FoundFile], Footer]:
+        """A look at footers that remembers them for as long as one batch is being chosen."""
+        event_time = self.options.event_time if self.streaming else None
+        wanted = None if event_time is None else self._schema().field(event_time).type
+        cache: dict[str, Footer] = {}
+
+        def footer(file: FoundFile) -> Footer:
+            if file.path not in cache:
+                path = self._place.absolute(file.path)
+                cache[file.path] = read_footer(path, event_time, self.options.times(), wanted)
+            return cache[file.path]
+
+        return footer
+
+    def _watermark(
+        self,
+        start: ParquetOffset,
+        files: Iterable[FoundFile],
+        footers: Callable[[FoundFile], Footer],
+    ) -> Watermark | None:
+        if self.options.event_time is None or not self.streaming:
+            return None
+        facts = [self._timed(file, self.options.event_time, footers) for file in files]
+        newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
+        held = next((fact.unknown[:_MOST_HELD] for fact in facts if fact.unknown is not None), None)
+        return advance(start.watermark, newest, self.options.watermark_delay, held)
+
+    def _timed(
+        self, file: FoundFile, event_time: str, footers: Callable[[FoundFile], Footer]
+    ) -> Footer:
+        values = self._values(file)
+        if event_time not in values:
+            return footers(file)
+        column = self._schema().field(event_time)
+        path = self._place.absolute(file.path)
+        time = value_of(values[event_time], column, path, self.options.time_zone)
+        return Footer(0, epoch_ms(time) if time.is_valid else None)
+
+    # --- rows
+
+    def plan(self, start: ParquetOffset, end: ParquetOffset) -> Sequence[FilePart]:
+        """See `StreamReader`. Everything is in `end`, or in the state that it names.
+
+        When a batch is planned again, files that have changed meanwhile are looked at.
+        """
+        if start == end:
+            return []
+        files = self._books.files(end)
+        if end != self._chosen and self.streaming:
+            files = tuple(self._as_it_is(file, end) for file in files)
+        state = self._books.state(end)
+        skips = None if state is None else str(state.folder / FOLDER)
+        most = self.options.max_partition_bytes
+        pieces = (piece for file in files for piece in cut(self._whole(file), most))
+        return [FilePart(part, skips) for part in pack(pieces, most)]
+
+    def _as_it_is(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
+        return as_it_is(
+            file,
+            self._place.absolute(file.path),
+            was_whole=end.newest is not None,  # version 1 has none, and took what was there
+            fail_on_loss=self.options.fail_on_data_loss,
+        )
+
+    def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
+        """See `StreamReader` and `read_part`."""
+        skip_bad = self.options.bad_files == "skip"
+        skip_gone = not self.options.fail_on_data_loss
+        rules = ReadRules(self._schema(), skip_bad, skip_gone, self.options.times())
+        return read_part(partition, rules)
+
+    def _whole(self, file: FoundFile) -> FileRange:
+        values = tuple(self._values(file).items())
+        return FileRange(
+            self._place.absolute(file.path),
+            0,
+            file.size,
+            Identity(file.size, file.modified_ns),
+            values,
+        )
+
+    def _values(self, file: FoundFile) -> dict[str, str | None]:
+        return {} if self.options.recursive_file_lookup else folder_values(file.path)
+
+    def _schema(self) -> pa.Schema:
+        if self.schema is None:
+            self.schema = self.infer_schema()
+        return self.schema

@@ -1,0 +1,134 @@
+"""Tables of this project's sink among the files of a place. Driver.
+
+A file of the sink says which query and epoch wrote it, and lies in a table's folder or in partition
+folders below it. So tables are found from their files, also below a glob or in a recursive read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.names import query_tag
+from krishiv_spark.parquet.progress import TableLog, removed_by
+from krishiv_spark.sources.parquet.places import Place
+
+__all__ = ["Query", "Table", "Tables"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query or batch job that writes a table, as its folder in ``_krishiv`` showed it.
+
+    Attributes:
+        log: Its epoch log, which may be elsewhere.
+        visible: The newest wholly visible epoch, -1 for none; None if the log is not near.
+        staging: Whether files may be staged that are still to be published.
+    """
+
+    log: TableLog
+    visible: int | None
+    staging: bool
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a batch job, whose only epoch is 0."""
+        return self.log.query.startswith(BATCH_PREFIX)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table at one moment.
+
+    Attributes:
+        root: Its folder.
+        prefix: The same, relative to the place, with "/" behind; empty for the place itself, None
+            where the table reaches beyond it.
+        queries: Who writes it, by tag.
+        replaced: Files that go, or are gone, since others take their place; relative to the table.
+    """
+
+    root: Path
+    prefix: str | None
+    queries: Mapping[str, Query]
+    replaced: frozenset[str]
+
+    @classmethod
+    def look(cls, root: Path, prefix: str | None) -> Table | None:
+        """A table as it is now; None if it is none of ours, or only a copy of some of its files."""
+        try:
+            names = os.listdir(root / META)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        queries: dict[str, Query] = {}
+        replaced: set[str] = set()
+        for name in names:
+            log = TableLog(root, name)
+            state = log.log.state() if log.is_near else None
+            visible = None if state is None else log.visible(state)
+            replaced |= set() if state is None else removed_by(state.intent)
+            queries[query_tag(name)] = Query(log, visible, _is_staging(log.folder))
+        return cls(root, prefix, queries, frozenset(replaced))
+
+    def key(self, tag: str) -> str | None:
+        """Under what an offset remembers the epochs of a query; None if it does not.
+
+        Not those of a batch job, since there may be any number of them, nor those of a table that
+        reaches beyond the place.
+        """
+        query = self.queries.get(tag)
+        if self.prefix is None or query is None or query.visible is None or query.is_job:
+            return None
+        return f"{self.prefix}{tag}"
+
+    def inside(self, path: str) -> str:
+        """A path of the place, relative to the table."""
+        return path.removeprefix(self.prefix or "")
+
+
+def _is_staging(folder: Path) -> bool:
+    try:
+        return any(name.isdecimal() for name in os.listdir(folder / "staged"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+class Tables:
+    """The tables of a place, as far as files of theirs were found.
+
+    Args:
+        place: Where files are looked for.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._roots = {self.root_of("x")}  # of a file right in the place
+
+    def add(self, paths: Iterable[str]) -> bool:
+        """Note the tables of some files of our sink; whether one of them is new."""
+        found = {self.root_of(path) for path in paths} - self._roots
+        self._roots |= found
+        return bool(found)
+
+    def look(self) -> dict[Path, Table]:
+        """What is known of each of them now."""
+        found = (Table.look(root, self.prefix(root)) for root in self._roots)
+        return {table.root: table for table in found if table is not None}
+
+    def prefix(self, root: Path) -> str | None:
+        """See `Table`."""
+        if not root.is_relative_to(self._place.root):
+            return None
+        inside = root.relative_to(self._place.root).as_posix()
+        return "" if inside == "." else f"{inside}/"
+
+    def root_of(self, path: str) -> Path:
+        """The table's folder that a file of our sink would have by its path."""
+        folder = os.path.dirname(self._place.absolute(path))
+        while "=" in os.path.basename(folder):
+            folder = os.path.dirname(folder)
+        return Path(folder)
