@@ -92,7 +92,7 @@ def _beside_appends(run: Run, made: Callable[[Path], Life]) -> Iterator[Figure]:
 
 @benchmark("commits.growth", long=True)
 def growth(run: Run) -> Iterator[Figure]:
-    """A commit at epoch 100 000 beside one at epoch 10, and restarts behind so long a history.
+    """A commit at epoch 100 000 beside one at epoch 10, and restarts after so long a history.
 
     Both tables are written in turn, commit by commit, so that each pair meets the same machine.
     """

@@ -113,7 +113,7 @@ class Spill(Generic[Key]):
 
 
 def _stored(file: IO[bytes], rows: pa.Table) -> tuple[int, int]:
-    """Append a table to a file; where it begins, and the byte behind it."""
+    """Append a table to a file; where it begins, and the byte after it."""
     start = -(-file.seek(0, os.SEEK_END) // _ALIGNMENT) * _ALIGNMENT
     file.seek(start)
     with pa.ipc.new_stream(file, rows.schema) as stream:

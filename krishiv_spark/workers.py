@@ -55,7 +55,7 @@ def _spark_started_this(main: object) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _freeze(_modules: int) -> None:
-    """Keep what is imported out of the collection behind each task.
+    """Keep what is imported out of the collection after each task.
 
     ``pyspark.daemon`` calls ``gc.collect()`` there, while the JVM already goes on. Over the modules
     of pyarrow, pydantic and pyspark that is 20 ms of a core each time, more than a small epoch

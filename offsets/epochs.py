@@ -9,7 +9,7 @@ have one order, and whoever fails to append reads on and learns why.
     void     the intent before came to nothing; its epoch may be staged again
     adopted  an operator says what the target holds, whatever the entries before say
 
-An intent is appended only right behind the owner entry of its own generation. A driver that was
+An intent is appended only right after the owner entry of its own generation. A driver that was
 believed dead therefore cannot publish after another took over; and what it did log before is
 finished by its successor.
 
@@ -71,7 +71,7 @@ class EpochLog:
 
     Args:
         journal: Where the entries are.
-        fold_every: A snapshot is made when this many entries lie behind the newest one.
+        fold_every: A snapshot is made when this many entries lie after the newest one.
         query: Whose log it is; another one's is refused. None takes any.
     """
 
@@ -255,7 +255,7 @@ class EpochLog:
 
         What is removed is covered by the snapshot before.
 
-        Call it when the newest intent of the state is finished; the planner does, right behind
+        Call it when the newest intent of the state is finished; the planner does, right after
         its own owner entry.
         """
         if state.number - self._snapshot < self._fold_every:
@@ -289,7 +289,7 @@ class EpochLog:
     def _remove_covered(self, listing: Listing, before: int) -> None:
         # What the snapshot before covers, and no more: a listing that runs meanwhile, and may not
         # see the newest one, meets that one and every entry after it. Ascending, so that an owner
-        # entry goes before what lies behind it.
+        # entry goes before what comes after it.
         covered = [entry_name(entry) for entry in listing.entries if entry <= before]
         older = [snapshot_name(other) for other in listing.snapshots if other < before]
         self._journal.remove([*covered, *older])
@@ -319,7 +319,7 @@ class EpochLog:
         return self._read_snapshot(snapshot) if snapshot else State()
 
     def _append(self, before: State, entry: Entry) -> State | None:
-        """Create the entry behind a state; None if it is another's, or has come too late."""
+        """Create the entry after a state; None if it is another's, or has come too late."""
         data = to_bytes(entry)
         number = before.number + 1
         name = entry_name(number)

@@ -61,7 +61,7 @@ class Journal(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The content behind a name, or None when it is not there."""
+        """The content under a name, or None when it is not there."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:

@@ -137,7 +137,7 @@ class StreamReader(ABC, Generic[O, P]):
             limit: The most that the batch may take.
 
         Returns:
-            A position at or behind `start`; equal to it when there is nothing new.
+            A position at or after `start`; equal to it when there is nothing new.
         """
 
     @abstractmethod
@@ -175,7 +175,7 @@ class SupportsAvailableNow(Protocol):
 
 @runtime_checkable
 class SupportsBacklog(Protocol):
-    """Ability to report what waits behind the current batch, for the query's progress."""
+    """Ability to report what waits after the current batch, for the query's progress."""
 
     def backlog(self) -> Mapping[str, Any]:
         """What is newest in the external system, as JSON; as ``latestOffset`` (Spark 4.2+)."""

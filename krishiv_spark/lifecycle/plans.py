@@ -17,7 +17,7 @@ __all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
 
 
 class PlanningFailed(pickle.PicklingError):
-    """An epoch cannot begin; the text is that of the error behind it.
+    """An epoch cannot begin; the text is that of the error that caused it.
 
     A PicklingError, because planning happens while Spark pickles the writer, and only these pass
     its serializer unchanged (``CloudPickleSerializer.dumps``).

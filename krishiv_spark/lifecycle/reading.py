@@ -48,7 +48,7 @@ class RowShape:
 
     Attributes:
         columns: Arrow schema that the reader yields.
-        target: Arrow schema that Spark expects: the same, with `_late` behind it under the
+        target: Arrow schema that Spark expects: the same, with `_late` after it under the
             policy "flag".
         options: Event time column and late-row policy.
     """
@@ -75,7 +75,7 @@ class RowShape:
 
     @classmethod
     def expected(cls, target: pa.Schema, options: SourceOptions) -> RowShape:
-        """The shape behind the schema that Spark expects.
+        """The shape of the schema that Spark expects.
 
         Raises:
             SchemaError: If late rows are to be flagged, but a schema given by the user has no

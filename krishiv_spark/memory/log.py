@@ -45,7 +45,7 @@ class Log:
         return None if digits is None else int(digits)
 
     def next_number(self) -> int:
-        """The number behind the newest."""
+        """The number after the newest."""
         newest = self.newest()
         return 0 if newest is None else newest + 1
 

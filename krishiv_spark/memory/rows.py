@@ -1,4 +1,4 @@
-"""Rows as bytes: Arrow IPC streams, one behind the other."""
+"""Rows as bytes: Arrow IPC streams, one after the other."""
 
 from __future__ import annotations
 
