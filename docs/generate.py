@@ -59,7 +59,7 @@ def options_table(model: type[Options]) -> str:
     """One row for each option of a model."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in zip(model.names(), model.model_fields, strict=True)
+        for name, field in model.offered().items()
     ]
     return _table(["option", "default", "meaning"], rows)
 

@@ -122,6 +122,11 @@ class Options(BaseModel):
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By name of the field, the prefixes of the keys that it gathers, in lower case."""
 
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """By name of a field of a base class that this connector cannot honour: why, and what to use
+    instead. It is no option of the connector; whoever gives it is told so.
+    """
+
     @classmethod
     def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
         """Read what the user wrote.
@@ -131,8 +136,9 @@ class Options(BaseModel):
             format_name: How the user knows the connector, for the message.
 
         Raises:
-            OptionError: If a key is unknown (the nearest one is named), given twice under two
-                spellings, missing, or has a bad value; or if a table is being created in SQL.
+            OptionError: If a key is unknown (the nearest one is named), one that the connector
+                refuses, given twice under two spellings, missing, or has a bad value; or if a
+                table is being created in SQL.
         """
         spellings = cls._spellings()
         _refuse_table(given, spellings, format_name)
@@ -143,6 +149,9 @@ class Options(BaseModel):
                 values.setdefault(gatherer, {})[key] = value
             elif field is None:
                 _refuse_unknown(key, cls, format_name)
+            elif field in cls.refuses:
+                why = cls.refuses[field]
+                raise OptionError(f"{format_name}: option {key!r} cannot be had: {why}")
             elif field in values and values[field] != value:
                 raise OptionError(f"{format_name}: option {key!r} is given under two names")
             else:
@@ -150,9 +159,16 @@ class Options(BaseModel):
         return cls._build(values, format_name)
 
     @classmethod
+    def offered(cls) -> dict[str, str]:
+        """The options that users have: by the name that they write, the field."""
+        return {
+            _written(cls, field): field for field in cls.model_fields if field not in cls.refuses
+        }
+
+    @classmethod
     def names(cls) -> list[str]:
         """The names of all options as users write them."""
-        return [_written(cls, field) for field in cls.model_fields]
+        return list(cls.offered())
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -191,7 +207,7 @@ def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_nam
 def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
     if key.lower() in model.spark_keys:
         return
-    spellings = (name for field in model.model_fields for name in _all_spellings(model, field))
+    spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}
     near = nearest(key.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -188,6 +189,10 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
 
     format_name: ClassVar[str] = "krishiv-kafka"
+    refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("max_files_per_trigger", "max_bytes_per_trigger"),
+        "Kafka counts offsets; use 'maxOffsetsPerTrigger'",
+    )
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -271,14 +276,6 @@ def _check_rows(options: KafkaSourceOptions) -> None:
 
 
 def _check_limits(options: KafkaSourceOptions) -> None:
-    for name, value in (
-        ("maxFilesPerTrigger", options.max_files_per_trigger),
-        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
-    ):
-        if value is not None:
-            raise ValueError(
-                f"option {name!r} cannot be had: Kafka counts offsets; use 'maxOffsetsPerTrigger'"
-            )
     least, most = options.min_offsets_per_trigger, options.max_rows_per_trigger
     if least is not None and most is not None and least > most:
         raise ValueError(
