@@ -1,4 +1,4 @@
-"""What transaction coordinators are asked, for `krishiv_spark.kafka.client.Client.exchange`.
+"""What transaction coordinators are asked, for `krishiv_spark.kafka.requests`.
 
 What they mean is in `krishiv_spark.kafka.transactions`.
 """
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.exchanges import ANY, Node, Routed
+from krishiv_spark.kafka.failures import is_passing
+from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.places import Broker, Place
-from krishiv_spark.kafka.rounds import ask_once
+from krishiv_spark.kafka.requests import Routed
 from krishiv_spark.offsets.offset import Value
 
 __all__ = ["Describe", "Described", "ListIds", "OneByOne", "ToCoordinators", "Transaction"]
 
-_LANES = 8
+_CONNECTIONS = 8
 """Connections to one coordinator over which many transactions are ended."""
 
 _ID_NOT_FOUND = 105
@@ -70,35 +71,10 @@ class Described(NamedTuple):
 _GONE = Described("Gone", -1, -1, -1, -1, ())
 
 
-@dataclass(frozen=True)
-class _Find:
-    """Which brokers coordinate transactional ids (FindCoordinator)."""
-
-    what: str = "find the coordinator of transactional id"
-
-    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
-        del client, within_s
-        return [(ANY, list(items))], None
-
-    def request(self, items: list[str]) -> Any:
-        from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
-
-        kind = CoordinatorType.TRANSACTION.value
-        return FindCoordinatorRequest(key_type=kind, coordinator_keys=items, min_version=4)
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Broker]]:
-        del items
-        for each in response.coordinators:
-            yield each.key, each.error_code, Broker(each.node_id, each.host, each.port)
-
-    def forget(self, client: Client, items: Collection[str]) -> None:
-        pass
-
-
 class ToCoordinators:
     """Goes to the coordinators of transactional ids, which are remembered."""
 
-    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+    def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
         """See `Exchange`. One message for all ids of a coordinator."""
         grouped, why = self.grouped(client, items, within_s)
         return [(broker.node, ids) for broker, ids in grouped.items()], why
@@ -117,14 +93,29 @@ class ToCoordinators:
         return found, why
 
     def _find(self, client: Client, ids: list[str], within_s: float) -> Exception | str | None:
-        """Ask any broker once; it may still wait for the coordinators' topic to be made."""
-        kind = _Find()
-        found, why = ask_once(client, kind, ids, within_s)
-        for name, answer in found.items():
-            if isinstance(answer, Exception):
-                raise client.failed(f"{kind.what} {name!r}", answer)
-            client.coordinators[name] = answer
-        return None if len(found) == len(ids) else why
+        """Ask any broker once; it may still wait for the coordinators' topic to be made.
+
+        Returns:
+            Why some have none yet; None if all have one.
+        """
+        from kafka.errors import KafkaError, for_code
+
+        what = "find the coordinator of transactional id"
+        (answer,) = client.ask([(LEAST_LOADED, _find_coordinators(ids))], within_s)
+        why: Exception | None = None
+        if isinstance(answer, KafkaError):
+            why = answer
+            if not is_passing(answer):
+                raise client.failed(what, answer) from answer
+            return why
+        for each in answer.coordinators:
+            error = for_code(each.error_code)() if each.error_code else None
+            if error is None:
+                client.coordinators[each.key] = Broker(each.node_id, each.host, each.port)
+            elif not is_passing(error):
+                raise client.failed(f"{what} {each.key!r}", error)
+            why = error or why
+        return why
 
     def forget(self, client: Client, items: Collection[str]) -> None:
         """See `Exchange`."""
@@ -135,14 +126,16 @@ class ToCoordinators:
 class OneByOne(ToCoordinators):
     """A message for each id, over several connections where there are many."""
 
-    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+    def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
         """See `Exchange`."""
         parts: list[tuple[Node, list[str]]] = []
         grouped, why = self.grouped(client, items, within_s)
         for broker, ids in grouped.items():
-            alone = len(ids) == 1
+            if len(ids) == 1:
+                parts.append((broker.node, ids))
+                continue
             parts += [
-                (broker.node if alone else client.lane(broker, number % _LANES), [each])
+                (client.extra_connection(broker, number % _CONNECTIONS), [each])
                 for number, each in enumerate(ids)
             ]
         return parts, why
@@ -168,6 +161,13 @@ class Describe(ToCoordinators):
                 yield each.transactional_id, 0, _GONE
             else:
                 yield each.transactional_id, each.error_code, _described(each)
+
+
+def _find_coordinators(ids: list[str]) -> Any:
+    from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+    kind = CoordinatorType.TRANSACTION.value
+    return FindCoordinatorRequest(key_type=kind, coordinator_keys=ids, min_version=4)
 
 
 def _described(each: Any) -> Described:

@@ -7,24 +7,58 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from krishiv_spark.kafka.exchanges import Node, Routed
+from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.network import Node
 from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place
+from krishiv_spark.kafka.requests import Routed, demand
 
-if TYPE_CHECKING:
-    from krishiv_spark.kafka.client import Client
-
-__all__ = ["EpochEnds", "ListOffsets"]
+__all__ = ["ListOffsets", "epoch_ends", "list_offsets"]
 
 _CONSUMER = -1
 """Instead of the id of a replica."""
 
 
+def list_offsets(
+    client: Client, asked: Mapping[Place, int], *, committed: bool = True
+) -> dict[Place, FoundOffset]:
+    """Look offsets up, at the leaders, side by side.
+
+    Args:
+        client: Of this process.
+        asked: By partition, a time in ms (the first record that is not older), or `EARLIEST`,
+            `LATEST`, `MAX_TIMESTAMP` (KIP-734).
+        committed: Whether `LATEST` is the last stable offset: after it transactions are open.
+
+    Raises:
+        KafkaFailedError: If a partition may not be read, or has no answer in time.
+    """
+    kind = ListOffsets(asked, committed=committed)
+    return demand(client, kind, asked, lambda place: f" of {place}")
+
+
+def epoch_ends(client: Client, epochs: Mapping[Place, int]) -> dict[Place, int]:
+    """Where leader epochs end in the logs of today's leaders (OffsetForLeaderEpoch, KIP-320).
+
+    Args:
+        client: Of this process.
+        epochs: By partition, the leader epoch that is asked about.
+
+    Returns:
+        By partition an offset, exclusive: before it lie the records of that leader epoch and of
+        those before it. -1 where the leader does not know.
+
+    Raises:
+        KafkaFailedError: If a partition may not be read, or has no answer in time.
+    """
+    return demand(client, _EpochEnds(epochs), epochs, lambda place: f" of {place}")
+
+
 class _OfLeaders:
     """What is the same for all of them: who answers."""
 
-    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
+    def nodes_for(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
         """See `Exchange`."""
         del within_s
         return list(_by_leader(client, items).items()), "nobody leads it"
@@ -76,11 +110,8 @@ class ListOffsets(_OfLeaders):
 
 
 @dataclass(frozen=True)
-class EpochEnds(_OfLeaders):
-    """Where leader epochs end in the logs of today's leaders (OffsetForLeaderEpoch, KIP-320).
-
-    The answer is an offset, exclusive: before it lie the records of that leader epoch and of those
-    before it. -1 where the leader does not know.
+class _EpochEnds(_OfLeaders):
+    """OffsetForLeaderEpoch.
 
     Attributes:
         epochs: By partition, the leader epoch that is asked about.

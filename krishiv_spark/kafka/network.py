@@ -10,12 +10,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from krishiv_spark.kafka.exchanges import ANY, Node
 from krishiv_spark.kafka.places import Broker
 
-__all__ = ["Network"]
+__all__ = ["LEAST_LOADED", "Network", "Node"]
+
+Node: TypeAlias = int | str
+"""A broker: its id, or the name of one more connection to it."""
+
+LEAST_LOADED = -1
+"""Whichever broker has least to do."""
 
 _SILENCE_S = 2.0
 """After which one more broker is asked what any of them could answer."""
@@ -103,7 +108,9 @@ class Network:
 
     async def _ask(self, messages: Sequence[tuple[Node, Any]], until_s: float | None) -> list[Any]:
         futures = [
-            self._manager.call_soon(self._ask_any, body) if node == ANY else self._send(body, node)
+            self._manager.call_soon(self._ask_least_loaded, body)
+            if node == LEAST_LOADED
+            else self._send(body, node)
             for node, body in messages
         ]
         return [await self._answer(future, until_s) for future in futures]
@@ -120,7 +127,7 @@ class Network:
         self.heard_s = time.monotonic()
         return found
 
-    async def _ask_any(self, request: Any) -> Any:
+    async def _ask_least_loaded(self, request: Any) -> Any:
         """Ask one broker, and others too while none of them answers."""
         from kafka.errors import KafkaTimeoutError
         from kafka.future import Future
@@ -135,14 +142,14 @@ class Network:
     def _by_load(self) -> list[Node]:
         """The brokers, that which has least to do before the others."""
         least = self._manager.least_loaded_node()
-        return [ANY if least is None else least, *(n for n in self.nodes() if n != least)]
+        return [LEAST_LOADED if least is None else least, *(n for n in self.nodes() if n != least)]
 
     def _send(self, request: Any, node: Node) -> Any:
         from kafka.errors import KafkaError
         from kafka.future import Future
 
         try:
-            return self._manager.send(request, None if node == ANY else node)
+            return self._manager.send(request, None if node == LEAST_LOADED else node)
         except KafkaError as error:  # a broker that is not known any more
             return Future().failure(error)
 
@@ -160,7 +167,7 @@ class Network:
         """Take in the answer of a broker, which names all of them."""
         self._manager.run(_call, self._manager.cluster.update_metadata, metadata)
 
-    def add_lane(self, name: str, broker: Broker) -> Node:
+    def add_connection(self, name: str, broker: Broker) -> Node:
         """One more connection to a broker."""
         said = _Named(name, broker.host, broker.port)
         found: Node = self._manager.run(_call, self._manager.cluster.add_coordinator, said, 1, name)

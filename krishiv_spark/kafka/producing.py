@@ -1,4 +1,4 @@
-"""What producers ask of transaction coordinators, for `krishiv_spark.kafka.client.Client.exchange`.
+"""What producers ask of transaction coordinators, for `krishiv_spark.kafka.requests`.
 
 Whoever knows the producer id and epoch can ask it in a producer's place. What it means is in
 `krishiv_spark.kafka.transactions`.
@@ -15,10 +15,10 @@ from typing import Any
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.coordinators import Described, OneByOne, ToCoordinators, Transaction
-from krishiv_spark.kafka.exchanges import ANY, Routed
 from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.requests import Routed
 
-__all__ = ["AddPlaces", "Begin", "BeginPlain", "End", "Fence"]
+__all__ = ["AddPlaces", "Begin", "End", "Fence"]
 
 _END_VERSION = {1: 3, 2: 5}
 """EndTxn's version under each set of rules."""
@@ -44,32 +44,6 @@ class Begin(OneByOne):
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
         """See `Exchange`. The value is the response, which names the producer."""
         yield items[0], response.error_code, response
-
-
-@dataclass(frozen=True)
-class BeginPlain:
-    """InitProducerId without a transactional id, from any broker (KIP-98)."""
-
-    what: str = "get a producer id"
-
-    def route(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
-        """See `Exchange`."""
-        del client, within_s
-        return [(ANY, list(items))], None
-
-    def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
-        from kafka.protocol.producer import InitProducerIdRequest
-
-        del items
-        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
-
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """See `Exchange`. The value is the response, which names the producer."""
-        yield items[0], response.error_code, response
-
-    def forget(self, client: Client, items: Collection[str]) -> None:
-        """See `Exchange`."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +118,7 @@ class AddPlaces:
     transaction: Transaction
     what: str = "add to its transaction the partition"
 
-    def route(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
+    def nodes_for(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
         """See `Exchange`."""
         to, why = ToCoordinators().grouped(client, [self.transaction.transactional_id], within_s)
         return [(broker.node, list(items)) for broker in to], why

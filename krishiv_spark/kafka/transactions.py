@@ -20,7 +20,8 @@ from krishiv_spark.kafka.coordinators import Describe, Described, ListIds, Trans
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.producing import AddPlaces, Begin, BeginPlain, End
+from krishiv_spark.kafka.producing import AddPlaces, Begin, End
+from krishiv_spark.kafka.requests import demand, exchange, gather
 
 __all__ = [
     "COMMITTING",
@@ -80,7 +81,7 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
         KafkaFailedError: If the coordinator refuses, or does not answer in time.
     """
     kind = Begin(timeout_ms)
-    answer = client.exchange(kind, [transactional_id])[transactional_id]
+    answer = exchange(client, kind, [transactional_id])[transactional_id]
     if isinstance(answer, Exception):
         raise client.failed(f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms))
     return transaction_of(client, transactional_id, answer.producer_id, answer.producer_epoch)
@@ -124,7 +125,7 @@ def add_places(client: Client, transaction: Transaction, places: Collection[Plac
     Raises:
         KafkaFailedError: If the transaction is no longer this one's, or one may not be written.
     """
-    client.demand(AddPlaces(transaction), places, lambda place: f" {place}")
+    demand(client, AddPlaces(transaction), places, lambda place: f" {place}")
 
 
 def plain_producer(client: Client) -> tuple[int, int]:
@@ -133,7 +134,10 @@ def plain_producer(client: Client) -> tuple[int, int]:
     Raises:
         KafkaFailedError: If no broker gives one, or none answers in time.
     """
-    answer = client.demand(BeginPlain(), ["producer"], lambda _: "")["producer"]
+    from kafka.protocol.producer import InitProducerIdRequest
+
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
+    answer = client.ask_any("get a producer id", request)
     return answer.producer_id, answer.producer_epoch
 
 
@@ -153,7 +157,7 @@ def end(
         KafkaFailedError: If a coordinator does not answer in time; some may have been ended.
     """
     by_id = {each.transactional_id: each for each in transactions}
-    answers = client.exchange(End(by_id, commit), by_id)
+    answers = exchange(client, End(by_id, commit), by_id)
     return {by_id[i]: answer for i, answer in answers.items() if isinstance(answer, Exception)}
 
 
@@ -170,7 +174,7 @@ def describe(
     Raises:
         KafkaFailedError: If one may not be seen, or a coordinator does not answer in time.
     """
-    return client.demand(Describe(), ids, within_s=within_s)
+    return demand(client, Describe(), ids, within_s=within_s)
 
 
 def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Transaction, Outcome]:
@@ -205,7 +209,7 @@ def unfinished(client: Client, start: str) -> dict[str, str]:
     """
     kind = ListIds(start, UNFINISHED)
     within_s = min(_LISTED_S, client.connection.patience_s)
-    return _merged(client, kind, client.gather(kind, kind.names, within_s))
+    return _merged(client, kind, gather(client, kind, kind.names, within_s))
 
 
 def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, str]:
@@ -220,7 +224,7 @@ def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, s
         KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
     kind = ListIds(start, states)
-    return _merged(client, kind, client.exchange(kind, kind.names))
+    return _merged(client, kind, exchange(client, kind, kind.names))
 
 
 def _merged(

@@ -10,6 +10,7 @@ from krishiv_spark.kafka.coordinators import Describe, Described, Transaction
 from krishiv_spark.kafka.outcomes import ONGOING
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.producing import End, Fence
+from krishiv_spark.kafka.requests import exchange, gather
 from krishiv_spark.kafka.transactions import describe, rules, transaction_of, unfinished
 
 __all__ = ["abort_live", "abort_open", "abort_siblings", "try_abort"]
@@ -53,7 +54,7 @@ def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], 
     Raises:
         KafkaFailedError: If a coordinator refuses, or stops to answer half-way.
     """
-    seen = client.gather(Describe(), ids, _AT_ONCE_S)
+    seen = gather(client, Describe(), ids, _AT_ONCE_S)
     found = {name: now for name, now in seen.items() if isinstance(now, Described)}
     abort_live(client, found, is_owner, _AT_ONCE_S)
 
@@ -106,13 +107,13 @@ def _abort_once(
 ) -> dict[str, Exception]:
     """Those that are refused, with kafka-python's error: perhaps since they have ended."""
     if rules(client) == 1:
-        answers = client.exchange(Fence(ongoing), ongoing, within_s)
+        answers = exchange(client, Fence(ongoing), ongoing, within_s)
     else:
         exact = {
             name: transaction_of(client, name, now.producer_id, now.producer_epoch)
             for name, now in ongoing.items()
         }
-        answers = client.exchange(End(exact, commit=False), exact, within_s)
+        answers = exchange(client, End(exact, commit=False), exact, within_s)
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 

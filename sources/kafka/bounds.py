@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
@@ -68,7 +69,7 @@ class Bounds:
     def _look(self, asked: Mapping[Place, int]) -> dict[Place, int]:
         if not asked:
             return {}
-        found = self.client.list_offsets(asked, committed=self.options.committed)
+        found = list_offsets(self.client, asked, committed=self.options.committed)
         return {place: each.offset for place, each in found.items()}
 
     def _found(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import LATEST, FoundOffset, Place, Topic
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.kafka.bounds import Bounds
@@ -133,9 +134,9 @@ class Chooser:
     def _cluster(self, client: Client, places: Collection[Place]) -> dict[Place, FoundOffset]:
         asked, committed = dict.fromkeys(places, LATEST), self._options.committed
         if not (self._streaming and committed):
-            return client.list_offsets(asked, committed=committed)
+            return list_offsets(client, asked, committed=committed)
         self._lag.look(client, places)
-        ends = client.list_offsets(asked, committed=True)
+        ends = list_offsets(client, asked, committed=True)
         self._lag.compare(ends)
         return ends
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import MAX_TIMESTAMP, Place
 from krishiv_spark.offsets.watermark import advance
 from krishiv_spark.sources.kafka.bounds import Bounds
@@ -131,7 +132,7 @@ class EventTime:
         It may be that of a record that was aborted or that the query did not read.
         """
         asked = dict.fromkeys(ends, MAX_TIMESTAMP)
-        found = self.bounds.client.list_offsets(asked, committed=self.options.committed)
+        found = list_offsets(self.bounds.client, asked, committed=self.options.committed)
         newest = {p: each.offset for p, each in found.items() if 0 <= each.offset < ends[p]}
         times = self._records_at(newest, ends)
         for stride in _STRIDES:

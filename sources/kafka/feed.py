@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from krishiv_spark.kafka.client import Client, is_passing
 from krishiv_spark.kafka.fetches import Answer, answers, request
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.records import Decoded, Range, await_warm, decode
 from krishiv_spark.sources.kafka.cursor import Cursor
@@ -190,7 +191,7 @@ class Feed:
     def _is_local(self, cursor: Cursor) -> bool:
         """Whether the offsets lie on the broker's own disks, not in tiered storage (KIP-405)."""
         place = cursor.piece.place
-        return self._client.list_offsets({place: _EARLIEST_LOCAL})[place].offset <= cursor.next
+        return list_offsets(self._client, {place: _EARLIEST_LOCAL})[place].offset <= cursor.next
 
     # --- what goes wrong
 

@@ -13,7 +13,7 @@ from typing import Any
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client, is_passing, open_client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.exchanges import ANY, Node
+from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import Place
 from krishiv_spark.sources.kafka.position import ByPlace, flat
@@ -70,7 +70,7 @@ def _commit(client: Client, group: str, offsets: Mapping[Place, int]) -> None:
 
 def _tried(client: Client, group: str, offsets: Mapping[Place, int]) -> Exception | None:
     """Commit once; what went wrong."""
-    found = _answer(client, ANY, _find(group))
+    found = _answer(client, LEAST_LOADED, _find(group))
     if isinstance(found, Exception):
         return found
     coordinator = found.coordinators[0]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.places import LATEST, FoundOffset, Place
+from krishiv_spark.kafka.requests import gather
 from krishiv_spark.sources.kafka.position import nested
 
 __all__ = ["Lag"]
@@ -55,7 +56,7 @@ class Lag:
         if began_s < self._until_s:
             return
         kind = ListOffsets(dict.fromkeys(places, LATEST), committed=False)
-        found = client.gather(kind, places, _PATIENCE_S)
+        found = gather(client, kind, places, _PATIENCE_S)
         self._highs = {p: f.offset for p, f in found.items() if isinstance(f, FoundOffset)}
         now_s = time.monotonic()
         self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)

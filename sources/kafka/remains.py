@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.fetches import usable_id
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import EARLIEST, LATEST, Topic
 from krishiv_spark.sources.kafka.shares import Piece
 from krishiv_spark.sources.kafka.topics import glance, look_closely, some_gone
@@ -102,8 +103,8 @@ def _held(client: Client, nexts: Mapping[Piece, int]) -> dict[Piece, Remains]:
     if not nexts:
         return {}
     places = [piece.place for piece in nexts]
-    oldest = client.list_offsets(dict.fromkeys(places, EARLIEST))
-    highs = client.list_offsets(dict.fromkeys(places, LATEST), committed=False)
+    oldest = list_offsets(client, dict.fromkeys(places, EARLIEST))
+    highs = list_offsets(client, dict.fromkeys(places, LATEST), committed=False)
     found = cuts(client, {piece.place: Stand(piece.end, piece.epoch) for piece in nexts}, highs)
     return {
         piece: _left(piece, max(at, oldest[place].offset), found.get(place), highs[place].epoch)

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.exchanges import ANY, Metadata
 from krishiv_spark.kafka.fetches import usable_id
+from krishiv_spark.kafka.metadata import MetadataQuery
+from krishiv_spark.kafka.network import LEAST_LOADED
 from krishiv_spark.kafka.places import Place, Topic
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
@@ -154,10 +155,10 @@ def glance(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
     """
     from kafka.errors import KafkaError
 
-    kind = Metadata(tuple(sorted(names)))
-    (answer,) = client.ask([(ANY, kind.request(["topics"]))])
+    query = MetadataQuery(tuple(sorted(names)))
+    (answer,) = client.ask([(LEAST_LOADED, query.request())])
     try:
-        return None if isinstance(answer, KafkaError) else kind.topics(answer)
+        return None if isinstance(answer, KafkaError) else query.topics(answer)
     except KafkaError:
         return None
 

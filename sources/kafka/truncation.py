@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.lookups import EpochEnds
+from krishiv_spark.kafka.lookups import epoch_ends, list_offsets
 from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.places import LATEST, FoundOffset, Place
 
@@ -97,7 +97,7 @@ def cuts(
         KafkaFailedError: If a partition has no answer in time.
     """
     asked = {p: stand.epoch for p, stand in stands.items() if 0 <= stand.epoch < highs[p].epoch}
-    ends = client.demand(EpochEnds(asked), asked, lambda place: f" of {place}") if asked else {}
+    ends = epoch_ends(client, asked) if asked else {}
     found = {p: cut_of(stand, highs[p], ends.get(p, -1)) for p, stand in stands.items()}
     return {place: cut for place, cut in found.items() if cut is not None}
 
@@ -111,7 +111,7 @@ def certain_cuts(client: Client, stands: Mapping[Place, Stand]) -> dict[Place, C
     found: dict[Place, Cut] = {}
     doubtful, pauses = dict(stands), Pauses(client.connection.patience_s)
     while doubtful:
-        highs = client.list_offsets(dict.fromkeys(doubtful, LATEST), committed=False)
+        highs = list_offsets(client, dict.fromkeys(doubtful, LATEST), committed=False)
         found = {place: cut for place, cut in found.items() if place not in doubtful}
         found |= cuts(client, doubtful, highs)
         doubtful = {place: stands[place] for place, cut in found.items() if not cut.is_certain}

@@ -126,4 +126,4 @@ def run_job(options):
     writer.publish(Epoch(query, 0, generation), [writer.stage(iter([rows]), task)])
     client = open_client(options.kafka)
     counted = psutil.Process().num_fds() + threading.active_count()
-    return counted + len(client.coordinators) + len(client._lanes) + len(clients._clients)
+    return counted + len(client.coordinators) + len(client._extra) + len(clients._clients)

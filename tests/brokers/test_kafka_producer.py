@@ -12,6 +12,7 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import LATEST, Place
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts
@@ -140,7 +141,7 @@ def wide(bench, request) -> str:
     name = f"w-{abs(hash(request.node.name))}"
     make_topic(bench.cluster.bootstrap, name, partitions=MANY)
     place = Place(name, MANY - 1)
-    bench.client.list_offsets({place: LATEST})
+    list_offsets(bench.client, {place: LATEST})
     return name
 
 

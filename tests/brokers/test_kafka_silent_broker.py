@@ -16,6 +16,7 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import LATEST, Place
 from krishiv_spark.testing import Crash, SinkUnderTest
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
@@ -64,7 +65,7 @@ class Bench:
             name = f"t-{uuid.uuid4().hex}"
             make_topic(self.cluster.bootstrap, name)
             place = Place(name, 0)
-            self.client.list_offsets({place: LATEST})  # once all know of it
+            list_offsets(self.client, {place: LATEST})  # once all know of it
             if self.client.leader(place) == node:
                 return name
 

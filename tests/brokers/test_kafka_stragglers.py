@@ -17,6 +17,7 @@ from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
+from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.places import LATEST, Place
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts
@@ -74,7 +75,7 @@ class Bench:
 
     def end(self, *, committed):
         place = Place(self.topic, 0)
-        return self.client.list_offsets({place: LATEST}, committed=committed)[place].offset
+        return list_offsets(self.client, {place: LATEST}, committed=committed)[place].offset
 
     def read(self):
         onlooker = Onlooker(self.bootstrap)

@@ -115,6 +115,5 @@ def test_no_format_knows_another():
     assert not wrong
 
 
-@pytest.mark.xfail(reason="kafka.client and the requests that it sends name each other")
 def test_there_are_no_circles():
     TopologicalSorter(imports()).prepare()  # raises CycleError, which names one

@@ -15,8 +15,9 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks import history as logs
+from krishiv_spark.sinks.kafka import attempts, sweeping
 from krishiv_spark.sinks.kafka import writer as kafka
-from krishiv_spark.sinks.kafka.writer import KafkaWriter, attempts, sweeping
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.logged import LoggedWriter
 from simulation import switches
 from simulation.histories import Kind, history

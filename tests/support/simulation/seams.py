@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from krishiv_spark import checkpoint
-from krishiv_spark.kafka import client, coordinators, outcomes, pauses
+from krishiv_spark.kafka import client, connections, coordinators, outcomes, pauses, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import entries, journal
@@ -89,9 +89,11 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (writing, "settle", lambda: None),
     (logged, "application", lambda: present().world.current.process.application),
     (client, "_clients", _Clients()),
-    (client, "Network", SimulatedNetwork),
+    (connections, "Network", SimulatedNetwork),
     (client, "os", OS),
     (client, "time", TIME),
+    (connections, "time", TIME),
+    (requests, "time", TIME),
     (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
     (outcomes, "_LAST_EPOCH", 2**15 - 2),
     (pauses, "time", TIME),

@@ -7,10 +7,12 @@ from typing import Any
 
 from krishiv_spark.kafka.outcomes import Outcome
 from krishiv_spark.kafka.producing import End
+from krishiv_spark.kafka.requests import exchange
+from krishiv_spark.kafka.transactions import transaction_of
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.sinks import history
-from krishiv_spark.sinks.kafka.writer import KafkaWriter, sweeping
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.logged import LoggedWriter
 
 
@@ -139,8 +141,11 @@ def outcome_of_state(transaction: Any, now: Any) -> Outcome:
 
 def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]:
     """Also under TV1, where that leaves the producer's epoch as it is."""
-    exact = {name: sweeping._as_it_is(client, name, now) for name, now in ongoing.items()}
-    answers = client.exchange(End(exact, commit=False), exact, within_s)
+    exact = {
+        name: transaction_of(client, name, now.producer_id, now.producer_epoch)
+        for name, now in ongoing.items()
+    }
+    answers = exchange(client, End(exact, commit=False), exact, within_s)
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 

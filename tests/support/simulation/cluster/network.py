@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kafka.errors import KafkaConnectionError, KafkaError
 
-from krishiv_spark.kafka.exchanges import ANY
+from krishiv_spark.kafka.network import LEAST_LOADED
 from krishiv_spark.kafka.places import Broker
 from simulation.cluster.words import shown
 from simulation.present import present
@@ -104,7 +104,7 @@ class SimulatedNetwork:
         return answer
 
     def _broker(self, node: int | str) -> int:
-        if node == ANY:
+        if node == LEAST_LOADED:
             up = [each for each in self._cluster.nodes if each not in self._cluster.down]
             return (up or self._cluster.nodes)[0]
         return node if isinstance(node, int) else int(node.split("@")[0])
@@ -116,7 +116,7 @@ class SimulatedNetwork:
     def learn(self, metadata: Any) -> None:
         """All brokers are known."""
 
-    def add_lane(self, name: str, broker: Broker) -> str:
+    def add_connection(self, name: str, broker: Broker) -> str:
         """One more connection."""
         del broker
         return name
