@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.formats import format_names, format_of
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.operating import Operator
@@ -41,7 +41,11 @@ def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--checkpoint", required=True, help="The query's checkpointLocation."),
         click.option(
-            "--format", "name", required=True, type=click.Choice(["kafka", "parquet"]), help="Sink."
+            "--format",
+            "name",
+            required=True,
+            type=click.Choice(format_names()),
+            help="Of the query's sink, which has an epoch log.",
         ),
     ):
         command = option(command)
@@ -125,12 +129,11 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     from krishiv_spark.sinks.operating import Operator
 
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
-    source: Any = import_module(f"krishiv_spark.formats.{name}")
-    kind = getattr(source, f"{name.capitalize()}DataSource").writer_type
+    kind = format_of(name).writer_type
+    if kind is None or not issubclass(kind, LoggedWriter):
+        raise OptionError(f"krishiv-{name} has no epoch log")
     parsed = kind.options_type.parse(options, f"krishiv-{name}")
     writer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True)
-    if not isinstance(writer, LoggedWriter):
-        raise OptionError(f"krishiv-{name} has no epoch log")
     return Operator(writer, query_id(checkpoint), checkpoint)
 
 

@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
     from krishiv_spark.datasource import KrishivDataSource
 
-__all__ = ["every_format", "register"]
+__all__ = ["every_format", "format_names", "format_of", "register"]
 
 
 def every_format() -> tuple[type[KrishivDataSource], ...]:
-    """All of them, by name; imports them all.
-
-    The module ``NAME`` of this folder defines one class, which ends in ``DataSource``.
-    """
-    return tuple(_format_in(found.name) for found in pkgutil.iter_modules(__path__))
+    """All of them, by name; imports them all."""
+    return tuple(map(format_of, format_names()))
 
 
-def _format_in(name: str) -> type[KrishivDataSource]:
+def format_names() -> list[str]:
+    """What follows ``krishiv-`` in their names; imports none."""
+    return [found.name for found in pkgutil.iter_modules(__path__)]
+
+
+def format_of(name: str) -> type[KrishivDataSource]:
+    """The format ``krishiv-NAME``: the one public class of the module ``NAME`` of this folder."""
     module = import_module(f"{__name__}.{name}")
     (public,) = module.__all__
     found: type[KrishivDataSource] = getattr(module, public)

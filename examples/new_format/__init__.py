@@ -1,0 +1,1 @@
+"""The parts of a new format, to be filled in."""

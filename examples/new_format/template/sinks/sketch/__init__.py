@@ -1,0 +1,1 @@
+"""Writing what krishiv-sketch writes, and all that this alone needs."""

@@ -1,0 +1,1 @@
+"""Reading what krishiv-sketch reads, and all that this alone needs."""
