@@ -10,8 +10,6 @@ import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -44,6 +42,8 @@ def register(spark: SparkSession) -> None:
     Spark finds the formats by itself where the package is installed; this is for sessions that
     were started before it was, and for those who like it said.
     """
+    from pyspark.errors import AnalysisException
+
     for source in every_format():
         try:
             spark.dataSource.register(source)
