@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import krishiv_spark
 from krishiv_spark.errors import OptionError
-from krishiv_spark.memory import MemorySource
 from krishiv_spark.memory.store import open_store
+from krishiv_spark.sources.memory.handle import MemorySource
 
 IDS = pa.schema([("id", pa.int64())])
 ENDS_WITH_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
