@@ -26,6 +26,15 @@ settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("krishiv")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares a broker, or compiled code, runs in one process of xdist, which makes it once."""
+    for item in items:
+        known = getattr(item, "_fixtureinfo", None)
+        made = known.name2fixturedefs.values() if known else ()
+        if any(definitions[-1].scope == "module" for definitions in made):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:  # noqa: F821
     from pyspark.sql import SparkSession

@@ -146,7 +146,7 @@ class SourceDriver(Driver):
         many, _ = self._plan(start, end)
         pickled = self.call("planner", read_roles.task_reader, self._load)
         try:
-            answer = run_elsewhere(read_roles.growth, self._load, pickled, few, many, seed=0)
+            answer = run_elsewhere(read_roles.growth, self._load, pickled, few, many)
         except RuntimeError as error:
             raise Violation(Rule.WORKS, f"growth: {error}") from error
         size, grown = json.loads(answer)

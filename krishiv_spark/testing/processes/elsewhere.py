@@ -1,4 +1,4 @@
-"""Runs a function in a new interpreter, for instance under a hash seed of its own."""
+"""Runs a function in a new interpreter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import Any
 
 from krishiv_spark.testing.processes.pickling import pickled, unpickled
 
-__all__ = ["START", "answer", "homes_of", "loaded_by_file", "package_path", "run_elsewhere"]
+__all__ = [
+    "START",
+    "answer",
+    "homes_of",
+    "load_homes",
+    "loaded_by_file",
+    "package_path",
+    "run_elsewhere",
+]
 
 START = """
 import sys
@@ -24,13 +32,12 @@ loaded_by_file: set[str] = set()
 """Modules of this process that cannot be imported by their name."""
 
 
-def run_elsewhere(function: Callable[..., str], *args: Any, seed: int) -> str:
+def run_elsewhere(function: Callable[..., str], *args: Any) -> str:
     """Call a function in a new interpreter.
 
     Args:
         function: Something that travels by cloudpickle; its modules are loaded from their files.
         args: Its arguments.
-        seed: For ``PYTHONHASHSEED``.
 
     Raises:
         RuntimeError: If it fails there, with what it printed.
@@ -40,7 +47,6 @@ def run_elsewhere(function: Callable[..., str], *args: Any, seed: int) -> str:
         [sys.executable, "-c", START.format(path=sys.path, homes=homes_of(args))],
         input=order,
         capture_output=True,
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
         check=False,
     )
     if run.returncode:
@@ -50,10 +56,15 @@ def run_elsewhere(function: Callable[..., str], *args: Any, seed: int) -> str:
 
 def answer(homes: dict[str, str]) -> None:
     """The other side: read an order from standard input, print what it returns."""
-    for name, home in homes.items():
-        _load(name, home)
+    load_homes(homes)
     function, args = unpickled(sys.stdin.buffer.read())
     sys.stdout.write(f"\0{function(*args)}")
+
+
+def load_homes(homes: dict[str, str]) -> None:
+    """Load the modules that `homes_of` has found, if they cannot be imported by their name."""
+    for name, home in homes.items():
+        _load(name, home)
 
 
 def homes_of(args: Iterable[object]) -> dict[str, str]:

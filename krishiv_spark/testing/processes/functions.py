@@ -91,7 +91,7 @@ class Importers:
     """Who has imported a function that is named by its name, and so would not see its stand-in.
 
     Looked up before a process is forked: to look at every module in it would cost more than the
-    fork.
+    fork, since whatever is touched there is copied.
 
     Attributes:
         found: By the name of a function, the namespaces that hold it, and under which name.
@@ -114,9 +114,16 @@ class Importers:
         known.look()
         return known
 
+    @classmethod
+    def inherited(cls, outside: Outside) -> Importers:
+        """Those that were known when this process was forked."""
+        return cls._known[tuple(outside)]
+
     def look(self) -> None:
         """Look at the modules that are new since the last time."""
         new = sys.modules.keys() - self._seen
+        if not new:
+            return
         self._seen |= new
         named = [NamedFunction.of(name) for name in self.found]
         functions = {id(function.found): function.name for function in named}

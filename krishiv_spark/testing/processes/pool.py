@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -178,11 +179,17 @@ def _serve(connection: Connection, outside: Outside) -> None:
         while True:
             function, args, trap, environment = unpickled(connection.recv_bytes())
             os.environ.update(environment)
-            known = set(sys.modules)
+            known = len(sys.modules)
             answer = _run(seam, function, args, trap)
             if answer.outcome == "raised":
                 gc.collect()  # cursors and locks that the traceback held: Spark's process would end
-            connection.send(replace(answer, modules=tuple(sys.modules.keys() - known)))
+            connection.send(replace(answer, modules=_imported_after(known)))
+
+
+def _imported_after(known: int) -> tuple[str, ...]:
+    """The modules that came to so many. The others are not touched: that would copy them."""
+    new = len(sys.modules) - known
+    return tuple(islice(reversed(sys.modules), max(new, 0)))[::-1]
 
 
 def _sleep(connection: Connection, why: str) -> None:

@@ -66,8 +66,11 @@ class Seam:
             raise ConnectionResetError("injected: the step is done, but its answer is lost")
 
     def watch(self, outside: Outside) -> None:
-        """Put a counter around every function named. For the rest of this process' life."""
-        importers = Importers.of(outside).found
+        """Put a counter around every function named. For the rest of this process' life.
+
+        `Importers` must have looked before the fork.
+        """
+        importers = Importers.inherited(outside).found
         for name, error in outside.items():
             counter = NamedFunction.of(name).wrap(partial(self._watched, name, error))
             _set_in_old_pathlib(name.partition(":")[2], counter)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 from krishiv_spark.offsets import Offset
-from krishiv_spark.testing.processes.elsewhere import run_elsewhere
+from krishiv_spark.testing.processes.seeds import run_under_seed
 from krishiv_spark.testing.suites.base import Suite
 
 __all__ = ["OffsetConformance"]
@@ -73,7 +73,7 @@ class OffsetConformance(Suite):
         """The text is the same in every process, whatever its hash seed."""
         here = " ".join(offset.to_json() for offset in examples)
         for seed in (0, 1):
-            assert run_elsewhere(_texts, *examples, seed=seed) == here
+            assert run_under_seed(seed, _texts, *examples) == here
 
     def test_a_newer_version_is_refused(self, examples: Sequence[Offset]) -> None:
         """A text of a version that is not known is an error that says so, not a guess."""

@@ -9,7 +9,7 @@ import pytest
 
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes import read_roles
-from krishiv_spark.testing.processes.elsewhere import run_elsewhere
+from krishiv_spark.testing.processes.seeds import run_under_seed
 from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.steps import Add, Crash, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
@@ -142,7 +142,7 @@ class SourceConformance(SourceRows):
         with play.driver(source=source) as driver:
             driver.run([Add(1) for _ in range(5)])
             load = read_roles.Load(source.source, source.options, source.schema)
-            texts = {run_elsewhere(_first_end, load, seed=seed) for seed in (0, 1, 2)}
+            texts = {run_under_seed(seed, _first_end, load) for seed in (0, 1, 2)}
             driver.judged(lambda: judges.one_text(texts))
 
     # --- abilities
