@@ -1,0 +1,137 @@
+"""Queries go on with the code of today where an earlier release has stopped."""
+
+import io
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import iceberg_tables
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from drivers import SUPPORT, Driver
+from kafka_topics import Onlooker, fill, make_topic
+from patience import PATIENCE
+from wheels import ROOT, built
+
+from krishiv_spark.kafka.dev import open_cluster
+
+BEFORE = "8486c66"
+"""The last commit before connectors moved into rooms of their own."""
+DEATHS = {
+    "offsets/epochs.py": '_die_after(EpochLog, "intend", 1)',
+    "lifecycle/writing.py": '_die_after(StreamWrite, "commit", 1)',
+}
+EPOCHS, FILES, RECORDS, ROWS = 3, 120, 40, 10
+FORMATS = ("krishiv-parquet", "krishiv-kafka", "krishiv-iceberg")
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory) -> Path:
+    """An earlier commit, built from the history and unpacked, that dies in its epoch 1."""
+    archive = subprocess.run(
+        ["git", "-C", ROOT, "archive", BEFORE], check=False, capture_output=True
+    )
+    if archive.returncode:
+        pytest.skip(f"this clone has no history as far back as {BEFORE}: git fetch --unshallow")
+    folder = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
+        tree.extractall(folder / "tree", filter="data")
+    with zipfile.ZipFile(built(folder / "tree", "wheel", folder / "wheel")) as wheel:
+        wheel.extractall(folder / "installed")
+    death = (SUPPORT / "earlier/death.py").read_text()
+    for module, call in DEATHS.items():
+        with (folder / "installed/krishiv_spark" / module).open("a") as file:
+            file.write(f"\n{death}{call}\n")
+    return folder / "installed"
+
+
+@pytest.fixture
+def bootstrap() -> str:
+    with open_cluster(ours=True) as cluster:
+        make_topic(cluster.bootstrap, "source", partitions=2)
+        make_topic(cluster.bootstrap, "target", partitions=2)
+        fill(cluster.bootstrap, "source", RECORDS * EPOCHS)
+        yield cluster.bootstrap
+
+
+def fill_folder(folder: Path) -> None:
+    """So many long names a batch that the offset keeps its files in a file of their own."""
+    folder.mkdir()
+    for number in range(EPOCHS * FILES):
+        rows = pa.table({"id": [2 * number, 2 * number + 1], "day": ["a", "b"]})
+        pq.write_table(rows, folder / f"{number:0200d}.parquet")
+
+
+def fill_table(folder: Path) -> None:
+    schema = pa.schema({"id": pa.int64()})
+    iceberg_tables.make_table(folder, schema)
+    for number in range(0, EPOCHS * ROWS, ROWS):
+        ids = pa.table({"id": range(number, number + ROWS)}, schema=schema)
+        iceberg_tables.append(folder, ids)
+
+
+def run(folder: Path, bootstrap: str) -> tuple[Path, dict[str, str]]:
+    """The code that ran, and what each query failed with."""
+    with Driver("three_copies.py", {"folder": str(folder), "bootstrap": bootstrap}) as driver:
+        driver.wait_for("DONE", timeout=2 * PATIENCE)
+        lines = [line.split(" ", 2) for line in driver.lines]
+    code = next(Path(line[1]) for line in lines if line[0] == "CODE")
+    return code, {line[1]: "".join(line[2:]) for line in lines if line[0] == "ENDED"}
+
+
+def newest(checkpoint: Path) -> tuple[str, str]:
+    """The newest epoch that Spark has planned, and the newest of which it knows that it is over."""
+    logs = (checkpoint / "offsets", checkpoint / "commits")
+    return tuple(max(path.name for path in log.glob("[0-9]*")) for log in logs)
+
+
+@pytest.mark.long
+@pytest.mark.once
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_queries_of_an_earlier_release_that_died_before_spark_s_commit_go_on_exactly(
+    earlier, bootstrap, tmp_path, monkeypatch
+):
+    fill_folder(tmp_path / "source")
+    fill_table(tmp_path)
+    with monkeypatch.context() as then:
+        then.setenv("PYTHONPATH", f"{SUPPORT / 'earlier'}{os.pathsep}{earlier}")
+        code, died = run(tmp_path, bootstrap)
+    assert code.is_relative_to(earlier)
+    for name in FORMATS:
+        assert "exited unexpectedly" in died[name], died
+        assert newest(tmp_path / "checkpoints" / name) == ("1", "0")
+    assert len(parquet_ids(tmp_path)) == 2 * FILES  # those of the next epoch have an intent only
+
+    code, failed = run(tmp_path, bootstrap)
+    assert code.is_relative_to(ROOT)
+    assert failed == dict.fromkeys(FORMATS, "")
+    assert sorted(parquet_ids(tmp_path)) == list(range(2 * FILES * EPOCHS))
+    assert sorted(kafka_ids(bootstrap)) == list(range(RECORDS * EPOCHS))
+    assert sorted(iceberg_ids(tmp_path)) == list(range(ROWS * EPOCHS))
+
+
+# --- readers that know nothing of us
+
+
+def parquet_ids(folder: Path) -> list[int]:
+    return [
+        number
+        for path in folder.glob("target/day=*/*.parquet")
+        for number in pq.ParquetFile(path).read()["id"].to_pylist()
+    ]
+
+
+def kafka_ids(bootstrap: str) -> list[int]:
+    onlooker = Onlooker(bootstrap)
+    found = [int(record.value) for record in onlooker.records("target")]
+    onlooker.close()
+    return found
+
+
+def iceberg_ids(folder: Path) -> list[int]:
+    table = iceberg_tables.catalog(folder).load_table("db.target")
+    return table.scan().to_arrow()["id"].to_pylist()
