@@ -1,6 +1,6 @@
 """What PySpark takes for itself: a sink in Python that drops rows, and a source that repeats them.
 
-No connector in Python can be faster: they spare their workers what ours are spared (`settle`).
+No connector in Python can be faster: they spare their workers what ours are spared (`tune_worker`).
 Their classes are local, so that they are pickled by value.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.workers import settle
+from krishiv_spark.workers import tune_worker
 
 __all__ = ["BARE_SINK", "BARE_SOURCE", "register_bare_sink", "register_bare_source"]
 
@@ -24,10 +24,10 @@ def register_bare_sink(spark: Any) -> None:
 
     class Writer(DataSourceStreamArrowWriter):
         def __init__(self) -> None:
-            settle()
+            tune_worker()
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            settle()
+            tune_worker()
             for _ in iterator:
                 pass
             return WriterCommitMessage()
@@ -75,7 +75,7 @@ def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partition
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             del partition
-            settle()
+            tune_worker()
             for _ in range(times):
                 yield batch
 

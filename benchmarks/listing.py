@@ -23,7 +23,7 @@ _FEWEST = 1_000  # files
 @benchmark(
     "parquet.listing",
     "krishiv_spark.sources.parquet.reader",
-    "krishiv_spark.sources.parquet.follower",
+    "krishiv_spark.sources.parquet.stream",
     "krishiv_spark.sources.parquet.position",
     long=True,
 )

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructField, StructType
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.fitting import conform
-from krishiv_spark.nearest import did_you_mean
 from krishiv_spark.nested import children
+from krishiv_spark.suggestions import did_you_mean
 
 __all__ = [
     "STAND_INS",

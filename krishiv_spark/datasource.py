@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.checkpoint import query_id
 from krishiv_spark.errors import OptionError
-from krishiv_spark.lifecycle.reading import BatchRead, RowShape, stream_read
+from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
@@ -52,18 +52,18 @@ class KrishivDataSource(DataSource):
     @final
     def schema(self) -> StructType:
         reader = self._reader(None, streaming=True)
-        shape = RowShape.inferred(plain_schema(reader.infer_schema()), reader.options)
-        return spark_schema(shape.target)
+        row_schema = RowSchema.inferred(plain_schema(reader.infer_schema()), reader.options)
+        return spark_schema(row_schema.target)
 
     @final
     def reader(self, schema: StructType) -> DataSourceReader:
-        reader, shape = self._shaped(schema, streaming=False)
-        return BatchRead(reader, shape)
+        reader, row_schema = self._reader_of(schema, streaming=False)
+        return BatchRead(reader, row_schema)
 
     @final
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        reader, shape = self._shaped(schema, streaming=True)
-        return stream_read(reader, shape)
+        reader, row_schema = self._reader_of(schema, streaming=True)
+        return stream_read(reader, row_schema)
 
     @final
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -81,12 +81,12 @@ class KrishivDataSource(DataSource):
             )
         return StreamWrite(writer, None if location is None else query_id(location), location)
 
-    def _shaped(
+    def _reader_of(
         self, schema: StructType, *, streaming: bool
-    ) -> tuple[StreamReader[Any, Any], RowShape]:
+    ) -> tuple[StreamReader[Any, Any], RowSchema]:
         options = self._reader(None, streaming=streaming).options
-        shape = RowShape.expected(arrow_schema(schema), options)
-        return self._reader(shape.columns, streaming=streaming), shape
+        row_schema = RowSchema.expected(arrow_schema(schema), options)
+        return self._reader(row_schema.columns, streaming=streaming), row_schema
 
     def _reader(self, schema: Any, *, streaming: bool) -> StreamReader[Any, Any]:
         if self.reader_type is None:

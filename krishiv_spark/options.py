@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.nearest import nearest
+from krishiv_spark.suggestions import suggest
 
 __all__ = ["ByteSize", "Duration", "Names", "Options", "SecretStr", "parse_bytes", "parse_duration"]
 
@@ -182,7 +182,7 @@ class Options(BaseModel):
     @classmethod
     def _gatherer(cls, key: str, spellings: Mapping[str, str]) -> str | None:
         """The field that gathers a key, unless the key is nearly one of a field of its own."""
-        if nearest(key, spellings, likeness=0.93):
+        if suggest(key, spellings, likeness=0.93):
             return None
         return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
 
@@ -209,7 +209,7 @@ def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
         return
     spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}
-    near = nearest(key.lower(), known)
+    near = suggest(key.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
     raise OptionError(f"{format_name}: unknown option {key!r}; {hint}")
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path, PurePath
 from zipimport import zipimporter
 
-__all__ = ["application", "local_folder", "settle"]
+__all__ = ["application", "local_folder", "tune_worker"]
 
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
@@ -38,7 +38,7 @@ def _own_folder() -> Path | None:
     return next((each for each in folders if each.name.startswith(_OF_ONE_APPLICATION)), None)
 
 
-def settle() -> None:
+def tune_worker() -> None:
     """Spare this worker what PySpark does around every task, over what tasks never change.
 
     To be called in each task. It does nothing but in Spark's workers.

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator
 
-from krishiv_spark.nearest import did_you_mean
+from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["UTC", "Zone", "localized"]
 

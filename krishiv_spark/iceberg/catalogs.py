@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.nearest import nearest
+from krishiv_spark.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -140,10 +140,10 @@ def _opened(name: str, properties: dict[str, str]) -> Catalog:
         catalog = _loaded(name, properties)
     if type(catalog).__name__ != "SqlCatalog":
         return catalog
-    from krishiv_spark.iceberg.sqlcatalog import RememberingCatalog
+    from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
 
     with contextlib.closing(catalog):  # PyIceberg has found out its settings
-        return RememberingCatalog(name, **catalog.properties)
+        return CachingSqlCatalog(name, **catalog.properties)
 
 
 def _loaded(name: str, properties: dict[str, str]) -> Catalog:
@@ -161,7 +161,7 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     uri = "" if "py-catalog-impl" in others else others.get("uri", "")
     kind = properties.get("type", "rest" if uri.startswith("http") else "").lower()
     if kind == "rest":  # there is no other way in than another class
-        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.PatientRestCatalog"}
+        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.TimeoutRestCatalog"}
     if uri.startswith("sqlite"):
         return properties
     return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it
@@ -197,7 +197,7 @@ def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
     known: list[str] = []
     with contextlib.suppress(Exception):  # a hint only
         known = [".".join(name) for name in catalog.list_tables(options.identifier[:-1])]
-    near = nearest(options.table_name, known)
+    near = suggest(options.table_name, known)
     return f"{text}; did you mean {near!r}?" if near else text
 
 

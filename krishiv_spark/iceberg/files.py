@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.errors import DataLossError, KrishivError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.recent import Recent
+from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -90,7 +90,7 @@ class SnapshotFiles:
     def __init__(self, event_time: NestedField | None, schema: Schema) -> None:
         self._event_time = event_time
         self._schema = schema
-        self._lists: Recent[tuple[int, bool, bool], tuple[TableFile, ...]] = Recent(_REMEMBERED)
+        self._lists: LruCache[tuple[int, bool, bool], tuple[TableFile, ...]] = LruCache(_REMEMBERED)
 
     def of(
         self,

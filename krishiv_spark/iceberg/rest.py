@@ -11,14 +11,14 @@ from functools import partial
 from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 
-__all__ = ["PatientRestCatalog"]
+__all__ = ["PatientRestCatalog", "TimeoutRestCatalog"]
 
 _CONNECT_S = 10.0
 _READ_S = 60.0
 """Between two pieces of an answer. A commit that took longer may have happened: it is looked up."""
 
 
-class PatientRestCatalog(RestCatalog):
+class TimeoutRestCatalog(RestCatalog):
     """Fails when the catalog does not answer. Driver."""
 
     def _config_headers(self, session: Session) -> None:
@@ -26,3 +26,7 @@ class PatientRestCatalog(RestCatalog):
         patience = (_CONNECT_S, _READ_S)
         session.request = partial(session.request, timeout=patience)  # type: ignore[method-assign]  # the only way in
         super()._config_headers(session)
+
+
+PatientRestCatalog = TimeoutRestCatalog
+"""Its name in earlier releases, which a user's ``py-catalog-impl`` may hold."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FilePart",
     "FileRange",
-    "ReadShape",
+    "ScanProjection",
     "cut",
     "groups_with",
     "read_files",
@@ -47,7 +47,7 @@ _TASKS = 200
 
 
 @dataclass(frozen=True)
-class ReadShape:
+class ScanProjection:
     """What tasks must know to read the files of a table.
 
     Attributes:
@@ -73,7 +73,7 @@ class FileRange:
     Attributes:
         file: The file.
         start: First byte.
-        end: Byte behind the last one.
+        end: Byte after the last one.
     """
 
     file: TableFile
@@ -87,11 +87,11 @@ class FilePart:
 
     Attributes:
         ranges: Parts of files.
-        shape: A pickled `ReadShape`: made once for all tasks of a batch.
+        scan: A pickled `ScanProjection`: made once for all tasks of a batch.
     """
 
     ranges: tuple[FileRange, ...]
-    shape: bytes
+    scan: bytes
 
 
 def task_bytes(files: Iterable[TableFile], most: int) -> int:
@@ -104,12 +104,12 @@ def task_bytes(files: Iterable[TableFile], most: int) -> int:
     return min(most, max(_LEAST_BYTES, whole // _TASKS))
 
 
-def cut(files: Iterable[TableFile], shape: ReadShape, most: int) -> list[FilePart]:
+def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[FilePart]:
     """Files as tasks of about `most` bytes each. Driver."""
     ranges = (
         FileRange(file, start, end) for file in files for start, end in spans(file.size, most)
     )
-    known = pickle.dumps(shape)
+    known = pickle.dumps(scan)
     return [FilePart(part, known) for part in pack(ranges, most)]
 
 
@@ -120,35 +120,35 @@ def read_part(part: FilePart) -> Iterator[pa.RecordBatch]:
         DataLossError: If a file is no longer there, or is damaged.
         SchemaError: If a file's columns do not fit.
     """
-    shape = _shape(part.shape)
-    deletes = _Deletes(shape.io)
+    scan = _unpickled(part.scan)
+    deletes = _Deletes(scan.io)
     for piece in part.ranges:
         try:
-            yield from _read_range(piece, shape, deletes.of(piece.file))
+            yield from _read_range(piece, scan, deletes.of(piece.file))
         except SchemaError as error:
             raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
 
 
-def read_files(files: Iterable[TableFile], shape: bytes) -> Iterator[pa.RecordBatch]:
+def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBatch]:
     """Yield the rows of whole files, as `read_part` does; always in the same order."""
-    return read_part(FilePart(tuple(FileRange(file, 0, file.size) for file in files), shape))
+    return read_part(FilePart(tuple(FileRange(file, 0, file.size) for file in files), scan))
 
 
 @functools.lru_cache(maxsize=4)
-def _shape(pickled: bytes) -> ReadShape:
-    shape: ReadShape = pickle.loads(pickled)  # noqa: S301  made by `cut`, sent by Spark
-    return shape
+def _unpickled(pickled: bytes) -> ScanProjection:
+    scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  made by `cut`, sent by Spark
+    return scan
 
 
 def _read_range(
-    piece: FileRange, shape: ReadShape, deleted: np.ndarray[Any, Any]
+    piece: FileRange, scan: ScanProjection, deleted: np.ndarray[Any, Any]
 ) -> Iterator[pa.RecordBatch]:
     from krishiv_spark.iceberg.projection import Projection
 
-    with _opened(shape.io, piece.file.path) as (source, file):
-        held, fixes = _held(file, shape)
-        projection = Projection.of(shape.wanted.fields, held, dict(piece.file.constants))
-        condition, groups = _condition(shape), groups_with(source, held, piece.file, shape)
+    with _opened(scan.io, piece.file.path) as (source, file):
+        held, fixes = _held(file, scan)
+        projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
+        condition, groups = _condition(scan), groups_with(source, held, piece.file, scan)
         columns = projection.columns or file.schema_arrow.names[:1]
         first = 0
         for index in range(file.metadata.num_row_groups):
@@ -159,7 +159,7 @@ def _read_range(
                 batches = file.iter_batches(rows, [index], columns, use_threads=False)
                 for batch in _living(batches, first, deleted):
                     yield from _chosen(
-                        projection.fit(_fixed(batch, fixes)), condition, shape.columns
+                        projection.fit(_fixed(batch, fixes)), condition, scan.columns
                     )
             first += group.num_rows
 
@@ -176,7 +176,7 @@ def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
         ) from error
 
 
-def _held(file: pq.ParquetFile, shape: ReadShape) -> tuple[Schema, dict[str, Convert]]:
+def _held(file: pq.ParquetFile, scan: ScanProjection) -> tuple[Schema, dict[str, Convert]]:
     """The columns of a file, and what makes instants of INT96 in those that are to hold instants.
 
     Spark and Hive wrote INT96; tables get such files by ``add_files`` and ``migrate``. As in
@@ -184,11 +184,11 @@ def _held(file: pq.ParquetFile, shape: ReadShape) -> tuple[Schema, dict[str, Con
     """
     from pyiceberg.schema import Schema
 
-    held, fixes = _schema_of(file.schema_arrow, shape), corrections(file, Calendar())
+    held, fixes = _schema_of(file.schema_arrow, scan), corrections(file, Calendar())
     if not fixes:
         return held, fixes
-    instants = {f.field_id for f in shape.wanted.fields if "timestamptz" in str(f.field_type)}
-    other = _schema_of(stored_schema(file), shape)
+    instants = {f.field_id for f in scan.wanted.fields if "timestamptz" in str(f.field_type)}
+    other = _schema_of(stored_schema(file), scan)
     pairs = zip(held.fields, other.fields, strict=True)
     fields = [new if old.field_id in instants else old for old, new in pairs]
     meant = {field.name for field in fields if field.field_id in instants}
@@ -203,19 +203,19 @@ def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _schema_of(found: pa.Schema, shape: ReadShape) -> Schema:
+def _schema_of(found: pa.Schema, scan: ScanProjection) -> Schema:
     """The columns of a file with their field ids."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    columns = _known_columns(found, shape.names)
+    columns = _known_columns(found, scan.names)
     try:
-        return pyarrow_to_schema(columns, shape.names, downcast_ns_timestamp_to_us=True)
+        return pyarrow_to_schema(columns, scan.names, downcast_ns_timestamp_to_us=True)
     except (TypeError, ValueError) as error:
         raise SchemaError(str(error)) from error
 
 
 def groups_with(
-    source: Any, held: Schema, file: TableFile, shape: ReadShape
+    source: Any, held: Schema, file: TableFile, scan: ScanProjection
 ) -> frozenset[int] | None:
     """Numbers of the row groups that may have rows under the filter; None for any of them.
 
@@ -223,16 +223,16 @@ def groups_with(
         source: The file, open.
         held: Its columns.
         file: What is known of it.
-        shape: Has the filter.
+        scan: Has the filter.
     """
     import pyarrow.dataset as ds
     from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
     from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-    if shape.row_filter is None:
+    if scan.row_filter is None:
         return None
-    bound = bind(shape.wanted, shape.row_filter, case_sensitive=False)
-    if any(_may_be_nan(shape.wanted, number) for number in extract_field_ids(bound)):
+    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
+    if any(_may_be_nan(scan.wanted, number) for number in extract_field_ids(bound)):
         return None
     try:
         inside = translate_column_names(
@@ -282,15 +282,15 @@ def _living(
         first = end
 
 
-def _condition(shape: ReadShape) -> Any:
+def _condition(scan: ScanProjection) -> Any:
     """The filter as an expression of pyarrow over projected columns; None for all rows."""
     from pyiceberg.expressions.visitors import bind
     from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-    if shape.row_filter is None:
+    if scan.row_filter is None:
         return None
-    bound = bind(shape.wanted, shape.row_filter, case_sensitive=False)
-    return expression_to_pyarrow(bound, shape.wanted)
+    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
+    return expression_to_pyarrow(bound, scan.wanted)
 
 
 def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:

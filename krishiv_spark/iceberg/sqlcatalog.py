@@ -25,19 +25,19 @@ from sqlalchemy import bindparam, select
 from typing_extensions import override
 
 from krishiv_spark.iceberg.naming import marked_uuid
-from krishiv_spark.recent import Recent
+from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.typedef import Identifier
 
-__all__ = ["RememberingCatalog"]
+__all__ = ["CachingSqlCatalog"]
 
 _MOST = 8
 
 
-class RememberingCatalog(SqlCatalog):
+class CachingSqlCatalog(SqlCatalog):
     """A SQL catalog that remembers the metadata files it has read or written last. Driver.
 
     Its tables share their metadata, which nobody changes: PyIceberg's models are frozen.
@@ -45,7 +45,7 @@ class RememberingCatalog(SqlCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        self._known: Recent[str, TableMetadata] = Recent(_MOST)
+        self._known: LruCache[str, TableMetadata] = LruCache(_MOST)
 
     @cached_property
     def _row(self) -> Any:

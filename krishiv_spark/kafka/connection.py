@@ -25,8 +25,8 @@ from krishiv_spark.kafka.security import (
     pem,
     pem_file,
 )
-from krishiv_spark.nearest import nearest
 from krishiv_spark.options import Options
+from krishiv_spark.suggestions import suggest
 
 __all__ = ["Connection", "KafkaOptions"]
 
@@ -211,7 +211,7 @@ def _read(key: str, text: str) -> dict[str, Any]:
 
 def _unknown(key: str) -> str:
     known = [*_NAMES, *_REFUSED, *_UNUSED, "sasl.jaas.config"]
-    near = nearest(key, known)
+    near = suggest(key, known)
     hint = f"; did you mean 'kafka.{near}'?" if near else ""
     return f"unknown option 'kafka.{key}'{hint}"
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from krishiv_spark.nearest import nearest
+from krishiv_spark.suggestions import suggest
 
 __all__ = [
     "MECHANISMS",
@@ -50,7 +50,7 @@ def one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], st
     def read(text: str) -> str:
         word = text.strip().upper() if upper else text.strip()
         if word not in known:
-            near = nearest(word, known)
+            near = suggest(word, known)
             hint = f"did you mean {near!r}? " if near else ""
             raise ValueError(f"{text!r} is not known: {hint}There are {', '.join(known)}")
         return word

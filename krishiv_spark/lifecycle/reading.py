@@ -23,12 +23,12 @@ from krishiv_spark.sources.base import (
     SupportsFilters,
     SupportsMovingStart,
 )
-from krishiv_spark.workers import settle
+from krishiv_spark.workers import tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-__all__ = ["BatchRead", "RowShape", "stream_read"]
+__all__ = ["BatchRead", "RowSchema", "stream_read"]
 
 
 def _ending_class() -> Any:
@@ -43,7 +43,7 @@ _SupportsTriggerAvailableNow: Any = _ending_class()
 
 
 @dataclass(frozen=True)
-class RowShape:
+class RowSchema:
     """How the rows of a source look to Spark: the reader's columns, and `_late` where asked for.
 
     Attributes:
@@ -67,15 +67,15 @@ class RowShape:
             )
 
     @classmethod
-    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowShape:
-        """The shape of a reader whose schema the user did not give."""
+    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
+        """The rows of a reader whose schema the user did not give."""
         late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
         flags = options.late_rows == "flag"
         return cls(columns, columns.append(late) if flags else columns, options)
 
     @classmethod
-    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowShape:
-        """The shape of the schema that Spark expects.
+    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
+        """The rows of the schema that Spark expects.
 
         Raises:
             SchemaError: If late rows are to be flagged, but a schema given by the user has no
@@ -111,13 +111,13 @@ def _slices(reader: StreamReader[Any, Any], start: Offset, end: Offset) -> list[
 
 
 def _rows(
-    reader: StreamReader[Any, Any], shape: RowShape, partition: InputPartition
+    reader: StreamReader[Any, Any], row_schema: RowSchema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    settle()
+    tune_worker()
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):
-            yield shape.judged(batch, partition.watermark_ms)
+            yield row_schema.judged(batch, partition.watermark_ms)
 
 
 def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
@@ -149,9 +149,9 @@ class _Push:
 class BatchRead(DataSourceReader):
     """``spark.read``: everything from the initial position to the newest, once."""
 
-    def __init__(self, reader: StreamReader[Any, Any], shape: RowShape) -> None:
+    def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
-        self._shape = shape
+        self._row_schema = row_schema
         if isinstance(reader, SupportsFilters) and hasattr(DataSourceReader, "pushFilters"):
             self.pushFilters: Any = _Push(reader)
 
@@ -163,15 +163,15 @@ class BatchRead(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Spark: executor, once per attempt of a task."""
-        return _rows(self._reader, self._shape, partition)
+        return _rows(self._reader, self._row_schema, partition)
 
 
 class _StreamRead(DataSourceStreamReader):
     """``spark.readStream``, without `latestOffset`, whose form differs between versions."""
 
-    def __init__(self, reader: StreamReader[Any, Any], shape: RowShape) -> None:
+    def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
-        self._shape = shape
+        self._row_schema = row_schema
         # 4.0 and 4.1 ask for the newest offset without saying where the query stands. On a
         # restart they call partitions(last, last) first, so the last end is always known here.
         self._position: Offset | None = None
@@ -187,7 +187,7 @@ class _StreamRead(DataSourceStreamReader):
         return _slices(self._reader, first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _rows(self._reader, self._shape, partition)
+        return _rows(self._reader, self._row_schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         position = self._load(end)
@@ -200,7 +200,7 @@ class _StreamRead(DataSourceStreamReader):
         return self._reader.offset_type.from_dict(value)
 
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
-        settle()
+        tune_worker()
         if isinstance(start, Start):
             return _pinned(self._reader, start).to_dict()
         end: Offset = self._reader.latest(start, limit)
@@ -248,9 +248,9 @@ class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # ty
         self._reader.freeze()  # type: ignore[attr-defined]  # chosen in stream_read for this ability
 
 
-def stream_read(reader: StreamReader[Any, Any], shape: RowShape) -> DataSourceStreamReader:
+def stream_read(reader: StreamReader[Any, Any], row_schema: RowSchema) -> DataSourceStreamReader:
     """The stream reader in the form that the running PySpark calls."""
     if _SupportsTriggerAvailableNow is object:
-        return _PlainStreamRead(reader, shape)
+        return _PlainStreamRead(reader, row_schema)
     ending = isinstance(reader, SupportsAvailableNow)
-    return (_EndingStreamRead if ending else _LimitedStreamRead)(reader, shape)
+    return (_EndingStreamRead if ending else _LimitedStreamRead)(reader, row_schema)

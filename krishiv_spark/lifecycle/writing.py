@@ -33,7 +33,7 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.identity import is_held
-from krishiv_spark.workers import settle
+from krishiv_spark.workers import tune_worker
 
 __all__ = ["BatchWrite", "StreamWrite"]
 
@@ -65,7 +65,7 @@ class _Write:
         return self.__dict__
 
     def _begin(self) -> Plan:
-        settle()
+        tune_worker()
         writer, query = self._writer, self._plan.query
         writer.check()
         if query is None:
@@ -86,7 +86,7 @@ class _Write:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
-        settle()
+        tune_worker()
         plan, task = self._plan, self._task(TaskContext.get())
         if plan.offsets is not None and task.epoch != plan.offsets.epoch:
             raise Fenced(
@@ -115,7 +115,7 @@ class _Write:
         return int(context.getLocalProperty("streaming.sql.batchId") or 0)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
-        settle()
+        tune_worker()
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = epoch_of(received, number)
         staged = [message.payload for message in received if message.payload is not None]

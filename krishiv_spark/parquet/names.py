@@ -15,7 +15,7 @@ _NAME = re.compile(
     r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12})(?:-(?P<number>\d+)of(?P<total>\d+))?\.parquet"
 )
 
-# Endings by which programs name Parquet files, with or without the codec behind (parquet-hadoop's
+# Endings by which programs name Parquet files, with or without the codec after it (parquet-hadoop's
 # CompressionCodecName and Hive's names); and no ending at all: Hive's 000000_0, Trino's files.
 _DATA = re.compile(
     r"[^.]+|.+\.(?:parquet|parq|pq)"

@@ -25,7 +25,7 @@ class Range(Protocol):
 
     @property
     def end(self) -> int:
-        """Byte behind the last one."""
+        """Byte after the last one."""
         ...
 
 

@@ -91,7 +91,7 @@ def _parsed(text: str | None, kind: pa.DataType, zone: str | None) -> pa.Scalar:
     if text is None:
         return pa.nulls(1, kind)[0]
     texts = pa.array([text])
-    if pa.types.is_time(kind):  # Arrow reads times of day only behind a day
+    if pa.types.is_time(kind):  # Arrow reads times of day only after a day
         moment = pa.array([f"1970-01-01 {text}"]).cast(pa.timestamp("ns"))
         return moment.cast(pa.time64("ns")).cast(kind)[0]
     if not pa.types.is_timestamp(kind) or kind.tz is None or _OFFSET.fullmatch(text):

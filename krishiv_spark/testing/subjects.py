@@ -16,7 +16,7 @@ from krishiv_spark.testing.processes.outside import OUTSIDE, Outside
 from krishiv_spark.testing.rows import Row, Rows, long_row, numbers_of
 from krishiv_spark.testing.values import odd_row, typed_schema
 
-__all__ = ["ROW_SCHEMA", "RowShape", "SinkUnderTest", "SourceUnderTest", "Writing", "default_row"]
+__all__ = ["ROW_SCHEMA", "SampleRows", "SinkUnderTest", "SourceUnderTest", "Writing", "default_row"]
 
 Writing: TypeAlias = Literal["append", "complete", "batch append", "batch overwrite"]
 """How a sink is written: a stream in one of two output modes, or batch jobs in two save modes."""
@@ -141,7 +141,7 @@ class SinkUnderTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowShape:
+class SampleRows:
     """What is special about the rows that a sink is given.
 
     Attributes:

@@ -15,7 +15,7 @@ from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.manifest import ManifestEntry, ManifestWriter, ManifestWriterV1, ManifestWriterV2
 
-from krishiv_spark.recent import Recent
+from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.avro.codecs import AvroCompressionCodec
@@ -58,7 +58,7 @@ class _Manifest(AvroOutputFile[ManifestEntry]):
         self.encoder.write(self._header + self.sync_bytes)
 
 
-_FORMS: Recent[tuple[object, ...], _Form] = Recent(16)
+_FORMS: LruCache[tuple[object, ...], _Form] = LruCache(16)
 
 
 class _Remembering(ManifestWriter):

@@ -31,7 +31,7 @@ from krishiv_spark.sinks.iceberg.target import StagedFiles, Target, staged_for, 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["DELETES", "Keyed", "write_changes"]
+__all__ = ["DELETES", "UpsertSpec", "write_changes"]
 
 _DELETE_OPS = pa.array(["d", "delete", "-"])
 _UPSERT_OPS = pa.array(
@@ -42,7 +42,7 @@ DELETES = "_krishiv_delete"
 
 
 @dataclass(frozen=True)
-class Keyed:
+class UpsertSpec:
     """How rows change a table.
 
     Attributes:
@@ -56,7 +56,7 @@ class Keyed:
     order: str | None
 
     @classmethod
-    def of(cls, options: IcebergSinkOptions, rows: pa.Schema) -> Keyed:
+    def of(cls, options: IcebergSinkOptions, rows: pa.Schema) -> UpsertSpec:
         """What the options say.
 
         Raises:
@@ -138,7 +138,7 @@ _MOST_SHOWN = 5
 
 
 def write_changes(
-    target: Target, batches: Iterator[pa.RecordBatch], task: Task, keyed: Keyed
+    target: Target, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
 ) -> StagedFiles | None:
     """Write the changes of one task aside. Executor; in bounded memory.
 
@@ -149,7 +149,7 @@ def write_changes(
     places = load_location_provider(metadata.location, metadata.properties)
     path = f"{places.data_path}/{stem_of(target, task)}.changes"
     columns = table_columns(metadata.schema())
-    checked = (_checked(batch, columns, keyed) for batch in batches)
+    checked = (_checked(batch, columns, upsert_spec) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:
@@ -168,9 +168,9 @@ def write_changes(
     return replace(staged_for(target), changes=(path,), schema_id=metadata.current_schema_id)
 
 
-def _checked(batch: pa.RecordBatch, columns: pa.Schema, keyed: Keyed) -> pa.RecordBatch:
+def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec) -> pa.RecordBatch:
     """A batch as the table has its columns, with a flag for deletes."""
-    deletes = keyed.flags(batch)
+    deletes = upsert_spec.flags(batch)
     if not all(field.nullable for field in columns):
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])

@@ -14,15 +14,15 @@ import pyarrow as pa
 from krishiv_spark.arrow import STAND_INS, stands_for
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.nearest import did_you_mean
 from krishiv_spark.nested import children
+from krishiv_spark.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 __all__ = [
     "Evolution",
-    "Growth",
+    "SchemaUpdate",
     "check_columns",
     "iceberg_columns",
     "table_columns",
@@ -127,7 +127,7 @@ class _Pair(NamedTuple):
         return ".".join(self.path)
 
 
-class Growth(NamedTuple):
+class SchemaUpdate(NamedTuple):
     """A column that a table has to get, or a type that one of its columns has to get.
 
     Attributes:
@@ -143,7 +143,7 @@ class Growth(NamedTuple):
 
 def check_columns(
     rows: pa.Schema, table: pa.Schema, name: str, evolution: Evolution = "none"
-) -> list[Growth]:
+) -> list[SchemaUpdate]:
     """Refuse rows that the table cannot take.
 
     Args:
@@ -160,23 +160,23 @@ def check_columns(
             another type that does not hold all values.
     """
     pairs = list(_pairs((), list(iceberg_columns(rows)), list(table)))
-    grown = [growth for pair in pairs if (growth := _growth(pair, evolution))]
-    paths = {growth.path for growth in grown}
+    updates = [update for pair in pairs if (update := _update(pair, evolution))]
+    paths = {update.path for update in updates}
     wrong = (_problem(pair, table) for pair in pairs if pair.path not in paths)
     problems = [problem for problem in wrong if problem]
     if problems:
         raise SchemaError(f"{FORMAT}: rows do not fit table {name}: {'; '.join(problems)}")
-    return grown
+    return updates
 
 
-def _growth(pair: _Pair, evolution: Evolution) -> Growth | None:
+def _update(pair: _Pair, evolution: Evolution) -> SchemaUpdate | None:
     if pair.row is None or evolution == "none":
         return None
     if pair.table is None:
-        return None if pair.twin else Growth(pair.path, pair.row.type, is_new=True)
+        return None if pair.twin else SchemaUpdate(pair.path, pair.row.type, is_new=True)
     fits = _holds(pair.table.type, pair.row.type)
     if evolution == "widen" and not fits and _holds(pair.row.type, pair.table.type):
-        return Growth(pair.path, pair.row.type, is_new=False)
+        return SchemaUpdate(pair.path, pair.row.type, is_new=False)
     return None
 
 

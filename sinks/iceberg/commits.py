@@ -143,7 +143,7 @@ class Committer:
             forget_catalog(self._options)
 
     def _check_mark(self, table: Table) -> None:
-        newest = marks.held(table.metadata, self._epoch.query)
+        newest = marks.last_committed_epoch(table.metadata, self._epoch.query)
         if newest is not None and newest.epoch >= self._epoch.number:
             raise Fenced(
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from krishiv_spark.parquet.ranges import batch_rows
-from krishiv_spark.sinks.iceberg.changesets import DELETES, Keyed
+from krishiv_spark.sinks.iceberg.changesets import DELETES, UpsertSpec
 from krishiv_spark.sinks.iceberg.sorting import sorted_places
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class EpochChanges:
     Args:
         io: Reaches their files.
         paths: The files, in the order of the tasks.
-        keyed: How rows change others.
+        upsert_spec: How rows change others.
     """
 
-    def __init__(self, io: FileIO, paths: Sequence[str], keyed: Keyed) -> None:
+    def __init__(self, io: FileIO, paths: Sequence[str], upsert_spec: UpsertSpec) -> None:
         self._io = io
         self._paths = paths
-        self._keyed = keyed
+        self._upsert_spec = upsert_spec
 
     @property
     def keys(self) -> pa.Table:
@@ -57,24 +57,24 @@ class EpochChanges:
     @cached_property
     def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         """The keys, and of each change whether it is the last one of its key and no delete."""
-        names = [*self._keyed.keys, *filter(None, [self._keyed.order]), DELETES]
+        names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
         changes = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
         by_rank = self._by_rank(changes)
         ranks = np.empty_like(by_rank)
         ranks[by_rank] = np.arange(len(by_rank))
-        keys = changes.select(list(self._keyed.keys)).append_column(_RANK, pa.array(ranks))
-        last = keys.group_by(list(self._keyed.keys)).aggregate([(_RANK, "max")])
+        keys = changes.select(list(self._upsert_spec.keys)).append_column(_RANK, pa.array(ranks))
+        last = keys.group_by(list(self._upsert_spec.keys)).aggregate([(_RANK, "max")])
         stays = np.zeros(len(by_rank), bool)
         stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
         stays &= ~changes[DELETES].to_numpy()
-        return last.select(list(self._keyed.keys)), stays
+        return last.select(list(self._upsert_spec.keys)), stays
 
     def _by_rank(self, changes: pa.Table) -> np.ndarray[Any, Any]:
         """Places of changes, of one key the one that wins last: by its order, then by its place."""
         places = np.arange(changes.num_rows)
-        if self._keyed.order is None:
+        if self._upsert_spec.order is None:
             return places
-        order = changes[self._keyed.order]
+        order = changes[self._upsert_spec.order]
         valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
         rising = [(column, "ascending") for column in (valid, order, pa.array(places))]
         return np.asarray(sorted_places(rising))

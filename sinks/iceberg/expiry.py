@@ -1,4 +1,4 @@
-"""Expiring snapshots with a commit, and removing what only they needed behind it. Driver."""
+"""Expiring snapshots with a commit, and removing what only they needed afterwards. Driver."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from pyiceberg.typedef import KeyDefaultDict
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.recent import Recent
+from krishiv_spark.lru import LruCache
 from krishiv_spark.sinks.iceberg.avro import manifest_writer
 
 if TYPE_CHECKING:
@@ -231,10 +231,10 @@ class EpochSnapshot(_MergeAppendFiles):
         return _whole_log(files)
 
 
-_FILES: Recent[str, Sequence[DataFile]] = Recent(8 * _FANOUT)
+_FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)
 """By path, the files of manifests of this process that no merge has taken yet."""
 
-_LISTS: Recent[int, list[ManifestFile]] = Recent(8)
+_LISTS: LruCache[int, list[ManifestFile]] = LruCache(8)
 """By snapshot, the manifests that this process has put into its list."""
 
 

@@ -20,7 +20,14 @@ from krishiv_spark.sinks.base import Epoch, Mark
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["Progress", "held", "outdated", "progress_of", "properties_of", "summary_of"]
+__all__ = [
+    "Progress",
+    "last_committed_epoch",
+    "outdated",
+    "progress_of",
+    "properties_of",
+    "summary_of",
+]
 
 _QUERY = "spark.sql.streaming.queryId"
 _EPOCH = "spark.sql.streaming.epochId"
@@ -103,7 +110,7 @@ def outdated(metadata: TableMetadata, query: str) -> list[str]:
     return [name for name in found if name == own or name not in alive]
 
 
-def held(metadata: TableMetadata, query: str) -> Mark | None:
+def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     """The newest epoch of a query that the table holds.
 
     The property decides. Without one (a batch job, or somebody has removed it), it is the newest

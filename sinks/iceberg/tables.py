@@ -17,7 +17,7 @@ from krishiv_spark.iceberg.catalogs import (
 from krishiv_spark.iceberg.embedded import check_locks
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.columns import (
-    Growth,
+    SchemaUpdate,
     check_columns,
     iceberg_columns,
     table_columns,
@@ -71,24 +71,24 @@ def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Tabl
     """The table, once its columns can take the rows."""
     for _ in range(_MOST_RACES):
         columns = table_columns(table.schema())
-        grown = check_columns(rows, columns, options.table_name, options.schema_evolution)
-        if not grown:
+        updates = check_columns(rows, columns, options.table_name, options.schema_evolution)
+        if not updates:
             return table
         with catalog_errors(options, f"change the columns of table {options.table_name}"):
-            _grow(table, grown)
+            _update_schema(table, updates)
     raise CatalogFailedError(
         f"{FORMAT}: the columns of table {options.table_name} are being changed by others again "
         "and again: restart the query"
     )
 
 
-def _grow(table: Table, grown: Sequence[Growth]) -> None:
+def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
     """Add and widen columns; if somebody else changes them meanwhile, only look again."""
     from pyiceberg.exceptions import CommitFailedException
 
     try:
         with table.update_schema() as update:
-            for path, kind, is_new in grown:
+            for path, kind, is_new in updates:
                 change = update.add_column if is_new else update.update_column
                 change(path, _converted(pa.schema([pa.field("x", kind)])).fields[0].field_type)
     except CommitFailedException:
@@ -154,7 +154,7 @@ def _check_version(table: Table, options: IcebergSinkOptions) -> None:
 
 
 def _check_location(table: Table) -> None:
-    """PyIceberg reads places with a scheme as URLs, so that all files behind a ``#`` are one."""
+    """PyIceberg reads places with a scheme as URLs, so that all files after a ``#`` are one."""
     place = table.location()
     if "://" in place and set("?#") & set(place):
         raise OptionError(

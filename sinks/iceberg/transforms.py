@@ -42,7 +42,7 @@ _ITEM = re.compile(r"\s*(?:(\w+)\s*\(([^()]*)\)|([^(),\s]+|`[^`]+`))((?:\s+\w+)*
 
 
 class _Term(NamedTuple):
-    """One item between commas: a transform of a column, and the words behind it."""
+    """One item between commas: a transform of a column, and the words after it."""
 
     text: str
     transform: str
@@ -120,8 +120,8 @@ def _terms(option: str, text: str) -> Iterator[_Term]:
 
 
 def _term(option: str, match: re.Match[str]) -> _Term:
-    called, inside, plain, behind = match.groups()
-    words = tuple(behind.lower().split())
+    called, inside, plain, after = match.groups()
+    words = tuple(after.lower().split())
     text = match[0].strip()
     if called is None:
         return _Term(text, "identity", plain.strip("`"), words)

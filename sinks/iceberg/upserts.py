@@ -34,10 +34,10 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.files import table_file
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.projection import as_stored
-from krishiv_spark.iceberg.rows import ReadShape, cut, read_part
+from krishiv_spark.iceberg.rows import ScanProjection, cut, read_part
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.changes import check_fits, stage_snapshot
-from krishiv_spark.sinks.iceberg.changesets import Keyed
+from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
 from krishiv_spark.sinks.iceberg.files import write_files
@@ -68,12 +68,12 @@ class Upsert:
         self,
         options: IcebergSinkOptions,
         staged: Sequence[StagedFiles],
-        keyed: Keyed,
+        upsert_spec: UpsertSpec,
         epoch: Epoch,
     ) -> None:
         self._options = options
         self._staged = staged
-        self._keyed = keyed
+        self._upsert_spec = upsert_spec
         self._epoch = epoch
         self._changes: EpochChanges | None = None
         self._added: dict[int, _Files] = {}
@@ -86,7 +86,7 @@ class Upsert:
         table = transaction._table  # noqa: SLF001
         if self._changes is None:
             paths = [path for item in self._staged for path in item.changes]
-            self._changes = EpochChanges(table.io, paths, self._keyed)
+            self._changes = EpochChanges(table.io, paths, self._upsert_spec)
         with _too_large(self._epoch):
             replaced = dict(self._replaced(table, self._changes.keys))
             files = [*self._new(table, self._changes)]
@@ -121,7 +121,7 @@ class Upsert:
 
     def _replaced(self, table: Table, keys: pa.Table) -> Iterator[tuple[DataFile, _Files]]:
         """Files that have rows of the keys, each with the files of its other rows."""
-        reader = _Reader(table, table.schema().select(*self._keyed.keys))
+        reader = _Reader(table, table.schema().select(*self._upsert_spec.keys))
         for task in table.scan(row_filter=self._bounds(keys)).plan_files():
             known = (
                 str(table.metadata.current_schema_id),
@@ -139,7 +139,7 @@ class Upsert:
     ) -> _Files | None:
         """Files of the rows of a file that have none of the keys; None if that is all of them."""
         own = pa.Table.from_batches(reader.rows(task), reader.columns)
-        numbers, names = pa.array(np.arange(own.num_rows)), list(self._keyed.keys)
+        numbers, names = pa.array(np.arange(own.num_rows)), list(self._upsert_spec.keys)
         gone = own.append_column(_ROW, numbers).join(keys, names, join_type="inner")
         if not gone.num_rows:
             return None
@@ -158,7 +158,7 @@ class Upsert:
         """A filter for files by the bounds of their keys; it may let through too many."""
         if not keys.num_rows:
             return AlwaysTrue()
-        terms = [_bounds(name, keys[name]) for name in self._keyed.keys]
+        terms = [_bounds(name, keys[name]) for name in self._upsert_spec.keys]
         return functools.reduce(And, terms)
 
 
@@ -222,12 +222,14 @@ class _Reader:
     def __init__(self, table: Table, schema: Schema) -> None:
         wanted = as_stored(schema)
         self.columns = table_columns(schema)
-        self._shape = ReadShape(table.io, wanted, len(wanted.fields), table.name_mapping(), None)
+        self._scan = ScanProjection(
+            table.io, wanted, len(wanted.fields), table.name_mapping(), None
+        )
         self._specs = table.metadata.specs()
 
     def rows(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The rows of one file, always in the same order."""
         file = table_file(task, self._specs)
-        for part in cut([file], self._shape, file.size):
+        for part in cut([file], self._scan, file.size):
             for batch in read_part(part):
                 yield conform(batch, self.columns)

@@ -24,7 +24,7 @@ from krishiv_spark.sinks.iceberg.target import StagedFiles, Target, target_of
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from krishiv_spark.sinks.iceberg.changesets import Keyed
+    from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
     from krishiv_spark.sinks.iceberg.commits import Change
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -53,23 +53,23 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
         from krishiv_spark.sinks.iceberg.retention import warn_of_growth
         from krishiv_spark.sinks.iceberg.tables import prepare_table
 
-        rows, keyed = self.schema, self._keyed()
-        if keyed is not None:
+        rows, upsert_spec = self.schema, self._upsert_spec()
+        if upsert_spec is not None:
             if self.mode is OutputMode.REPLACE:
                 raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
-            rows = keyed.without_op(rows)
+            rows = upsert_spec.without_op(rows)
         self._table = prepare_table(self.options, rows)
         if self.streaming:
             warn_of_growth(self._table, self.options)
         self.target = target_of(self._table, self.options.target_file_size)
 
-    def _keyed(self) -> Keyed | None:
+    def _upsert_spec(self) -> UpsertSpec | None:
         """How rows change others; None if they are added."""
         if self.options.mode == "append":
             return None
-        from krishiv_spark.sinks.iceberg.changesets import Keyed
+        from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 
-        return Keyed.of(self.options, self.schema)
+        return UpsertSpec.of(self.options, self.schema)
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> StagedFiles | None:
         """Executor: write files under names that only this attempt uses."""
@@ -78,18 +78,18 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
 
         if self.target is None:
             raise SinkError(f"epoch {task.epoch} of query {task.query} was never planned")
-        keyed = self._keyed()
-        if keyed is None:
+        upsert_spec = self._upsert_spec()
+        if upsert_spec is None:
             return write_files(self.target, batches, task)
-        return write_changes(self.target, batches, task, keyed)
+        return write_changes(self.target, batches, task, upsert_spec)
 
     def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch in the table's own mark."""
-        from krishiv_spark.sinks.iceberg.marks import held
+        from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 
         if self._table is None:
             self._table = open_table(self.options)
-        return held(self._table.metadata, query)
+        return last_committed_epoch(self._table.metadata, query)
 
     def has_done(self) -> bool:
         """Driver: whether the table holds the number that the user has given the batch job.
@@ -140,9 +140,9 @@ class IcebergWriter(TwoPhaseWriter[StagedFiles]):
         from krishiv_spark.sinks.iceberg.changes import Append, Replace
         from krishiv_spark.sinks.iceberg.upserts import Upsert
 
-        keyed = self._keyed()
-        if keyed is not None:
-            return Upsert(self.options, staged, keyed, epoch)
+        upsert_spec = self._upsert_spec()
+        if upsert_spec is not None:
+            return Upsert(self.options, staged, upsert_spec, epoch)
         kind = Append if self.mode is OutputMode.APPEND else Replace
         return kind(self.options, staged)
 

@@ -19,7 +19,7 @@ from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile
 from krishiv_spark.parquet.partitions import split
 
-__all__ = ["FileShape", "StagedFile", "StagedFiles", "TaskFiles", "counted"]
+__all__ = ["FileLayout", "StagedFile", "StagedFiles", "TaskFiles", "counted"]
 
 # A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
 # costs a fifth of the encoding for nothing.
@@ -78,7 +78,7 @@ def _counted(file: StagedFile, number: int, total: int) -> StagedFile:
 
 
 @dataclass(frozen=True)
-class FileShape:
+class FileLayout:
     """How rows are cut into files.
 
     Attributes:
@@ -97,22 +97,22 @@ class FileShape:
 class _OpenFile:
     """One staged file while it grows."""
 
-    def __init__(self, path: Path, folder: str, schema: pa.Schema, shape: FileShape) -> None:
+    def __init__(self, path: Path, folder: str, schema: pa.Schema, layout: FileLayout) -> None:
         self.path = path
         self.folder = folder
         self.rows = 0
-        self._shape = shape
+        self._layout = layout
         self._sink = open(path, "xb")  # noqa: SIM115  closed in `close`
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression=shape.compression,
+            compression=layout.compression,
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
         )
 
     @property
     def room(self) -> int | None:
-        most_rows, most_bytes = self._shape.max_rows, self._shape.target_bytes
+        most_rows, most_bytes = self._layout.max_rows, self._layout.target_bytes
         if self.rows and most_bytes is not None and self._sink.tell() >= most_bytes:
             return 0
         return None if most_rows is None else most_rows - self.rows
@@ -144,13 +144,13 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
         folder: Where to stage; the planner has made it. Once it is gone, the generation is over,
             and a straggler must not bring it back.
         name: Name of the attempt's first file; later ones count up its index.
-        shape: How rows are cut into files.
+        layout: How rows are cut into files.
     """
 
-    def __init__(self, folder: Path, name: DataFile, shape: FileShape) -> None:
+    def __init__(self, folder: Path, name: DataFile, layout: FileLayout) -> None:
         super().__init__()
         self._folder = folder
-        self._shape = shape
+        self._layout = layout
         self._names = (name.numbered(count) for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
@@ -159,12 +159,12 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
         Raises:
             SchemaError: If a partition's value cannot be the name of a folder.
         """
-        self.add(split(_as_stored(rows), self._shape.partition_by))
+        self.add(split(_as_stored(rows), self._layout.partition_by))
 
     def make(self, key: str, schema: pa.Schema) -> _OpenFile:
         """Open a new file for a partition's folder."""
         path = self._folder / f"{next(self._names)}{STAGED_SUFFIX}"
-        return _OpenFile(path, key, schema, self._shape)
+        return _OpenFile(path, key, schema, self._layout)
 
     def remove(self, closed: StagedFile) -> None:
         """Remove a staged file."""

@@ -52,7 +52,7 @@ from krishiv_spark.paths import local_path
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged import LoggedWriter
 from krishiv_spark.sinks.parquet.files import (
-    FileShape,
+    FileLayout,
     StagedFile,
     StagedFiles,
     TaskFiles,
@@ -87,11 +87,13 @@ class ParquetSinkOptions(Options):
         description="Another place for the epoch log: a path, `s3://`, `gs://` or `az://`.",
     )
 
-    def shape(self) -> FileShape:
+    def layout(self) -> FileLayout:
         """How rows are cut into files."""
         plain = self.compression in {"none", "uncompressed"}
         codec = "none" if plain else self.compression
-        return FileShape(self.partition_by, codec, self.max_records_per_file, self.target_file_size)
+        return FileLayout(
+            self.partition_by, codec, self.max_records_per_file, self.target_file_size
+        )
 
 
 class ParquetWriter(LoggedWriter[StagedFiles]):
@@ -158,7 +160,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         self, folder: Path, batches: Iterator[pa.RecordBatch], task: Task
     ) -> tuple[StagedFile, ...]:
         name = DataFile(task.epoch, task.partition, 0, query_tag(task.query), task.nonce)
-        with TaskFiles(folder, name, self.options.shape()) as files:
+        with TaskFiles(folder, name, self.options.layout()) as files:
             for rows in chunks(batches):
                 files.write(rows)
                 del rows  # or the next row group is gathered beside it
@@ -247,7 +249,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         shutil.rmtree(self.table / META / query, ignore_errors=True)
 
     def _finish_batch_jobs(self) -> None:
-        """Finish jobs whose driver died behind its intent; their logs are left to `vacuum`.
+        """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
 
         A job that is alive finishes at the same time, which does no harm. One that cannot be
         finished is nobody's reason to stop.

@@ -18,12 +18,12 @@ from pyiceberg.types import NestedField
 from krishiv_spark.arrow import plain_schema, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.rows import ReadShape
-from krishiv_spark.nearest import did_you_mean
+from krishiv_spark.iceberg.rows import ScanProjection
+from krishiv_spark.sources.iceberg.changelog.columns import CHANGE_COLUMNS, with_change_columns
 from krishiv_spark.sources.iceberg.filters import columns_of, parsed, pushed
-from krishiv_spark.sources.iceberg.labels import CHANGE_COLUMNS, with_labels
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
-from krishiv_spark.sources.iceberg.starts import travelled
+from krishiv_spark.sources.iceberg.starts import time_travel_snapshot
+from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["Columns", "schema_of"]
 
@@ -33,11 +33,11 @@ def schema_of(options: IcebergSourceOptions, table: Table) -> pa.Schema:
 
     Raises:
         OptionError: If the option `columns` names one that is not there.
-        SchemaError: See `with_labels`.
+        SchemaError: See `with_change_columns`.
     """
     schema = schema_to_pyarrow(_schema(options, table), include_field_ids=False)
     found = pruned(plain_schema(schema), options.columns, FORMAT)
-    return with_labels(found) if options.read_changes else found
+    return with_change_columns(found) if options.read_changes else found
 
 
 def _schema(options: IcebergSourceOptions, table: Table) -> Schema:
@@ -46,7 +46,11 @@ def _schema(options: IcebergSourceOptions, table: Table) -> Schema:
     As Iceberg's connector has it: a branch is read with the table's schema.
     """
     travels = (options.snapshot_id, options.tag, options.as_of_timestamp)
-    snapshot = travelled(options, table) if any(place is not None for place in travels) else None
+    snapshot = (
+        time_travel_snapshot(options, table)
+        if any(place is not None for place in travels)
+        else None
+    )
     if snapshot is None or snapshot.schema_id is None:
         return table.schema()
     return table.metadata.schema_by_id(snapshot.schema_id) or table.schema()
@@ -103,13 +107,13 @@ class Columns:
         both = And(own, pushed(filters, self.schema))
         return None if both == AlwaysTrue() else both
 
-    def shape(self, io: FileIO, row_filter: BooleanExpression | None) -> ReadShape:
+    def scan(self, io: FileIO, row_filter: BooleanExpression | None) -> ScanProjection:
         """What tasks must know."""
         yielded = {field.field_id for field in self.fields}
         needed = set() if row_filter is None else columns_of(row_filter, self.schema)
         more = [self.schema.find_field(number) for number in sorted(needed - yielded)]
         wanted = Schema(*self.fields, *more)
-        return ReadShape(io, wanted, len(self.fields), self.names, row_filter)
+        return ScanProjection(io, wanted, len(self.fields), self.names, row_filter)
 
 
 def _check_keys(options: IcebergSourceOptions, names: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The snapshots of a branch in their order, and which of them a stream reads. Driver.
 
 PyIceberg's incremental scan is no help here: it passes over snapshots that change rows without a
-word, and refuses positions whose snapshot has expired though nothing behind it is missing.
+word, and refuses positions whose snapshot has expired though nothing after it is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sources.iceberg.position import Spot
+from krishiv_spark.sources.iceberg.position import StreamingOffset
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -24,9 +24,9 @@ __all__ = [
     "History",
     "Reading",
     "Skips",
-    "behind",
     "no_reference",
     "number_of",
+    "snapshots_after",
     "when",
 ]
 
@@ -118,24 +118,24 @@ class History:
             )
         return found
 
-    def line_behind(self, snapshot_id: int | None) -> tuple[Snapshot, ...]:
-        """The snapshots behind one, or all if it is not in this history."""
+    def line_after(self, snapshot_id: int | None) -> tuple[Snapshot, ...]:
+        """The snapshots after one, or all if it is not in this history."""
         ids = [snapshot.snapshot_id for snapshot in self.line]
         return self.line[ids.index(snapshot_id) + 1 :] if snapshot_id in ids else self.line
 
-    def after(self, spot: Spot) -> tuple[Snapshot, ...]:
-        """The snapshots behind the one of a spot, oldest first.
+    def after(self, offset: StreamingOffset) -> tuple[Snapshot, ...]:
+        """The snapshots after the one of an offset, oldest first.
 
         Raises:
             DataLossError: If some of them may have expired, or the history has been rewritten.
         """
         if not self.line:
-            if spot.snapshot is None:
+            if offset.snapshot is None:
                 return ()
-            raise DataLossError(self._lost(spot))
-        if self.find(spot.snapshot) is not None or self._follows(spot):
-            return self.line_behind(spot.snapshot)
-        raise DataLossError(self._lost(spot))
+            raise DataLossError(self._lost(offset))
+        if self.find(offset.snapshot) is not None or self._follows(offset):
+            return self.line_after(offset.snapshot)
+        raise DataLossError(self._lost(offset))
 
     def is_whole(self) -> bool:
         """Whether nothing was in the table before the oldest snapshot that it still has."""
@@ -152,30 +152,30 @@ class History:
         added = number_of(oldest, "added-data-files", 0)
         return number_of(oldest, "total-data-files", added if number else -1) == added
 
-    def _follows(self, spot: Spot) -> bool:
-        """Whether the oldest snapshot is the very next one behind a spot that has expired."""
+    def _follows(self, offset: StreamingOffset) -> bool:
+        """Whether the oldest snapshot is the very next one after an offset that has expired."""
         oldest = self.line[0]
-        if spot.snapshot is None:
+        if offset.snapshot is None:
             return self.is_whole()
-        if spot.snapshot in self.known:
+        if offset.snapshot in self.known:
             return False
         if oldest.parent_snapshot_id is not None:
-            return oldest.parent_snapshot_id == spot.snapshot
+            return oldest.parent_snapshot_id == offset.snapshot
         # PyIceberg takes the parent out when it expires it. Sequence numbers grow by one with
         # each commit (Iceberg spec, "Sequence Numbers"); version 1 has none.
-        return spot.sequence > 0 and oldest.sequence_number == spot.sequence + 1
+        return offset.sequence > 0 and oldest.sequence_number == offset.sequence + 1
 
-    def _lost(self, spot: Spot) -> str:
-        where = f"{FORMAT}: table {self.table}: snapshot {spot.snapshot}, up to which was read,"
-        if spot.snapshot is None:
+    def _lost(self, offset: StreamingOffset) -> str:
+        where = f"{FORMAT}: table {self.table}: snapshot {offset.snapshot}, up to which was read,"
+        if offset.snapshot is None:
             where = f"{FORMAT}: table {self.table} was empty when the query began, and its history"
-        if spot.snapshot in self.known:
+        if offset.snapshot in self.known:
             return (
                 f"{where} is no longer in the history of the branch: it was rolled back or "
-                f"replaced, or snapshots behind it have expired; {self.available()}. {_ADVICE}"
+                f"replaced, or snapshots after it have expired; {self.available()}. {_ADVICE}"
             )
         return (
-            f"{where} has expired, and so have snapshots behind it, whose rows cannot be told any "
+            f"{where} has expired, and so have snapshots after it, whose rows cannot be told any "
             f"more; {self.available()}. {_ADVICE} To prevent it, keep snapshots for longer than "
             "the query may stand still"
         )
@@ -202,15 +202,17 @@ Reading = Literal["rows", "changes", "copies", "nothing"]
 it has copied what was added just before, or nothing."""
 
 
-def behind(history: History, spot: Spot, skips: Skips) -> Iterator[tuple[Snapshot, Reading]]:
-    """The snapshots behind a spot, each with what is to be read of it.
+def snapshots_after(
+    history: History, offset: StreamingOffset, skips: Skips
+) -> Iterator[tuple[Snapshot, Reading]]:
+    """The snapshots after an offset, each with what is to be read of it.
 
     Raises:
         DataLossError: See `History.after`.
         ChangedRowsError: If one of them changes rows and is not to be skipped; when its turn
             comes, so that what lies before it can be read.
     """
-    for snapshot in history.after(spot):
+    for snapshot in history.after(offset):
         yield snapshot, _reading(history.table, snapshot, skips)
 
 
@@ -229,7 +231,7 @@ def _reading(table: str, snapshot: Snapshot, skips: Skips) -> Reading:
         f"{FORMAT}: table {table}: snapshot {snapshot.snapshot_id} of "
         f"{when(snapshot.timestamp_ms)} is no append but of kind {operation!r}: its rows cannot "
         f"be read as a stream of new ones; {option if operation in skipped else ''}a new query "
-        "with 'startingOffsets' = 'current' begins behind it, with all rows of the newest snapshot"
+        "with 'startingOffsets' = 'current' begins after it, with all rows of the newest snapshot"
     )
 
 

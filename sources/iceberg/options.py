@@ -47,7 +47,7 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
         default=None,
         validation_alias=_names("snapshot-id", "snapshotId"),
         description="Batch: the snapshot to read. Stream: the first load is a full scan of it, "
-        "then what was appended behind it.",
+        "then what was appended after it.",
     )
     as_of_timestamp: Milliseconds | None = Field(
         default=None,
@@ -62,7 +62,7 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     start_snapshot_id: int | None = Field(
         default=None,
         validation_alias=_names("start-snapshot-id", "startSnapshotId"),
-        description="Read only what was appended behind this snapshot.",
+        description="Read only what was appended after this snapshot.",
     )
     end_snapshot_id: int | None = Field(
         default=None,
@@ -78,7 +78,7 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     starting_offsets: Literal["earliest", "current", "latest"] = Field(
         default="earliest",
         description="Stream: where a new query begins. `earliest`: with all rows of the oldest "
-        "snapshot that the table has, then what was appended behind it. `current`: the same from "
+        "snapshot that the table has, then what was appended after it. `current`: the same from "
         "the newest snapshot on. `latest`: only what is appended from now on.",
     )
     max_files_per_trigger: int | None = Field(

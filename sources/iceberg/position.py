@@ -6,12 +6,12 @@ from typing import Literal
 
 from krishiv_spark.offsets import Offset, Value
 
-__all__ = ["IcebergOffset", "Spot", "StartName"]
+__all__ = ["IcebergOffset", "StartName", "StreamingOffset"]
 
 StartName = Literal["earliest", "current", "latest", "timestamp", "snapshot"]
 
 
-class Spot(Value):
+class StreamingOffset(Value):
     """A place in the history of a table.
 
     Attributes:
@@ -35,7 +35,7 @@ class IcebergOffset(Offset):
 
     Attributes:
         at: The start that was asked for; only in the first offset of a query, which never changes
-            and has no spot.
+            and has no `spot`.
         table: UUID of the table.
         spot: The place of the next file.
         began: Where the first batch of a query began; only in the offset that ends it.
@@ -45,5 +45,5 @@ class IcebergOffset(Offset):
 
     at: StartName | None = None
     table: str | None = None
-    spot: Spot | None = None
-    began: Spot | None = None
+    spot: StreamingOffset | None = None
+    began: StreamingOffset | None = None

@@ -19,14 +19,14 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.rows import FilePart, ReadShape, cut, read_part, task_bytes
+from krishiv_spark.iceberg.rows import FilePart, ScanProjection, cut, read_part, task_bytes
 from krishiv_spark.sources.base import Limit, StreamReader
-from krishiv_spark.sources.iceberg.differences import ChangePart, compare, read_changes
-from krishiv_spark.sources.iceberg.follower import Follower
-from krishiv_spark.sources.iceberg.labels import INSERT, labelled
+from krishiv_spark.sources.iceberg.changelog.columns import INSERT, as_changes
+from krishiv_spark.sources.iceberg.changelog.rows import ChangePart, compare, read_changes
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 from krishiv_spark.sources.iceberg.position import IcebergOffset
 from krishiv_spark.sources.iceberg.starts import start_name
+from krishiv_spark.sources.iceberg.stream import SnapshotStream
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -49,7 +49,7 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
         self, options: IcebergSourceOptions, schema: pa.Schema | None, *, streaming: bool
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
-        self._made: tuple[Columns, Follower] | None = None
+        self._made: tuple[Columns, SnapshotStream] | None = None
         self._pushed: tuple[Any, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,16 +77,16 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
 
     def latest(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
         """See `StreamReader`. Loads the table, and lists the files of snapshots that are new."""
-        follower = self._follower
-        return follower.next(start, limit) if self.streaming else follower.everything(start)
+        stream = self._stream
+        return stream.next(start, limit) if self.streaming else stream.everything(start)
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
-        self._follower.freeze()
+        self._stream.freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waits behind the batch that was chosen last. See `SupportsBacklog`."""
-        return self._follower.backlog()
+        """What waits after the batch that was chosen last. See `SupportsBacklog`."""
+        return self._stream.backlog()
 
     def push(self, filters: Sequence[Any]) -> None:
         """See `SupportsFilters`."""
@@ -101,27 +101,27 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
         row_filter = self._columns.row_filter(self._pushed)
         if self.options.read_changes:
             return self._plan_changes(start, end, row_filter)
-        table, files = self._follower.between(start, end, row_filter)
-        return self._cut(files, self._columns.shape(worker_io(table), row_filter))
+        table, files = self._stream.between(start, end, row_filter)
+        return self._cut(files, self._columns.scan(worker_io(table), row_filter))
 
     def _plan_changes(
         self, start: IcebergOffset, end: IcebergOffset, row_filter: BooleanExpression | None
     ) -> Sequence[FilePart | ChangePart]:
-        """Files to compare first, so that no row goes behind one that takes its place."""
-        table, net = self._follower.changes_between(start, end)
-        shape = self._columns.shape(worker_io(table), row_filter)
+        """Files to compare first, so that no row goes after one that takes its place."""
+        table, net = self._stream.changes_between(start, end)
+        scan = self._columns.scan(worker_io(table), row_filter)
         if not net.removed:
-            return self._cut([*net.moved, *net.appended], shape)
+            return self._cut([*net.moved, *net.appended], scan)
         compared = compare(
-            net.removed, net.moved, shape, self._columns.arrow, self.options.key_columns
+            net.removed, net.moved, scan, self._columns.arrow, self.options.key_columns
         )
-        return [*compared, *self._cut(list(net.appended), shape)]
+        return [*compared, *self._cut(list(net.appended), scan)]
 
-    def _cut(self, files: Sequence[TableFile], shape: ReadShape) -> list[FilePart]:
+    def _cut(self, files: Sequence[TableFile], scan: ScanProjection) -> list[FilePart]:
         most = self.options.max_partition_bytes
         if "max_partition_bytes" not in self.options.model_fields_set:
             most = task_bytes(files, most)
-        return cut(files, shape, most)
+        return cut(files, scan, most)
 
     def read(self, partition: FilePart | ChangePart) -> Iterator[pa.RecordBatch]:
         """See `StreamReader`, `read_part` and `read_changes`."""
@@ -129,21 +129,21 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
             yield from read_changes(partition)
         else:
             for batch in read_part(partition):
-                yield labelled(batch, INSERT, 1) if self.options.read_changes else batch
+                yield as_changes(batch, INSERT, 1) if self.options.read_changes else batch
 
     @property
     def _columns(self) -> Columns:
         return self._opened()[0]
 
     @property
-    def _follower(self) -> Follower:
+    def _stream(self) -> SnapshotStream:
         return self._opened()[1]
 
-    def _opened(self) -> tuple[Columns, Follower]:
+    def _opened(self) -> tuple[Columns, SnapshotStream]:
         from krishiv_spark.sources.iceberg.columns import Columns
 
         if self._made is None:
             columns = Columns.of(self.options, open_table(self.options), self.schema)
             event_time = columns.event_time if self.streaming else None
-            self._made = columns, Follower(self.options, event_time, columns.schema)
+            self._made = columns, SnapshotStream(self.options, event_time, columns.schema)
         return self._made

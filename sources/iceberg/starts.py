@@ -1,4 +1,4 @@
-"""Where reading begins: options and the table's history, as a spot. Driver."""
+"""Where reading begins: options and the table's history, as an offset. Driver."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sources.iceberg.history import History, no_reference, when
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
-from krishiv_spark.sources.iceberg.position import Spot, StartName
-from krishiv_spark.sources.iceberg.stretches import done, first_file
+from krishiv_spark.sources.iceberg.position import StartName, StreamingOffset
+from krishiv_spark.sources.iceberg.slices import done, first_file
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["start_name", "start_of_stream", "travelled"]
+__all__ = ["start_name", "start_of_stream", "time_travel_snapshot"]
 
 
 def start_name(options: IcebergSourceOptions) -> StartName:
@@ -26,7 +26,7 @@ def start_name(options: IcebergSourceOptions) -> StartName:
     return "timestamp" if options.stream_from_timestamp is not None else options.starting_offsets
 
 
-def start_of_stream(options: IcebergSourceOptions, history: History) -> Spot | None:
+def start_of_stream(options: IcebergSourceOptions, history: History) -> StreamingOffset | None:
     """What the start means now; None while it means nothing yet.
 
     Raises:
@@ -37,26 +37,26 @@ def start_of_stream(options: IcebergSourceOptions, history: History) -> Spot | N
         snapshot = history.named(options.snapshot_id, "snapshot-id")
         return None if snapshot is None else first_file(snapshot)
     if options.start_snapshot_id is not None:
-        return _behind(history, options.start_snapshot_id)
+        return _after(history, options.start_snapshot_id)
     if options.stream_from_timestamp is not None:
         return _since(history, options.stream_from_timestamp)
     if options.starting_offsets == "latest":
-        return Spot() if history.head is None else done(history.head)
+        return StreamingOffset() if history.head is None else done(history.head)
     if not history.line:
         return None
     return first_file(history.line[-1 if options.starting_offsets == "current" else 0])
 
 
-def _behind(history: History, snapshot_id: int) -> Spot:
+def _after(history: History, snapshot_id: int) -> StreamingOffset:
     oldest = history.line[0] if history.line else None
     if oldest is not None and oldest.parent_snapshot_id == snapshot_id:
-        return Spot(snapshot=snapshot_id)
+        return StreamingOffset(snapshot=snapshot_id)
     snapshot = history.named(snapshot_id, "start-snapshot-id")
-    return Spot() if snapshot is None else done(snapshot)
+    return StreamingOffset() if snapshot is None else done(snapshot)
 
 
-def _since(history: History, moment_ms: int) -> Spot | None:
-    """Behind the last snapshot before a moment."""
+def _since(history: History, moment_ms: int) -> StreamingOffset | None:
+    """After the last snapshot before a moment."""
     newer = (i for i, snapshot in enumerate(history.line) if snapshot.timestamp_ms >= moment_ms)
     index = next(newer, None)
     if index is None:
@@ -64,7 +64,7 @@ def _since(history: History, moment_ms: int) -> Spot | None:
     if index > 0:
         return done(history.line[index - 1])
     if history.is_whole():
-        return Spot()
+        return StreamingOffset()
     raise DataLossError(
         f"{FORMAT}: table {history.table}: snapshots between {when(moment_ms)} and the oldest that "
         f"is left have expired, and with them the knowledge of what they appended; "
@@ -72,7 +72,7 @@ def _since(history: History, moment_ms: int) -> Spot | None:
     )
 
 
-def travelled(options: IcebergSourceOptions, table: Table) -> Snapshot | None:
+def time_travel_snapshot(options: IcebergSourceOptions, table: Table) -> Snapshot | None:
     """The one snapshot that a batch reads; None for an empty table.
 
     Raises:

@@ -10,10 +10,10 @@ import pyarrow as pa
 from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
-from krishiv_spark.nearest import did_you_mean
 from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.values import RAW_COLUMN, decode_values
+from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["KafkaShape"]
 

@@ -28,7 +28,7 @@ class Scan:
         known: How many known paths were met.
         others: How many files do not count by their name; hidden ones are no files at all.
         first_others: A few of these.
-        tops: Folders whose partitions were all listed, relative, with "/" behind, or empty for
+        tops: Folders whose partitions were all listed, relative, ending in "/", or empty for
             the place itself.
     """
 
@@ -127,7 +127,7 @@ class _Walk:
                 self.scan.add_other(match)
 
     def add_top(self, prefix: str) -> None:
-        """Add what is in a folder; `prefix` is its relative path with "/" behind it, or empty."""
+        """Add what is in a folder; `prefix` is its relative path ending in "/", or empty."""
         self.scan.tops.append(prefix)
         folders = [prefix]
         while folders:

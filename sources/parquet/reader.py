@@ -34,7 +34,6 @@ from krishiv_spark.paths import local_path
 from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
 from krishiv_spark.sources.parquet.books import Books, Bounds
 from krishiv_spark.sources.parquet.folders import folder_fields, folder_values
-from krishiv_spark.sources.parquet.follower import Follower, FollowRules
 from krishiv_spark.sources.parquet.healing import as_it_is
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.position import ParquetOffset
@@ -48,6 +47,7 @@ from krishiv_spark.sources.parquet.rows import (
 )
 from krishiv_spark.sources.parquet.skips import FOLDER
 from krishiv_spark.sources.parquet.state import StatePlace
+from krishiv_spark.sources.parquet.stream import FolderStream, FollowRules
 from krishiv_spark.sources.parquet.waiting import take
 from krishiv_spark.zones import Zone
 
@@ -190,13 +190,15 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         self._books = Books(
             self._state_place, bounded=self.streaming, always=skips, bounds=self.bounds
         )
-        self._follower = Follower(self._place, options.rules(streaming=self.streaming), self._books)
+        self._stream = FolderStream(
+            self._place, options.rules(streaming=self.streaming), self._books
+        )
         self._chosen: ParquetOffset | None = None
         self._backlog: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors need nothing that was remembered.
-        remembered = {"_books", "_follower", "_chosen", "_backlog"}
+        remembered = {"_books", "_stream", "_chosen", "_backlog"}
         return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -207,7 +209,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     def infer_schema(self) -> pa.Schema:
         """Columns of the newest file, then the partition columns. See `StreamReader`."""
-        files = self._follower.everything()
+        files = self._stream.everything()
         partitions = self._partition_fields(files)
         path, newest = self._newest_schema(files)
         inside = [field for field in newest if field.name not in partitions]
@@ -257,32 +259,32 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def resolve(self, start: Start) -> ParquetOffset:
         """All that is there now counts as read. See `SupportsMovingStart`."""
         del start
-        return self._follower.count_all()
+        return self._stream.count_all()
 
     def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
         """See `StreamReader`. One look at each file; footers only if rows or times count."""
         try:
             self._chosen = self._choose(start, limit)
         except BaseException:
-            self._follower.forget()
+            self._stream.forget()
             raise
-        self._backlog = self._follower.backlog(self._chosen)
+        self._backlog = self._stream.backlog(self._chosen)
         return self._chosen
 
     def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
-        self._follower.look(start, limit)
+        self._stream.look(start, limit)
         footers = self._footers()
-        taken = take(self._follower, limit, lambda file: footers(file).rows, self._books.room)
+        taken = take(self._stream, limit, lambda file: footers(file).rows, self._books.room)
         if not taken:
             return start
         files = [file for unit in taken for file in unit.files]
         watermark = self._watermark(start, files, footers)
-        end = self._follower.reached(start, taken)
+        end = self._stream.reached(start, taken)
         return end.model_copy(update={"watermark": watermark})
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
-        self._follower.freeze()
+        self._stream.freeze()
 
     def backlog(self) -> Mapping[str, Any]:
         """What waits after the batch that was chosen last, and what is passed over and why.

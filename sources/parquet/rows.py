@@ -33,7 +33,7 @@ class FileRange:
     Attributes:
         path: Absolute path.
         start: First byte.
-        end: Byte behind the last one.
+        end: Byte after the last one.
         identity: Of the whole file.
         values: Partition columns and their texts.
     """
@@ -120,18 +120,18 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
 
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, piece.identity) as file:
-        shape = _Shape.of(file, piece, rules)
-        columns = sorted(set(shape.columns.values()))
+        projection = ScanProjection.of(file, piece, rules)
+        columns = sorted(set(projection.columns.values()))
         for index in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(index)
             if group.num_rows and piece.start <= midpoint(group, piece.identity.size) < piece.end:
                 size = batch_rows(group, columns)
                 for batch in file.iter_batches(size, [index], columns, use_threads=False):
-                    yield shape.fit(batch)
+                    yield projection.fit(batch)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class ScanProjection:
     """How the batches of one file become those that are wanted.
 
     Attributes:
@@ -149,7 +149,7 @@ class _Shape:
     corrections: Mapping[str, Convert]
 
     @classmethod
-    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> _Shape:
+    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> ScanProjection:
         values, schema, zone = dict(piece.values), rules.schema, rules.times.zone
         with naming(piece.path):
             folders = _found(schema.names, list(values))

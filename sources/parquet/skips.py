@@ -29,7 +29,7 @@ class Skip(NamedTuple):
     Attributes:
         path: Absolute path of the file.
         start: First byte of the range.
-        end: Byte behind its last one.
+        end: Byte after its last one.
         rows: How many rows of the range had been delivered.
         reason: What was wrong.
     """

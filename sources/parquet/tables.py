@@ -46,7 +46,7 @@ class Table:
 
     Attributes:
         root: Its folder.
-        prefix: The same, relative to the place, with "/" behind; empty for the place itself, None
+        prefix: The same, relative to the place, ending in "/"; empty for the place itself, None
             where the table reaches beyond it.
         queries: Who writes it, by tag.
         replaced: Files that go, or are gone, since others take their place; relative to the table.

@@ -33,7 +33,7 @@ class Waiting:
         self._newest_first = newest_first
         self._sign = -1 if newest_first else 1
         self._heap: list[_Entry] = []
-        # Of each query, the epochs behind the one that is in the heap.
+        # Of each query, the epochs after the one that is in the heap.
         self._later: dict[str, deque[Unit]] = {}
         self._reached: dict[str, int] = {}
         self.files = 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.sources.iceberg.position import IcebergOffset, Spot
+from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.position import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset
 from krishiv_spark.sources.parquet.places import FoundFile
@@ -65,12 +65,12 @@ class TestIcebergOffset(OffsetConformance):
     golden = GOLDEN
 
     def offsets(self):
-        inside = Spot(snapshot=2**62, sequence=7, file=3, scan=True)
+        inside = StreamingOffset(snapshot=2**62, sequence=7, file=3, scan=True)
         begun = inside.model_copy(update={"file": 0})
-        done = Spot(snapshot=2**62, sequence=7)
+        done = StreamingOffset(snapshot=2**62, sequence=7)
         return [
             IcebergOffset(at="earliest"),
-            IcebergOffset(table="u", spot=Spot()),
+            IcebergOffset(table="u", spot=StreamingOffset()),
             IcebergOffset(table="u", spot=inside, began=begun),
             IcebergOffset(table="u", spot=done, watermark=Watermark(ms=-1, held="why")),
         ]

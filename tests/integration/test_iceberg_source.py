@@ -158,5 +158,5 @@ def test_what_our_sink_writes_and_expires_is_followed(spark, folder, checkpoint)
     assert run(stream(spark, folder), checkpoint) == [[*range(10, 30)]]
     for first in (30, 40, 50):
         write(first, first + 10)
-    with pytest.raises(Exception, match="has expired, and so have snapshots behind it"):
+    with pytest.raises(Exception, match="has expired, and so have snapshots after it"):
         run(stream(spark, folder), checkpoint)

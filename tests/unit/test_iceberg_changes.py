@@ -29,7 +29,7 @@ from pyiceberg.types import IntegerType, LongType
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.iceberg.files import UnreadableError
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.iceberg import differences
+from krishiv_spark.sources.iceberg.changelog import rows as changelog_rows
 from krishiv_spark.sources.iceberg.reader import IcebergOffset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -393,8 +393,8 @@ class _Played:
 def test_changes_applied_by_weight_give_the_table(
     tmp_path_factory, monkeypatch, limit, share_rows, keys
 ):
-    monkeypatch.setattr(differences, "_SHARE_ROWS", share_rows)
-    monkeypatch.setattr(differences, "_CHUNK_ROWS", 2)
+    monkeypatch.setattr(changelog_rows, "_SHARE_ROWS", share_rows)
+    monkeypatch.setattr(changelog_rows, "_CHUNK_ROWS", 2)
 
     @settings(max_examples=5)
     @given(st.lists(_STEPS, min_size=2, max_size=8))
@@ -432,7 +432,7 @@ def test_a_change_is_never_larger_than_the_difference(tmp_path_factory):
 def test_changes_are_what_another_upsert_takes(
     tmp_path_factory, monkeypatch, share_rows, keys, limit
 ):
-    monkeypatch.setattr(differences, "_SHARE_ROWS", share_rows)
+    monkeypatch.setattr(changelog_rows, "_SHARE_ROWS", share_rows)
 
     @settings(max_examples=5)
     @given(st.lists(st.one_of(_EPOCH, st.none()), min_size=2, max_size=6))

@@ -9,7 +9,7 @@ from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, DataFile, ManifestEntry, 
 from pyiceberg.types import StringType
 
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.recent import Recent
+from krishiv_spark.lru import LruCache
 from krishiv_spark.sinks.iceberg import manifests
 
 _EPOCHS = 66  # manifests of manifests that were merged are merged
@@ -99,7 +99,7 @@ def test_a_table_keeps_its_metadata_when_another_one_commits(tmp_path):
 
 
 def test_recent_holds_what_was_used_last():
-    recent = Recent(2)
+    recent = LruCache(2)
     recent.put("a", 1)
     recent.put("b", 2)
     assert recent.get("a") == 1
@@ -110,7 +110,7 @@ def test_recent_holds_what_was_used_last():
 
 
 def test_recent_is_for_any_thread():
-    recent = Recent(4)
+    recent = LruCache(4)
 
     def use(first):
         for number in range(5_000):

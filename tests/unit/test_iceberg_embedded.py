@@ -1,12 +1,14 @@
 """The embedded catalog is refused where SQLite's locks cannot be relied on."""
 
 import sys
+from importlib import import_module
 
 import pytest
 from iceberg_life import IcebergLife, ids, numbered
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg import embedded
+from krishiv_spark.iceberg.rest import TimeoutRestCatalog
 
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 
@@ -71,3 +73,8 @@ def test_the_file_system_of_a_path_is_that_of_the_deepest_mount_that_is_not_hidd
 def test_the_file_systems_of_this_machine_are_known():
     assert embedded.mount_of("/proc/self").kind == "proc"
     assert embedded.mount_of("/").place == "/"
+
+
+def test_a_class_path_that_earlier_releases_told_still_names_the_catalog():
+    module, _, name = "krishiv_spark.iceberg.rest.PatientRestCatalog".rpartition(".")
+    assert getattr(import_module(module), name) is TimeoutRestCatalog

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.sources.iceberg.equality import numbered, shares_of, unmatched
+from krishiv_spark.sources.iceberg.changelog.equality import numbered, shares_of, unmatched
 
 INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
 DIFFERENT = {

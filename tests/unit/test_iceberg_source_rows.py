@@ -403,7 +403,7 @@ def test_a_filter_passes_over_row_groups(tmp_path):
     )
     start = source.initial()
     (part,) = source.plan(start, source.latest(start, UNLIMITED))
-    shape, (piece,) = pickle.loads(part.shape), part.ranges
+    shape, (piece,) = pickle.loads(part.scan), part.ranges
     held = pyarrow_to_schema(pq.read_schema(piece.file.path))
     with pa.OSFile(piece.file.path) as file:
         assert groups_with(file, held, piece.file, shape) == {3, 4, 5}
@@ -592,7 +592,7 @@ def test_tasks_know_no_secret_of_the_catalog(tmp_path):
     source = reader(tmp_path, streaming=False)
     start = source.initial()
     (part,) = source.plan(start, source.latest(start, UNLIMITED))
-    assert b"catalog.db" not in part.shape
+    assert b"catalog.db" not in part.scan
     assert part.ranges[0].file.path.endswith(".parquet")
 
 

@@ -19,7 +19,7 @@ from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.files import TaskFiles as IcebergFiles
 from krishiv_spark.sinks.iceberg.sorting import merged
 from krishiv_spark.sinks.iceberg.target import target_of
-from krishiv_spark.sinks.parquet.files import FileShape
+from krishiv_spark.sinks.parquet.files import FileLayout
 from krishiv_spark.sinks.parquet.files import TaskFiles as ParquetFiles
 
 # --- what becomes of chunks, with files that are lists
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_a_task_that_fails(chunks, data):
 
 
 def parquet_files(folder, _):
-    return ParquetFiles(folder, DataFile(0, 0, 0, "q", "n"), FileShape(("p",), "none", None, None))
+    return ParquetFiles(folder, DataFile(0, 0, 0, "q", "n"), FileLayout(("p",), "none", None, None))
 
 
 def iceberg_files(folder, rows, **given):
@@ -196,7 +196,7 @@ import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from krishiv_spark.openfiles import chunks
-from krishiv_spark.sinks.parquet.files import FileShape, TaskFiles
+from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
 from krishiv_spark.parquet.names import DataFile
 
 def batches():
@@ -208,8 +208,8 @@ def held():
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) // 1024
 before, peak, most = held(), 0, len(list(Path("/proc/self/fd").iterdir()))
-name, shape = DataFile(0, 0, 0, "q", "n"), FileShape(("p",), "none", None, None)
-with TaskFiles(Path(sys.argv[1]), name, shape) as task:
+name, layout = DataFile(0, 0, 0, "q", "n"), FileLayout(("p",), "none", None, None)
+with TaskFiles(Path(sys.argv[1]), name, layout) as task:
     for rows in chunks(batches()):
         task.write(rows)
         peak = max(peak, held())

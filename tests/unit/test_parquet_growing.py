@@ -229,7 +229,7 @@ def test_files_that_go_before_they_are_chosen_are_counted(tmp_path):
     source = reader(tmp_path)
     end = source.latest(FIRST, Limit(files=1))
     (tmp_path / "1.parquet").unlink()
-    source._follower._lists_next_s = time.monotonic() + 1000
+    source._stream._lists_next_s = time.monotonic() + 1000
     assert names(source.latest(end, Limit(files=1))) == ["2.parquet"]
     assert passed_over(source) == {
         "gone_before_they_were_read": {"files": 1, "first": ["1.parquet"]}

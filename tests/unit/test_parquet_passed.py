@@ -21,7 +21,7 @@ from parquet_reading import (
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import follower
+from krishiv_spark.sources.parquet import stream as folder_stream
 from krishiv_spark.sources.parquet.listing import find_files
 from krishiv_spark.sources.parquet.places import Place
 
@@ -128,7 +128,7 @@ def test_other_names_are_counted_and_what_is_no_parquet_waits(tmp_path, caplog):
 def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, monkeypatch):
     put(tmp_path, "a.parquet")
     put(tmp_path, "b.parquet")
-    looked = follower.look
+    looked = folder_stream.look
 
     def look(path):
         if path.endswith("a.parquet"):
@@ -137,7 +137,7 @@ def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, m
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(follower, "look", look)
+        patch.setattr(folder_stream, "look", look)
         end = source.latest(FIRST, UNLIMITED)
         assert names(end) == ["b.parquet"]
         assert passed_over(source) == {"may_not_be_read": one("a.parquet")}
@@ -148,7 +148,7 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
     taken = ["a.parquet", "b.parquet", "c.parquet"]
     for name in taken:
         put(tmp_path, name)
-    looked = follower.look
+    looked = folder_stream.look
 
     def look(path):
         if path.endswith("b.parquet"):
@@ -157,14 +157,14 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(follower, "look", look)
+        patch.setattr(folder_stream, "look", look)
         with pytest.raises(OSError, match="Input/output"):
             source.latest(FIRST, UNLIMITED)
     assert names(source.latest(FIRST, UNLIMITED)) == taken
 
 
 def test_many_files_that_are_put_aside_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(follower, "_LOOKS_AGAIN", 3)
+    monkeypatch.setattr(folder_stream, "_LOOKS_AGAIN", 3)
     put(tmp_path, "z.parquet")
     source = reader(tmp_path)
     end = source.latest(FIRST, UNLIMITED)
@@ -216,9 +216,9 @@ def test_what_is_no_file_is_none(tmp_path):
 def test_while_a_batch_waits_the_folder_is_not_listed_each_time(tmp_path, monkeypatch):
     for number in range(9):
         put(tmp_path, f"{number}.parquet", at=NOON + number)
-    scans, scan = [], follower.scan
-    monkeypatch.setattr(follower, "scan", lambda *a, **k: scans.append(1) or scan(*a, **k))
-    monkeypatch.setattr(follower, "_SHARE", 10**9)
+    scans, scan = [], folder_stream.scan
+    monkeypatch.setattr(folder_stream, "scan", lambda *a, **k: scans.append(1) or scan(*a, **k))
+    monkeypatch.setattr(folder_stream, "_SHARE", 10**9)
     source, end = reader(tmp_path), FIRST
     for turn in range(5):
         end = source.latest(end, Limit(files=2))
@@ -234,6 +234,6 @@ def test_names_of_files_that_were_removed_are_forgotten(tmp_path, monkeypatch):
         end = source.latest(end, UNLIMITED)
         for path in tmp_path.glob("*.parquet"):
             path.unlink()
-    assert len(source._follower._standing.known) <= 40
+    assert len(source._stream._standing.known) <= 40
     put(tmp_path, "0-0.parquet", at=NOON)
     assert source.latest(end, UNLIMITED) == end

@@ -23,7 +23,7 @@ from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet.files import FileShape, TaskFiles
+from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
@@ -515,9 +515,9 @@ def test_times_of_day_are_stored_in_microseconds_at_any_depth(table):
     noon = 43_200_000_001_000
     value = {"t": noon, "all": [noon, None]}
     batch = pa.record_batch([[noon], [value], [[("k", value)]]], schema=schema)
-    shape = FileShape((), "none", None, None)
+    layout = FileLayout((), "none", None, None)
     table.mkdir()
-    with TaskFiles(table, DataFile(0, 0, 0, "a" * 12, "b" * 12), shape) as files:
+    with TaskFiles(table, DataFile(0, 0, 0, "a" * 12, "b" * 12), layout) as files:
         files.write(pa.Table.from_batches([batch]))
         files.close()
     (path,) = table.iterdir()

@@ -29,7 +29,7 @@ def frozen_by(monkeypatch, *modules):
     for name in modules:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     before = gc.get_freeze_count()
-    workers.settle()
+    workers.tune_worker()
     return gc.get_freeze_count() - before
 
 
@@ -79,7 +79,7 @@ def test_archives_of_spark_are_not_read_again_and_those_of_users_are(archive, mo
     names = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.4.jar")
     of_spark = [archive(name, f"part_{number}") for number, name in enumerate(names)]
     of_user = archive("jobs.zip", "jobs")
-    workers.settle()
+    workers.tune_worker()
     again = read_again(monkeypatch)
     assert of_user in again
     assert not set(of_spark) & set(again)
@@ -89,5 +89,5 @@ def test_archives_of_spark_are_not_read_again_and_those_of_users_are(archive, mo
 
 def test_elsewhere_archives_are_read_again(archive, monkeypatch):
     of_spark = archive("pyspark.zip", "part")
-    workers.settle()
+    workers.tune_worker()
     assert of_spark in read_again(monkeypatch)

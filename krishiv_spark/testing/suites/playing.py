@@ -31,7 +31,7 @@ from krishiv_spark.testing.steps import (
     Trap,
     Trigger,
 )
-from krishiv_spark.testing.subjects import RowShape, SinkUnderTest, SourceUnderTest, Writing
+from krishiv_spark.testing.subjects import SampleRows, SinkUnderTest, SourceUnderTest, Writing
 from krishiv_spark.testing.suites.traps import Traps
 
 __all__ = [
@@ -128,21 +128,21 @@ class SinkPlayer(Player[SinkUnderTest]):
 
     @contextmanager
     def driver(
-        self, *, writing: Writing = "append", zone: str | None = None, **shape: Any
+        self, *, writing: Writing = "append", zone: str | None = None, **rows: Any
     ) -> Iterator[EpochDriver]:
         """A driver on a new target. The folder is kept only if a rule is broken.
 
         Args:
             writing: As for `EpochDriver`.
             zone: As for `EpochDriver`.
-            shape: Of the rows, as for `RowShape`.
+            rows: What is special about them, as for `SampleRows`.
         """
         made, folder = self.new()
-        sink, pool = RowShape(**shape).of(made), self.pool(made)
+        sink, pool = SampleRows(**rows).of(made), self.pool(made)
         with EpochDriver(
             sink, folder, writing=writing, promise=self.promise, pool=pool, zone=zone
         ) as driver:
-            driver.how |= {n: given for n, given in {**shape, "zone": zone}.items() if given}
+            driver.how |= {n: given for n, given in {**rows, "zone": zone}.items() if given}
             yield driver
         shutil.rmtree(folder, ignore_errors=True)
 

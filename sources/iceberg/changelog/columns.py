@@ -9,7 +9,7 @@ import pyarrow as pa
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 
-__all__ = ["CHANGE_COLUMNS", "DELETE", "INSERT", "UPDATE", "labelled", "with_labels"]
+__all__ = ["CHANGE_COLUMNS", "DELETE", "INSERT", "UPDATE", "as_changes", "with_change_columns"]
 
 OP, WEIGHT = "_op", "_weight"
 CHANGE_COLUMNS = (OP, WEIGHT)
@@ -20,7 +20,7 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _FIELDS = (pa.field(OP, pa.string(), nullable=False), pa.field(WEIGHT, pa.int32(), nullable=False))
 
 
-def with_labels(columns: pa.Schema) -> pa.Schema:
+def with_change_columns(columns: pa.Schema) -> pa.Schema:
     """The columns of changes to rows that have these columns. Driver.
 
     Raises:
@@ -35,7 +35,7 @@ def with_labels(columns: pa.Schema) -> pa.Schema:
     return pa.schema([*columns, *_FIELDS])
 
 
-def labelled(rows: pa.RecordBatch, op: str | pa.Array, weight: int) -> pa.RecordBatch:
+def as_changes(rows: pa.RecordBatch, op: str | pa.Array, weight: int) -> pa.RecordBatch:
     """Rows as changes: each comes (1) or goes (-1), for one reason or for one each."""
     ops = pa.repeat(pa.scalar(op), rows.num_rows) if isinstance(op, str) else op
     weights = pa.repeat(pa.scalar(weight, pa.int32()), rows.num_rows)

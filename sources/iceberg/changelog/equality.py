@@ -81,7 +81,7 @@ def _valid(column: pa.ChunkedArray) -> Numbers:
 
 
 def _of_lists(column: pa.ChunkedArray) -> Numbers:
-    """Numbers of lists, by those of their elements, one behind the other."""
+    """Numbers of lists, by those of their elements, one after the other."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)]) * 8
     inside = np.ascontiguousarray(_numbers(pc.list_flatten(column)))

@@ -13,12 +13,12 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.offsets import Watermark
 from krishiv_spark.offsets.watermark import advance
 from krishiv_spark.sources.base import Limit
+from krishiv_spark.sources.iceberg.changelog.files import NetChanges, changes_of
 from krishiv_spark.sources.iceberg.history import ChangedRowsError, History, Skips, number_of
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
-from krishiv_spark.sources.iceberg.position import IcebergOffset, Spot
-from krishiv_spark.sources.iceberg.rewrites import NetChanges, changes_of
-from krishiv_spark.sources.iceberg.starts import start_of_stream, travelled
-from krishiv_spark.sources.iceberg.stretches import Stretch, ahead, between, done, first_file
+from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
+from krishiv_spark.sources.iceberg.slices import FileSlice, ahead, between, done, first_file
+from krishiv_spark.sources.iceberg.starts import start_of_stream, time_travel_snapshot
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import NestedField
 
-__all__ = ["Follower"]
+__all__ = ["SnapshotStream"]
 
 
-class Follower:
+class SnapshotStream:
     """Follows a branch of a table, or travels to one snapshot.
 
     Args:
@@ -59,7 +59,7 @@ class Follower:
         self._frozen = (None if head is None else head.snapshot_id,)
 
     def backlog(self) -> Mapping[str, int]:
-        """What waits behind the batch that was chosen last."""
+        """What waits after the batch that was chosen last."""
         return self._backlog
 
     def next(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
@@ -89,9 +89,9 @@ class Follower:
             return start
         return IcebergOffset(table=str(table.metadata.table_uuid), spot=ended, began=began)
 
-    def _ends(self, table: Table) -> tuple[Spot | None, Spot | None]:
+    def _ends(self, table: Table) -> tuple[StreamingOffset | None, StreamingOffset | None]:
         if self._options.start_snapshot_id is None:
-            snapshot = travelled(self._options, table)
+            snapshot = time_travel_snapshot(self._options, table)
             return (None, None) if snapshot is None else (first_file(snapshot), done(snapshot))
         history = self._history(table)
         began = start_of_stream(self._options, history)
@@ -99,40 +99,40 @@ class Follower:
         return began, None if head is None else done(head)
 
     def _reached(
-        self, table: Table, history: History, begin: Spot, limit: Limit
-    ) -> tuple[Spot, list[TableFile]]:
-        """The spot that a batch within a limit reaches, and its files."""
+        self, table: Table, history: History, begin: StreamingOffset, limit: Limit
+    ) -> tuple[StreamingOffset, list[TableFile]]:
+        """The offset that a batch within a limit reaches, and its files."""
         taken: list[TableFile] = []
         reached, rows, size = begin, 0, 0
         try:
-            for stretch in ahead(history, begin, self._skips):
-                for number, unit in self._units(table, stretch):
+            for part in ahead(history, begin, self._skips):
+                for number, unit in self._units(table, part):
                     rows += sum(file.rows for file in unit)
                     size += sum(file.size for file in unit)
                     files = len(taken) + len(unit)
                     if taken and not limit.admits(rows=rows, files=files, size=size):
-                        is_inside = number > 0 or stretch.scan
-                        return (stretch.stop(number) if is_inside else reached), taken
+                        is_inside = number > 0 or part.scan
+                        return (part.stop(number) if is_inside else reached), taken
                     taken += unit
-                reached = done(stretch.snapshot)
+                reached = done(part.snapshot)
         except ChangedRowsError:
             if reached == begin:
                 raise  # what lies before it has been read
         return reached, taken
 
-    def _units(self, table: Table, stretch: Stretch) -> Iterator[tuple[int, tuple[TableFile, ...]]]:
+    def _units(self, table: Table, part: FileSlice) -> Iterator[tuple[int, tuple[TableFile, ...]]]:
         """Files that a batch takes together, with the number of the first one."""
-        if stretch.rewrites and stretch.end is None:
-            yield 0, changes_of(self._files, table, stretch.snapshot).files
+        if part.rewrites and part.end is None:
+            yield 0, changes_of(self._files, table, part.snapshot).files
         else:
-            for number, file in self._numbered(table, stretch):
+            for number, file in self._numbered(table, part):
                 yield number, (file,)
 
-    def _numbered(self, table: Table, stretch: Stretch) -> Iterable[tuple[int, TableFile]]:
-        if stretch.end == 0:
+    def _numbered(self, table: Table, part: FileSlice) -> Iterable[tuple[int, TableFile]]:
+        if part.end == 0:
             return ()
-        files = self._files.of(table, stretch.snapshot, scan=stretch.scan)
-        return enumerate(files[stretch.first : stretch.end], stretch.first)
+        files = self._files.of(table, part.snapshot, scan=part.scan)
+        return enumerate(files[part.first : part.end], part.first)
 
     def _watermark(self, before: Watermark | None, files: Iterable[TableFile]) -> Watermark | None:
         if not self._has_watermark:
@@ -142,14 +142,14 @@ class Follower:
         held = next((fact.unknown for fact in facts if fact.unknown is not None), None)
         return advance(before, newest, self._options.watermark_delay, held)
 
-    def _note_backlog(self, table: Table, history: History, end: Spot) -> None:
+    def _note_backlog(self, table: Table, history: History, end: StreamingOffset) -> None:
         """From the summaries of snapshots; what is left of one that is being read, exactly."""
-        waiting = history.line_behind(end.snapshot)
+        waiting = history.line_after(end.snapshot)
         files = sum(number_of(snapshot, "added-data-files", 0) for snapshot in waiting)
         rows = sum(number_of(snapshot, "added-records", 0) for snapshot in waiting)
         begun = None if end.file is None else history.find(end.snapshot)
         if begun is not None:
-            rest = list(self._numbered(table, Stretch(begun, end.scan, end.file or 0)))
+            rest = list(self._numbered(table, FileSlice(begun, end.scan, end.file or 0)))
             files, rows = files + len(rest), rows + sum(file.rows for _, file in rest)
         self._backlog = {
             "snapshots_waiting": len(waiting),
@@ -172,7 +172,7 @@ class Follower:
         Raises:
             DataLossError: If the snapshots have expired, or the table was made anew.
         """
-        table, found = self._stretches(start, end)
+        table, found = self._slices(start, end)
         return table, [file for part in found for file in self._chosen(table, part, row_filter)]
 
     def changes_between(self, start: IcebergOffset, end: IcebergOffset) -> tuple[Table, NetChanges]:
@@ -181,7 +181,7 @@ class Follower:
         Raises:
             DataLossError: If the snapshots have expired, or the table was made anew.
         """
-        table, found = self._stretches(start, end)
+        table, found = self._slices(start, end)
         net = NetChanges()
         for part in found:
             changes = partial(changes_of, self._files, table, part.snapshot)
@@ -193,27 +193,27 @@ class Follower:
                 net.copy(changes)
         return table, net
 
-    def _stretches(
+    def _slices(
         self, start: IcebergOffset, end: IcebergOffset
-    ) -> tuple[Table, Sequence[Stretch]]:
-        begin, spot = start.spot or end.began, end.spot
-        if begin is None or spot is None:
+    ) -> tuple[Table, Sequence[FileSlice]]:
+        begin, offset = start.spot or end.began, end.spot
+        if begin is None or offset is None:
             return self._loaded(end.table), []
-        table = self._knowing(end.table, spot)
-        history = History.up_to(self._options.table_name, table.metadata, spot.snapshot)
-        return table, between(history, begin, spot, self._skips)
+        table = self._knowing(end.table, offset)
+        history = History.up_to(self._options.table_name, table.metadata, offset.snapshot)
+        return table, between(history, begin, offset, self._skips)
 
     def _chosen(
-        self, table: Table, stretch: Stretch, row_filter: BooleanExpression | None
+        self, table: Table, part: FileSlice, row_filter: BooleanExpression | None
     ) -> Iterable[TableFile]:
-        is_whole = stretch.first == 0 and stretch.end is None
-        if row_filter is None or stretch.end == 0:
-            return [file for _, file in self._numbered(table, stretch)]
-        kept = self._files.of(table, stretch.snapshot, scan=stretch.scan, row_filter=row_filter)
+        is_whole = part.first == 0 and part.end is None
+        if row_filter is None or part.end == 0:
+            return [file for _, file in self._numbered(table, part)]
+        kept = self._files.of(table, part.snapshot, scan=part.scan, row_filter=row_filter)
         if is_whole:
             return kept
         paths = {file.path for file in kept}
-        return [file for _, file in self._numbered(table, stretch) if file.path in paths]
+        return [file for _, file in self._numbered(table, part) if file.path in paths]
 
     # --- table
 
@@ -234,9 +234,9 @@ class Follower:
             )
         return table
 
-    def _knowing(self, uuid: str | None, spot: Spot) -> Table:
-        """The table as it was loaded last, unless a spot is newer."""
+    def _knowing(self, uuid: str | None, offset: StreamingOffset) -> Table:
+        """The table as it was loaded last, unless an offset is newer."""
         known = self._table
-        if known is not None and known.metadata.snapshot_by_id(spot.snapshot or 0) is not None:
+        if known is not None and known.metadata.snapshot_by_id(offset.snapshot or 0) is not None:
             return known
         return self._loaded(uuid)

@@ -1,4 +1,4 @@
-"""The files between two spots, as stretches of the files of one snapshot each. Driver."""
+"""The files between two offsets, as slices of the files of one snapshot each. Driver."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sources.iceberg.history import History, Skips, behind
-from krishiv_spark.sources.iceberg.position import Spot
+from krishiv_spark.sources.iceberg.history import History, Skips, snapshots_after
+from krishiv_spark.sources.iceberg.position import StreamingOffset
 
 if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["Stretch", "ahead", "between", "done", "first_file"]
+__all__ = ["FileSlice", "ahead", "between", "done", "first_file"]
 
 
-def done(snapshot: Snapshot) -> Spot:
-    """The spot behind all files of a snapshot."""
-    return Spot(snapshot=snapshot.snapshot_id, sequence=snapshot.sequence_number or 0)
+def done(snapshot: Snapshot) -> StreamingOffset:
+    """The offset after all files of a snapshot."""
+    return StreamingOffset(snapshot=snapshot.snapshot_id, sequence=snapshot.sequence_number or 0)
 
 
-def first_file(snapshot: Snapshot) -> Spot:
-    """The spot before the first file of a full scan of a snapshot."""
+def first_file(snapshot: Snapshot) -> StreamingOffset:
+    """The offset before the first file of a full scan of a snapshot."""
     return done(snapshot).model_copy(update={"file": 0, "scan": True})
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FileSlice:
     """Consecutive files of one snapshot.
 
     Attributes:
         snapshot: The snapshot.
         scan: Whether they are numbered among all files of the table then, or among the added ones.
         first: Number of the first file.
-        end: Number behind the last one; None for all that there are.
+        end: Number after the last one; None for all that there are.
         rewrites: Whether the snapshot puts files in the place of others, to be read as a whole; or,
             if there is nothing to read, only copies rows.
     """
@@ -46,27 +46,27 @@ class Stretch:
     end: int | None = None
     rewrites: bool = False
 
-    def stop(self, number: int) -> Spot:
-        """The spot before one of its files."""
-        spot = done(self.snapshot)
-        return spot.model_copy(update={"file": number, "scan": self.scan})
+    def stop(self, number: int) -> StreamingOffset:
+        """The offset before one of its files."""
+        offset = done(self.snapshot)
+        return offset.model_copy(update={"file": number, "scan": self.scan})
 
 
-def ahead(history: History, begin: Spot, skips: Skips) -> Iterator[Stretch]:
-    """Everything from a spot on; what is passed over is an empty stretch.
+def ahead(history: History, begin: StreamingOffset, skips: Skips) -> Iterator[FileSlice]:
+    """Everything from an offset on; what is passed over is an empty part.
 
     Raises:
         DataLossError: If something of it has expired.
-        ChangedRowsError: See `behind`.
+        ChangedRowsError: See `snapshots_after`.
     """
     if begin.file is not None:
         yield _rest(history, begin, begin.file)
-    for snapshot, reading in behind(history, begin, skips):
+    for snapshot, reading in snapshots_after(history, begin, skips):
         end = None if reading in {"rows", "changes"} else 0
-        yield Stretch(snapshot, end=end, rewrites=reading in {"changes", "copies"})
+        yield FileSlice(snapshot, end=end, rewrites=reading in {"changes", "copies"})
 
 
-def _rest(history: History, begin: Spot, file: int) -> Stretch:
+def _rest(history: History, begin: StreamingOffset, file: int) -> FileSlice:
     snapshot = history.find(begin.snapshot or 0)
     if snapshot is None:
         raise DataLossError(
@@ -74,21 +74,23 @@ def _rest(history: History, begin: Spot, file: int) -> Stretch:
             f"rolled back, while it was being read; {history.available()}. Start anew with "
             "another checkpoint, and keep snapshots for longer than reading them takes"
         )
-    return Stretch(snapshot, begin.scan, file)
+    return FileSlice(snapshot, begin.scan, file)
 
 
-def between(history: History, begin: Spot, end: Spot, skips: Skips) -> Sequence[Stretch]:
-    """What lies between two spots.
+def between(
+    history: History, begin: StreamingOffset, end: StreamingOffset, skips: Skips
+) -> Sequence[FileSlice]:
+    """What lies between two offsets.
 
     Args:
         history: Of the snapshot of the end.
-        begin: The spot before the first file.
-        end: The spot before the file that comes next.
+        begin: The offset before the first file.
+        end: The offset before the file that comes next.
         skips: What is passed over.
 
     Raises:
         DataLossError: If something of it has expired.
-        ChangedRowsError: See `behind`.
+        ChangedRowsError: See `snapshots_after`.
     """
     if history.head is None and end.snapshot is not None:
         raise DataLossError(
@@ -98,5 +100,5 @@ def between(history: History, begin: Spot, end: Spot, skips: Skips) -> Sequence[
     found = list(ahead(history, begin, skips))
     if found and end.file is not None:
         last = found.pop()
-        found.append(Stretch(last.snapshot, last.scan, last.first, end.file))
+        found.append(FileSlice(last.snapshot, last.scan, last.first, end.file))
     return found

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.iceberg.files import TableFile
-from krishiv_spark.iceberg.rows import ReadShape, read_files
+from krishiv_spark.iceberg.rows import ScanProjection, read_files
 from krishiv_spark.openfiles import chunks
-from krishiv_spark.sources.iceberg.equality import numbered, shares_of, unmatched
-from krishiv_spark.sources.iceberg.labels import DELETE, INSERT, UPDATE, labelled
+from krishiv_spark.sources.iceberg.changelog.columns import DELETE, INSERT, UPDATE, as_changes
+from krishiv_spark.sources.iceberg.changelog.equality import numbered, shares_of, unmatched
 
 __all__ = ["ChangePart", "compare", "read_changes"]
 
@@ -37,18 +37,18 @@ class ChangePart:
     Attributes:
         removed: Files that went.
         added: Files that came.
-        shape: A pickled `ReadShape`.
+        scan: A pickled `ScanProjection`.
         columns: The columns that are read, in Spark's types.
         keys: Columns that identify a row; with them, an update is told from an insert.
         share: Number of the task's share of the rows.
         shares: How many shares there are; each task reads all files.
         goes: Whether the task yields the rows that go.
-        comes: Whether it yields those that come, behind them.
+        comes: Whether it yields those that come, after them.
     """
 
     removed: tuple[TableFile, ...]
     added: tuple[TableFile, ...]
-    shape: bytes
+    scan: bytes
     columns: pa.Schema
     keys: tuple[str, ...]
     share: int = 0
@@ -60,7 +60,7 @@ class ChangePart:
 def compare(
     removed: Iterable[TableFile],
     added: Iterable[TableFile],
-    shape: ReadShape,
+    scan: ScanProjection,
     columns: pa.Schema,
     keys: tuple[str, ...],
 ) -> list[ChangePart]:
@@ -69,7 +69,7 @@ def compare(
     In the order of the tasks a row goes before another one of the same key comes. Without keys, two
     such rows may be in different shares.
     """
-    whole = ChangePart(tuple(removed), tuple(added), pickle.dumps(shape), columns, keys)
+    whole = ChangePart(tuple(removed), tuple(added), pickle.dumps(scan), columns, keys)
     shares = _shares(whole.removed)
     parts = [replace(whole, share=share, shares=shares) for share in range(shares)]
     if keys or shares == 1:
@@ -96,7 +96,7 @@ def read_changes(part: ChangePart) -> Iterator[pa.RecordBatch]:
     gone, is_new = _compared(part)
     if part.goes:
         for batch in gone.to_batches():
-            yield labelled(batch, DELETE, -1)
+            yield as_changes(batch, DELETE, -1)
     if part.comes:
         yield from _new_ones(part, gone, is_new)
 
@@ -104,7 +104,7 @@ def read_changes(part: ChangePart) -> Iterator[pa.RecordBatch]:
 def _compared(part: ChangePart) -> tuple[pa.Table, np.ndarray]:
     """The rows that went for good, and whether each row that came is new, as far as it matters.
 
-    Behind the last row that was looked at, all are new.
+    After the last row that was looked at, all are new.
     """
     left = pa.Table.from_batches(_rows(part, part.removed), part.columns)
     found = [np.empty(0, bool)]
@@ -128,7 +128,7 @@ def _new_ones(part: ChangePart, gone: pa.Table, is_new: np.ndarray) -> Iterator[
             rest = np.ones(batch.num_rows - len(known), bool)
             batch = batch.filter(pa.array(np.concatenate([known, rest])))  # noqa: PLW2901  less some
         if batch.num_rows:
-            yield labelled(batch, _reasons(batch, gone, part.keys), 1)
+            yield as_changes(batch, _reasons(batch, gone, part.keys), 1)
 
 
 def _reasons(rows: pa.RecordBatch, gone: pa.Table, keys: Sequence[str]) -> str | pa.Array:
@@ -142,7 +142,7 @@ def _reasons(rows: pa.RecordBatch, gone: pa.Table, keys: Sequence[str]) -> str |
 
 def _rows(part: ChangePart, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
     """Rows of the task's share, always in the same order."""
-    for batch in read_files(files, part.shape):
+    for batch in read_files(files, part.scan):
         rows = conform(batch, part.columns)
         if part.shares > 1:
             told = rows.select(list(part.keys)) if part.keys else rows

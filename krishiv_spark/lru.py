@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Generic, TypeVar
 
-__all__ = ["Recent"]
+__all__ = ["LruCache"]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """Keys with values, as many as are given; what was used longest ago goes. For any thread.
 
     Args:

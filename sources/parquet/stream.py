@@ -23,7 +23,7 @@ from krishiv_spark.sources.parquet.position import ParquetOffset
 from krishiv_spark.sources.parquet.standing import Standing
 from krishiv_spark.sources.parquet.units import Unit, origin
 
-__all__ = ["FollowRules", "Follower"]
+__all__ = ["FolderStream", "FollowRules"]
 
 _LOOKS_AGAIN = 1_000
 # While enough waits for a batch, the place is listed for a tenth of the time at most. (Spark's
@@ -55,7 +55,7 @@ class FollowRules:
     fail_on_loss: bool = True
 
 
-class Follower:
+class FolderStream:
     """Lists a place again and again; a `Queue` of what was not read at the position last asked for.
 
     Args:
