@@ -23,7 +23,7 @@ from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
 from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
-from krishiv_spark.parquet.ranges import batch_rows, midpoint, pack, spans
+from krishiv_spark.parquet.ranges import pack, read_row_groups, spans
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -150,18 +150,9 @@ def _read_range(
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
         condition, groups = _condition(scan), groups_with(source, held, piece.file, scan)
         columns = projection.columns or file.schema_arrow.names[:1]
-        first = 0
-        for index in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(index)
-            is_here = piece.start <= midpoint(group, piece.file.size) < piece.end
-            if is_here and group.num_rows and (groups is None or index in groups):
-                rows = batch_rows(group, columns)
-                batches = file.iter_batches(rows, [index], columns, use_threads=False)
-                for batch in _living(batches, first, deleted):
-                    yield from _chosen(
-                        projection.fit(_fixed(batch, fixes)), condition, scan.columns
-                    )
-            first += group.num_rows
+        for first, batch in read_row_groups(file, piece, piece.file.size, columns, groups):
+            living = _fixed(_living(batch, first, deleted), fixes)
+            yield from _chosen(projection.fit(living), condition, scan.columns)
 
 
 @contextmanager
@@ -261,25 +252,20 @@ def _known_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in known])
 
 
-def _living(
-    batches: Iterable[pa.RecordBatch], first: int, deleted: np.ndarray[Any, Any]
-) -> Iterator[pa.RecordBatch]:
+def _living(batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]) -> pa.RecordBatch:
     """The rows that are not deleted.
 
     Args:
-        batches: Consecutive rows of a file.
+        batch: Consecutive rows of a file.
         first: Position in the file of the first row.
         deleted: Positions of deleted rows, ascending.
     """
-    for batch in batches:
-        end = first + batch.num_rows
-        low, high = np.searchsorted(deleted, (first, end))
-        if low < high:
-            keep = np.ones(batch.num_rows, bool)
-            keep[deleted[low:high] - first] = False
-            batch = batch.filter(pa.array(keep))  # noqa: PLW2901  the same rows, less some
-        yield batch
-        first = end
+    low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
+    if low == high:
+        return batch
+    keep = np.ones(batch.num_rows, bool)
+    keep[deleted[low:high] - first] = False
+    return batch.filter(pa.array(keep))
 
 
 def _condition(scan: ScanProjection) -> Any:

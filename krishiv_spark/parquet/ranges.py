@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["Range", "batch_rows", "midpoint", "pack", "spans"]
+__all__ = ["Range", "batch_rows", "pack", "read_row_groups", "spans"]
 
 # Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
 _OPEN_COST = 4 * 2**20
@@ -51,7 +52,39 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
     return [tuple(part) for part in parts]
 
 
-def midpoint(group: pq.RowGroupMetaData, size: int) -> int:
+def read_row_groups(
+    file: pq.ParquetFile,
+    part: Range,
+    size: int,
+    columns: Sequence[str],
+    only: Collection[int] | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of a part of a file; executor, holds a page of each column and one batch.
+
+    Args:
+        file: Opened by `frugal`.
+        part: The row groups whose midpoint lies in this range are read.
+        size: Bytes of the whole file.
+        columns: Names of its columns that are read; those of structs are read whole.
+        only: Numbers of the row groups that may have wanted rows; None if any of them may.
+
+    Yields:
+        Batches of at most `batch_rows`, in the file's order, each with the number of its first row
+        in the whole file.
+    """
+    first = 0
+    for index in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(index)
+        is_here = group.num_rows and part.start <= _midpoint(group, size) < part.end
+        if is_here and (only is None or index in only):
+            at, rows = first, batch_rows(group, columns)
+            for batch in file.iter_batches(rows, [index], columns, use_threads=False):
+                yield at, batch
+                at += batch.num_rows
+        first += group.num_rows
+
+
+def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
     """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
     chunks = [group.column(i) for i in range(group.num_columns)]
     start = chunks[0].data_page_offset

@@ -17,7 +17,7 @@ from krishiv_spark.nested import Convert
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import corrections
 from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
-from krishiv_spark.parquet.ranges import batch_rows, midpoint, spans
+from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.parquet.skips import Skip, note_skip
 
@@ -122,12 +122,8 @@ def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, piece.identity) as file:
         projection = ScanProjection.of(file, piece, rules)
         columns = sorted(set(projection.columns.values()))
-        for index in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(index)
-            if group.num_rows and piece.start <= midpoint(group, piece.identity.size) < piece.end:
-                size = batch_rows(group, columns)
-                for batch in file.iter_batches(size, [index], columns, use_threads=False):
-                    yield projection.fit(batch)
+        for _, batch in read_row_groups(file, piece, piece.identity.size, columns):
+            yield projection.fit(batch)
 
 
 @dataclass(frozen=True)
