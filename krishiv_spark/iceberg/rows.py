@@ -304,9 +304,9 @@ class _Deletes:
         return np.unique(np.concatenate(chunks)).astype(np.int64)
 
     def _positions(self, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
-        from pyiceberg.io.pyarrow import _read_deletes
+        from krishiv_spark.iceberg.internals import deleted_positions
 
         if delete not in self._read:
             with file_errors(delete.file_path):
-                self._read[delete] = _read_deletes(self._io, delete)  # type: ignore[arg-type]
+                self._read[delete] = deleted_positions(self._io, delete)
         return self._read[delete]

@@ -16,14 +16,10 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.update import (
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
 from sqlalchemy import bindparam, select
 from typing_extensions import override
 
+from krishiv_spark.iceberg.internals import updated_metadata
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.lru import LruCache
 
@@ -99,7 +95,7 @@ class CachingSqlCatalog(SqlCatalog):
             return super()._update_and_stage_table(None, table_identifier, requirements, updates)
         for requirement in requirements:
             requirement.validate(current_table.metadata)
-        metadata = _updated(current_table, updates)
+        metadata = updated_metadata(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
         places = load_location_provider(metadata.location, metadata.properties)
         name = f"{version:05d}-{marked_uuid(metadata.table_uuid)}.metadata.json"
@@ -107,20 +103,3 @@ class CachingSqlCatalog(SqlCatalog):
         self._known.put(location, metadata)
         io = self._load_file_io(metadata.properties, location)
         return StagedTable(table_identifier, metadata, location, io, self)
-
-
-def _updated(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
-
-    Every update makes models and lists of its own, so that the table's metadata stays as it is.
-    """
-    context = _TableMetadataUpdateContext()
-    metadata = table.metadata
-    for update in updates:
-        metadata = _apply_table_update(update, metadata, context)
-    if context.has_changes():
-        before = table.metadata.last_updated_ms
-        metadata = _update_table_metadata_log(metadata, table.metadata_location, before)
-    metadata.spec().check_compatible(metadata.schema())
-    metadata.sort_order().check_compatible(metadata.schema())
-    return metadata

@@ -15,6 +15,7 @@ from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.manifest import ManifestEntry, ManifestWriter, ManifestWriterV1, ManifestWriterV2
 
+from krishiv_spark.iceberg.internals import write_header
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class _Form(NamedTuple):
     def of(cls, first: AvroOutputFile[ManifestEntry]) -> _Form:
         header = BytesIO()
         first.encoder = BinaryEncoder(header)  # pyright: ignore[reportArgumentType]  # as PyIceberg
-        first._write_header()  # noqa: SLF001
+        write_header(first)
         return cls(first, header.getvalue()[:-SYNC_SIZE])
 
 

@@ -46,7 +46,7 @@ class Replace:
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that overwrites. See `Change`."""
         check_fits(self.staged, transaction.table_metadata)
-        scanned = transaction._table.scan().plan_files()  # noqa: SLF001
+        scanned = transaction.table.scan().plan_files()
         removed = [task.file for task in scanned]
         added = _files(self.staged)
         stage_snapshot(transaction, summary, self.options, added=added, removed=removed)

@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
@@ -190,7 +191,7 @@ class Committer:
         """Remove what attempts wrote that lost; never after an outcome that is not known."""
         lost = [] if self.unknown else self._tried[:-1]
         for attempt in lost:
-            attempt.producer._clean_all_uncommitted()  # noqa: SLF001
+            remove_written(attempt.producer)
 
     def _failed(self) -> KrishivError:
         what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
@@ -201,7 +202,7 @@ class Committer:
                 "it up and goes on"
             )
         for attempt in self._tried:
-            attempt.producer._clean_all_uncommitted()  # noqa: SLF001
+            remove_written(attempt.producer)
         return CommitRejected(
             f"{what} is not in the table after {len(self._tried)} attempts in "
             f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"

@@ -23,10 +23,10 @@ from pyiceberg.manifest import (
     ManifestWriter,
 )
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 from pyiceberg.typedef import KeyDefaultDict
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.internals import MergeAppend, copied, merged_manifest
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.lru import LruCache
@@ -42,7 +42,7 @@ __all__ = ["EpochSnapshot"]
 _FANOUT = 8
 
 
-class EpochSnapshot(_MergeAppendFiles):
+class EpochSnapshot(MergeAppend):
     """A snapshot that adds files, and takes others out.
 
     Args:
@@ -62,7 +62,7 @@ class EpochSnapshot(_MergeAppendFiles):
     ) -> None:
         gone = list(removed)
         operation = Operation.OVERWRITE if gone else Operation.APPEND
-        io = transaction._table.io  # noqa: SLF001
+        io = transaction.table.io
         uuid = marked_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
@@ -150,7 +150,7 @@ class EpochSnapshot(_MergeAppendFiles):
         """The manifest as it will be read from the snapshot's list."""
         if manifest.sequence_number != UNASSIGNED_SEQ:
             return manifest
-        numbered = ManifestFile(*manifest._data)  # noqa: SLF001  copy() would share what is in it
+        numbered = copied(manifest)
         numbered.sequence_number = self._transaction.table_metadata.next_sequence_number()
         if numbered.min_sequence_number == UNASSIGNED_SEQ:
             numbered.min_sequence_number = numbered.sequence_number
@@ -216,10 +216,7 @@ class EpochSnapshot(_MergeAppendFiles):
         tiers[spec_id, max(tier + 1, self._tier(merged) or 0)].append(merged)
 
     def _merged(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        manager = _ManifestMergeManager(
-            self._target_size_bytes, _FANOUT, merge_enabled=True, snapshot_producer=self
-        )
-        return manager._create_manifest(manifests[0].partition_spec_id, list(manifests))  # noqa: SLF001
+        return merged_manifest(self, manifests, self._target_size_bytes)
 
     def _tier(self, manifest: ManifestFile) -> int | None:
         """How often a manifest of its size has been merged; None if it is left as it is."""

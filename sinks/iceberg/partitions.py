@@ -25,6 +25,7 @@ from pyiceberg.transforms import Transform
 from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
 from krishiv_spark.sinks.iceberg.sorting import SortKey, sorted_places
@@ -159,9 +160,9 @@ def _column(rows: pa.Table, schema: Schema, source: int) -> pa.ChunkedArray:
 
 def _path(schema: Schema, source: int) -> list[str]:
     """Names from the top down; a name may have dots in it."""
-    parents = schema._lazy_id_to_parent  # noqa: SLF001
     names = [schema.find_field(source).name]
-    while source in parents:
-        source = parents[source]
+    above = parents(schema)
+    while source in above:
+        source = above[source]
         names.insert(0, schema.find_field(source).name)
     return names

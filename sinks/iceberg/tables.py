@@ -140,9 +140,9 @@ def _new_schema(rows: pa.Schema) -> Schema:
 
 
 def _converted(columns: pa.Schema) -> Schema:
-    from pyiceberg.catalog import Catalog
+    from krishiv_spark.iceberg.internals import schema_without_ids
 
-    return Catalog._convert_schema_if_needed(columns)  # noqa: SLF001
+    return schema_without_ids(columns)
 
 
 def _check_version(table: Table, options: IcebergSinkOptions) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.table import Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertTableUUID
+
+from krishiv_spark.iceberg.internals import commit_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableUpdate
-    from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+    from krishiv_spark.iceberg.internals import SnapshotProducer
 
 __all__ = ["EpochTransaction"]
 
@@ -24,12 +27,17 @@ class EpochTransaction(Transaction):
     """
 
     @property
+    def table(self) -> Table:
+        """The table as it was when the transaction began."""
+        return self._table
+
+    @property
     def table_metadata(self) -> TableMetadata:
         """The table as it is."""
         return self._table.metadata
 
     @property
-    def producer(self) -> _SnapshotProducer[Any]:
+    def producer(self) -> SnapshotProducer[Any]:
         """What made the snapshot; knows the files that it wrote for it."""
         (producer,) = self._snapshot_producers
         return producer
@@ -41,4 +49,4 @@ class EpochTransaction(Transaction):
     def compare_and_set(self) -> None:
         """Ask the catalog once to take the updates, if the table is what they were made for."""
         same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
-        self._table._do_commit(self._updates, (*self._requirements, same_table))  # noqa: SLF001
+        commit_once(self._table, self._updates, (*self._requirements, same_table))

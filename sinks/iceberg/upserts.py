@@ -83,7 +83,7 @@ class Upsert:
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot with what the table shall have instead. See `Change`."""
         check_fits(self._staged, transaction.table_metadata)
-        table = transaction._table  # noqa: SLF001
+        table = transaction.table
         if self._changes is None:
             paths = [path for item in self._staged for path in item.changes]
             self._changes = EpochChanges(table.io, paths, self._upsert_spec)

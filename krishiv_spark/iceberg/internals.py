@@ -1,0 +1,128 @@
+"""What is used of PyIceberg besides its public names. Here, and nowhere else, they are touched.
+
+Subclasses override private methods too, which cannot be done from here: the catalogs (`sqlcatalog`,
+`rest`), and in `sinks.iceberg` the snapshot of an epoch (`manifests`) and its Avro files (`avro`).
+``tests/unit/test_pyiceberg.py`` names all that is relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.update import (
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+    _update_table_metadata_log,
+)
+from pyiceberg.table.update.snapshot import (
+    _ManifestMergeManager,
+    _MergeAppendFiles,
+    _SnapshotProducer,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.avro.file import AvroOutputFile
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from krishiv_spark.iceberg.files import DeleteFile
+
+__all__ = [
+    "MergeAppend",
+    "SnapshotProducer",
+    "commit_once",
+    "copied",
+    "deleted_positions",
+    "merged_manifest",
+    "parents",
+    "remove_written",
+    "schema_without_ids",
+    "updated_metadata",
+    "write_header",
+]
+
+# ruff: noqa: SLF001
+
+MergeAppend = _MergeAppendFiles
+"""The producer of snapshots that ``Table.append`` uses where manifests are merged."""
+
+SnapshotProducer = _SnapshotProducer
+
+
+def commit_once(
+    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]
+) -> None:
+    """Ask the catalog to take updates, if the table meets requirements: no second attempt."""
+    table._do_commit(updates, requirements)
+
+
+def remove_written(producer: SnapshotProducer[Any]) -> None:
+    """Remove the manifests and lists that were written for a snapshot which is in no table."""
+    producer._clean_all_uncommitted()
+
+
+def merged_manifest(
+    producer: SnapshotProducer[Any], manifests: Sequence[ManifestFile], target_bytes: int
+) -> ManifestFile:
+    """One manifest with the entries of several, all of one partition spec.
+
+    Args:
+        producer: Of the snapshot that the new one is made for.
+        manifests: The old ones; at least two.
+        target_bytes: What PyIceberg's manager of merges is told of the size of manifests.
+    """
+    manager = _ManifestMergeManager(
+        target_bytes, len(manifests), merge_enabled=True, snapshot_producer=producer
+    )
+    return manager._create_manifest(manifests[0].partition_spec_id, list(manifests))
+
+
+def copied(manifest: ManifestFile) -> ManifestFile:
+    """A manifest whose fields can be set; ``copy`` would share what is in it."""
+    return ManifestFile(*manifest._data)
+
+
+def write_header(file: AvroOutputFile[Any]) -> None:
+    """Write what an Avro file begins with, to its encoder."""
+    file._write_header()
+
+
+def parents(schema: Schema) -> dict[int, int]:
+    """By the id of a field inside of a struct, list or map, the id of the field around it."""
+    return schema._lazy_id_to_parent
+
+
+def schema_without_ids(columns: pa.Schema) -> Schema:
+    """Arrow's columns as PyIceberg takes them for a new table: the ids mean nothing yet."""
+    return Catalog._convert_schema_if_needed(columns)
+
+
+def deleted_positions(io: FileIO, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
+    """The positions that a delete file names, by the path of their data file."""
+    from pyiceberg.io.pyarrow import _read_deletes
+
+    return _read_deletes(io, delete)  # type: ignore[arg-type]  # it has the two fields that are read
+
+
+def updated_metadata(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
+
+    Every update makes models and lists of its own, so that the table's metadata stays as it is.
+    """
+    context = _TableMetadataUpdateContext()
+    metadata = table.metadata
+    for update in updates:
+        metadata = _apply_table_update(update, metadata, context)
+    if context.has_changes():
+        before = table.metadata.last_updated_ms
+        metadata = _update_table_metadata_log(metadata, table.metadata_location, before)
+    metadata.spec().check_compatible(metadata.schema())
+    metadata.sort_order().check_compatible(metadata.schema())
+    return metadata

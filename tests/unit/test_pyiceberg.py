@@ -1,0 +1,77 @@
+"""What is used of PyIceberg besides its public names: a version without it is to be noticed."""
+
+import ast
+import inspect
+from importlib.metadata import requires, version
+
+import pytest
+from packaging.requirements import Requirement
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.types import IntegerType, NestedField, StructType
+from wheels import ROOT
+
+from krishiv_spark.iceberg import internals
+
+DOOR = "krishiv_spark/iceberg/internals.py"
+OVERRIDDEN = {
+    RestCatalog: ["_config_headers"],
+    SqlCatalog: [
+        "_convert_orm_to_iceberg",
+        "_iceberg_type_filter",
+        "_load_file_io",
+        "_parse_metadata_version",
+        "_update_and_stage_table",
+    ],
+    _MergeAppendFiles: [
+        "_build_delete_files_partition_predicate",
+        "_build_manifest_evaluator",
+        "_clean_all_uncommitted",
+        "_existing_manifests",
+        "_manifests",
+        "_process_manifests",
+    ],
+    Transaction: ["_stage"],
+    Table: ["_do_commit"],
+}
+
+
+def test_the_version_that_is_installed_is_one_that_the_package_allows():
+    asked = [Requirement(text) for text in requires("krishiv-spark")]
+    (ours,) = (each for each in asked if each.name == "pyiceberg" and not each.marker)
+    assert version("pyiceberg") in ours.specifier
+    assert not ours.specifier.contains("0.13")  # private parts may change with any minor version
+
+
+@pytest.mark.parametrize("kind", OVERRIDDEN, ids=lambda kind: kind.__name__)
+def test_methods_that_are_called_or_overridden(kind):
+    assert all(callable(getattr(kind, name)) for name in OVERRIDDEN[kind])
+
+
+def test_what_the_door_imports_is_there():
+    assert all(hasattr(internals, name) for name in internals.__all__)
+    given = inspect.signature(internals._ManifestMergeManager).parameters
+    assert {"merge_enabled", "snapshot_producer"} <= given.keys()
+
+
+def test_fields_know_what_is_around_them():
+    inner = NestedField(2, "b", IntegerType(), required=False)
+    schema = Schema(NestedField(1, "a", StructType(inner), required=False))
+    assert internals.parents(schema) == {2: 1}
+
+
+def test_private_names_of_pyiceberg_are_imported_by_the_door_only():
+    folders = ("krishiv_spark", "sinks", "sources", "offsets")
+    for path in (path for name in folders for path in (ROOT / name).rglob("*.py")):
+        text = path.read_text()
+        private = [
+            alias.name
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyiceberg")
+            for alias in node.names
+            if alias.name.startswith("_")
+        ]
+        assert not private or str(path.relative_to(ROOT)) == DOOR, path
