@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from krishiv_spark.checkpoint import planned_offsets
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.sinks.base import Epoch, OutputMode, SupportsGenerations, Task, TwoPhaseWriter
+from krishiv_spark.sinks.base import (
+    Epoch,
+    OutputMode,
+    SupportsGenerations,
+    Task,
+    Writer,
+)
 from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -46,7 +52,9 @@ class Separate:
     must not save them that.
     """
 
-    logs: dict[str, EpochLog]
+    def __init__(self, *args: Any, logs: dict[str, EpochLog], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logs = logs
 
     def log(self, query: str) -> EpochLog:
         """One for each role."""
@@ -75,8 +83,9 @@ _RETAINED = 100
 class Plan:
     """What reaches the tasks: the planner's writer, unless its memory does not pickle."""
 
-    writer: TwoPhaseWriter[Any] | None
+    writer: Writer[Any, Any] | None
     epoch: Epoch
+    payload: Any
 
 
 @dataclass
@@ -96,7 +105,7 @@ class Life:
             memory; None if they share none anyway.
     """
 
-    kind: type[TwoPhaseWriter[Any]]
+    kind: type[Writer[Any, Any]]
     options: Mapping[str, str]
     tasks: int = 1
     batch: pa.RecordBatch = field(default_factory=lambda: BATCH)
@@ -155,26 +164,31 @@ class Life:
         location = self.options.get("checkpointLocation")
         offsets = None if location is None else planned_offsets(location)
         epoch = Epoch(self.query, self.epoch, offsets=offsets)
-        if isinstance(writer, SupportsGenerations):
-            epoch = replace(epoch, generation=writer.begin(epoch))
-        self._check_new(epoch, writer)
-        return Plan(None if isinstance(writer, Separate) else writer, epoch)
+        committer = writer.committer()
+        owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None
+        if owns is not None:
+            epoch = replace(epoch, generation=owns.generation)
+        payload = writer.plan(owns)
+        self._check_new(epoch, committer)
+        return Plan(None if isinstance(writer, Separate) else writer, epoch, payload)
 
-    def _check_new(self, epoch: Epoch, writer: TwoPhaseWriter[Any]) -> None:
-        if is_held(epoch, writer.last_committed(self.query)):
+    def _check_new(self, epoch: Epoch, committer: Any) -> None:
+        if is_held(epoch, committer.last_committed(self.query)):
             raise AssertionError(f"epoch {self.epoch} is held already")
 
     def _stage(self, partition: int, plan: Plan) -> bytes:
         task = Task(self.query, self.epoch, partition, partition, plan.epoch.generation)
-        return pickle.dumps((task, self._executor(plan).stage(iter([self.batch]), task)))
+        return pickle.dumps(
+            (task, self._executor(plan).stage(iter([self.batch]), task, plan.payload))
+        )
 
-    def _executor(self, plan: Plan) -> TwoPhaseWriter[Any]:
+    def _executor(self, plan: Plan) -> Writer[Any, Any]:
         return plan.writer or self._writer("executor")
 
     def _publish(self, epoch: Epoch, messages: list[tuple[Task, Any]]) -> None:
-        writer = self._writer("committer")
-        self._check_new(epoch, writer)
-        writer.publish(epoch, [payload for _, payload in messages if payload is not None])
+        committer = self._writer("committer").committer()
+        self._check_new(epoch, committer)
+        committer.publish(epoch, [payload for _, payload in messages if payload is not None])
 
     def _note_offsets(self) -> None:
         self._note("offsets", '{"batchWatermarkMs":0}', str(self.epoch))
@@ -188,10 +202,9 @@ class Life:
             (folder / str(self.epoch)).write_text("\n".join(["v1", *lines]))
             (folder / str(self.epoch - _RETAINED)).unlink(missing_ok=True)
 
-    def _writer(self, role: str) -> TwoPhaseWriter[Any]:
+    def _writer(self, role: str) -> Writer[Any, Any]:
         build = partial(self.kind, schema=self.batch.schema, mode=OutputMode.APPEND)
         given = {**self.options, **({} if self.apart is None else {self.apart: role})}
-        writer = build(self.kind.options_type.parse(given, "krishiv-bench"))
-        if isinstance(writer, Separate):
-            writer.logs = self.roles.setdefault(role, {})
-        return writer
+        if issubclass(self.kind, Separate):
+            build = partial(build, logs=self.roles.setdefault(role, {}))
+        return build(self.kind.options_type.parse(given, "krishiv-bench"))

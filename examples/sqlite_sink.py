@@ -37,7 +37,7 @@ class _Writer(TwoPhaseWriter[Path]):
         with self._open() as db:
             db.execute(_TABLE)
 
-    def stage(self, batches: Iterator[RecordBatch], task: Task) -> Path:  # executor
+    def stage(self, batches: Iterator[RecordBatch], task: Task, plan: None) -> Path:  # executor
         file = self._file(task.query, f"{task.epoch}-{task.nonce}.arrow")
         with ipc.new_file(str(file), self.schema) as rows:
             for batch in batches:  # one at a time: a task may be larger than the memory

@@ -36,7 +36,7 @@ class KrishivDataSource(DataSource):
 
     format_name: ClassVar[str]
     reader_type: ClassVar[type[StreamReader[Any, Any]] | None] = None
-    writer_type: ClassVar[type[Writer[Any]] | None] = None
+    writer_type: ClassVar[type[Writer[Any, Any]] | None] = None
 
     @classmethod
     @final
@@ -44,7 +44,7 @@ class KrishivDataSource(DataSource):
         return cls.format_name
 
     @classmethod
-    def writer_for(cls, options: Options) -> type[Writer[Any]] | None:
+    def writer_for(cls, options: Options) -> type[Writer[Any, Any]] | None:
         """The sink for these options: `writer_type`, unless a format has several."""
         del options
         return cls.writer_type
@@ -73,7 +73,7 @@ class KrishivDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         writer = self._writer(schema, overwrite=overwrite, streaming=True)
         location = self.options.get("checkpointLocation")
-        if location is None and isinstance(writer, SupportsGenerations):
+        if location is None and isinstance(writer.committer(), SupportsGenerations):
             raise OptionError(
                 f"{self.format_name}: give the checkpoint with .option('checkpointLocation', ...) "
                 "on this writer; one that is only in the session's configuration "
@@ -94,7 +94,7 @@ class KrishivDataSource(DataSource):
         options = self.reader_type.options_type.parse(self.options, self.format_name)
         return self.reader_type(options, schema, streaming=streaming)
 
-    def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any]:
+    def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any, Any]:
         if self.writer_type is None:
             raise OptionError(f"{self.format_name} is a source only: it cannot be written")
         options = self.writer_type.options_type.parse(self.options, self.format_name)

@@ -125,16 +125,18 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
 
     from krishiv_spark.checkpoint import query_id
     from krishiv_spark.sinks.base import OutputMode
-    from krishiv_spark.sinks.logged import LoggedWriter
+    from krishiv_spark.sinks.logged import LogCommitter
     from krishiv_spark.sinks.operating import Operator
 
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
     kind = format_of(name).writer_type
-    if kind is None or not issubclass(kind, LoggedWriter):
-        raise OptionError(f"krishiv-{name} has no epoch log")
+    if kind is None:
+        raise OptionError(f"krishiv-{name} is no sink")
     parsed = kind.options_type.parse(options, f"krishiv-{name}")
-    writer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True)
-    return Operator(writer, query_id(checkpoint), checkpoint)
+    committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
+    if not isinstance(committer, LogCommitter):
+        raise OptionError(f"krishiv-{name} has no epoch log")
+    return Operator(committer, query_id(checkpoint), checkpoint)
 
 
 def name_and_value(text: str) -> tuple[str, str]:

@@ -106,6 +106,17 @@ class EpochLog:
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
 
+    def recent(self, generation: int) -> State:
+        """What the log said at this process's last look, unless a generation is younger than that.
+
+        Args:
+            generation: Number of an owner entry.
+
+        Raises:
+            LogError: As `state`.
+        """
+        return self._known if self._known.owner >= generation else self.state()
+
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
 

@@ -1,29 +1,39 @@
 """What an author of a sink implements. This file is the specification.
 
-Spark's part (processes, pickled copies, camelCase) is in ``krishiv_spark.lifecycle``. A writer is
-built anew in every process that needs one:
+Spark's part (processes, pickled copies, camelCase) is in ``krishiv_spark.lifecycle``. A sink plays
+three roles, each in a process of its own. What a role may know is in the signature of its verbs:
 
-    planner (driver)    check, begin, last_committed     before any task of an epoch starts
-    task (executor)     stage                            once per attempt of a task
-    committer (driver)  last_committed, then publish     or discard, when tasks have failed
+    planner (driver)    Writer.check, begin, Writer.plan, last_committed   before any task starts
+    task (executor)     Writer.stage                                       in each attempt at a task
+    committer (driver)  last_committed, then publish                       or discard and abandon
 
-Nothing set on ``self`` in one process is seen in another. What has to travel goes into the value
-that `stage` returns.
+A verb without its class is one of `Publisher` and `TwoPhaseCommitter`, the driver's side, or of an
+ability of it (`SupportsGenerations`). Values travel, and nothing else does: what `plan` returns is
+given to every `stage` of the epoch, and what these return is given to `publish`.
+
+The simplest sinks are one class, `TwoPhaseWriter` or `AtLeastOnceWriter`. Others have a committer
+of their own: see `Writer.committer`, and ``krishiv_spark.sinks.logged`` for the epoch log.
 """
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, cast, final, runtime_checkable
 
 import pyarrow as pa
+from typing_extensions import Self, TypeVar
 
-from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
+from krishiv_spark.sinks.values import (
+    Epoch,
+    Guarantee,
+    Mark,
+    OutputMode,
+    Ownership,
+    Salvaged,
+    Task,
+)
 
 __all__ = [
     "AtLeastOnceWriter",
@@ -31,97 +41,68 @@ __all__ = [
     "Guarantee",
     "Mark",
     "OutputMode",
+    "Ownership",
+    "Publisher",
+    "Salvaged",
     "SupportsGenerations",
     "SupportsJobNumbers",
     "Task",
+    "TwoPhaseCommitter",
     "TwoPhaseWriter",
     "Writer",
 ]
 
-C = TypeVar("C")
+StagedT = TypeVar("StagedT")
+PlanT = TypeVar("PlanT", default=None)
 
 
-class Guarantee(Enum):
-    """What a reader of the external system may rely on, whatever dies."""
+class Publisher(ABC, Generic[StagedT]):
+    """The committer's role: makes visible what tasks have staged. Driver.
 
-    EXACTLY_ONCE = "exactly once"
-    AT_LEAST_ONCE = "at least once"
-    NONE = "none"
-
-
-class OutputMode(Enum):
-    """What an epoch does to the rows of earlier epochs."""
-
-    APPEND = "append"
-    """It adds to them."""
-    REPLACE = "replace"
-    """It takes their place: Spark's output mode "complete", a batch's "overwrite"."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One attempt at one task of an epoch, on an executor.
-
-    Attributes:
-        query: Id of the streaming query, or of the batch job.
-        epoch: Number of the epoch (Spark's batch id); 0 for a batch job.
-        partition: Number of the task within the epoch.
-        attempt: Spark's id of this attempt, unique within the application.
-        attempt_number: How many attempts at this task began before, in its stage.
-        generation: What `SupportsGenerations.begin` returned for this epoch, else None.
-        nonce: Random, new for every attempt: two attempts never stage under one name.
+    It is made when it is needed, in whichever process of the driver, and never travels.
     """
 
-    query: str
-    epoch: int
-    partition: int
-    attempt: int
-    generation: int | None = None
-    attempt_number: int = 0
-    nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    @abstractmethod
+    def publish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
+        """Make the epoch visible. Committer; not called for an epoch that adds no rows."""
+
+    def discard(self, staged: Sequence[StagedT]) -> None:
+        """Remove staged things that will never be published. Best effort, any number of times."""
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Remove whatever else this generation has staged, since tasks have failed. Committer.
+
+        Best effort. Attempts that died have told nobody what they staged.
+        """
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What is being published, on the driver.
+class TwoPhaseCommitter(Publisher[StagedT]):
+    """The committer's role in a sink that is exactly once.
 
-    Attributes:
-        query: Id of the streaming query, or of the batch job.
-        number: Spark's batch id; grows by one with each batch, repeated after a restart.
-        generation: What `SupportsGenerations.begin` returned for this attempt, else None.
-        offsets: What Spark planned for the epoch; None for a batch job, and where the sink was not
-            told the checkpoint.
+    `publish` makes all of an epoch visible together with its mark, in one step of the external
+    system. If the mark is there already it must fail, not overwrite. Its errors are chosen by
+    what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other error
+    counts as unknown, and nothing staged is touched after it.
     """
 
-    query: str
-    number: int
-    generation: int | None = None
-    offsets: PlannedOffsets | None = None
+    @abstractmethod
+    def last_committed(self, query: str) -> Mark | None:
+        """The newest epoch that the external system itself says it holds for the query. Driver.
 
-    @property
-    def digest(self) -> str | None:
-        """What tells this epoch from another one of its number; to be kept with its mark."""
-        return None if self.offsets is None else self.offsets.digest
+        Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
+        batch job, whose id is new; but see `SupportsJobNumbers`.
 
+        Returns:
+            Its number and digest, as `publish` was given them, or None when it holds none.
+        """
 
-@dataclass(frozen=True)
-class Mark:
-    """What the external system itself says it holds of a query.
-
-    Attributes:
-        epoch: Number of the newest epoch.
-        digest: `Epoch.digest` of it, as it was published. None if nobody knows it: then an epoch of
-            this number counts as held, whatever its rows are.
-        shown: The offsets at which it ended, for people, if they are known.
-    """
-
-    epoch: int
-    digest: str | None = None
-    shown: str | None = None
+    @abstractmethod
+    def discard(self, staged: Sequence[StagedT]) -> None:
+        """Remove staged things that will never be published. Best effort, any number of times."""
 
 
-class Writer(ABC, Generic[C]):
-    """Common root of `TwoPhaseWriter` and `AtLeastOnceWriter`.
+class Writer(ABC, Generic[StagedT, PlanT]):
+    """Root of all sinks: what it stages is a `StagedT`, what its tasks have to know a `PlanT`.
 
     Args:
         options: The parsed options, an instance of `options_type`.
@@ -129,11 +110,14 @@ class Writer(ABC, Generic[C]):
         mode: Whether epochs add or replace.
         streaming: Whether epochs follow one another; a batch job has the one epoch 0.
 
-    The constructor runs in every process and does no I/O.
+    The constructor runs in every process and does no I/O. A writer does not change after it: no
+    other process would see that, since each makes a writer of its own from the same arguments.
     """
 
     options_type: ClassVar[type[Options]] = Options
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
+    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
+    _is_sealed = False
 
     def __init__(
         self, options: Options, schema: pa.Schema, mode: OutputMode, *, streaming: bool = True
@@ -151,63 +135,89 @@ class Writer(ABC, Generic[C]):
             SchemaError: If the rows do not fit it.
         """
 
+    def plan(self, ownership: Ownership[StagedT] | None) -> PlanT:
+        """Find out what all tasks of an epoch have to know. Planner, after `check`.
+
+        Args:
+            ownership: What `SupportsGenerations.begin` returned; None without that ability.
+
+        Returns:
+            A picklable value for `stage`. None by default, of sinks that name no `PlanT`.
+
+        Raises:
+            OptionError, SchemaError: As `check`, of sinks without generations.
+        """
+        del ownership
+        return cast("PlanT", None)
+
     @abstractmethod
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> C | None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: PlanT) -> StagedT | None:
         """Bring the rows of one task to where `publish` can make them visible. Executor.
 
         Args:
             batches: The rows, in Spark's order; pulled one at a time, so memory stays bounded.
             task: Which attempt this is.
+            plan: What the planner has found out for this epoch.
 
         Returns:
             A picklable value, or None when there is nothing to publish.
         """
 
     @abstractmethod
-    def publish(self, epoch: Epoch, staged: Sequence[C]) -> None:
-        """Make the epoch visible. Committer; not called for an epoch that adds no rows."""
+    def committer(self) -> Publisher[StagedT]:
+        """Make the committer. Driver: the planner asks it too. No I/O."""
 
-    def discard(self, staged: Sequence[C]) -> None:
-        """Remove staged things that will never be published. Best effort, any number of times."""
+    # --- made anew in each process
 
-    def abandon(self, epoch: Epoch) -> None:
-        """Remove whatever else this generation has staged, since tasks have failed. Committer.
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember of what it is made."""
+        made = super().__new__(cls)
+        made._made_of = args, kwargs
+        return made
 
-        Best effort. Attempts that died have told nobody what they staged.
-        """
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It travels as what it was made of: nothing that was done to it since comes along."""
+        return _made_anew, (type(self), *self._made_of)
+
+    @final
+    def sealed(self) -> Self:
+        """The same, and from now on it is an error to set an attribute. The lifecycle does this."""
+        self._is_sealed = True
+        return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self._is_sealed and name != "_is_sealed":
+            kind = type(self).__name__
+            raise AttributeError(
+                f"{kind} sets {name!r} on itself, which no other process would see: planner, tasks "
+                f"and committer each make a {kind} of their own. What tasks need, return from "
+                "plan(); what the committer needs, return from stage(); what only saves work in "
+                "one process is a functools.cached_property"
+            )
+        super().__setattr__(name, value)
 
 
-class TwoPhaseWriter(Writer[C]):
+def _made_anew(
+    kind: type[Writer[Any, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Writer[Any, Any]:
+    return kind(*args, **kwargs).sealed()
+
+
+class TwoPhaseWriter(Writer[StagedT, PlanT], TwoPhaseCommitter[StagedT]):
     """A sink that is exactly once: rows are staged by tasks, published by the driver.
 
     `stage` leaves things durable, invisible, and named uniquely for the attempt: retried and
     speculative attempts of one task run side by side, and Spark never reports the losers.
-
-    `publish` makes all of an epoch visible together with its mark, in one step of the external
-    system. If the mark is there already it must fail, not overwrite. Its errors are chosen by
-    what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other error
-    counts as unknown, and nothing staged is touched after it.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
-    @abstractmethod
-    def last_committed(self, query: str) -> Mark | None:
-        """The newest epoch that the external system itself says it holds for the query. Driver.
-
-        Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
-        batch job, whose id is new; but see `SupportsJobNumbers`.
-
-        Returns:
-            Its number and digest, as `publish` was given them, or None when it holds none.
-        """
-
-    @abstractmethod
-    def discard(self, staged: Sequence[C]) -> None:
-        """Remove staged things that will never be published. Best effort, any number of times."""
+    def committer(self) -> TwoPhaseCommitter[StagedT]:
+        """This class has the committer's verbs as well."""
+        return self
 
 
-class AtLeastOnceWriter(Writer[C]):
+class AtLeastOnceWriter(Writer[StagedT, PlanT], Publisher[StagedT]):
     """A sink without two phases: an epoch that is replayed after a crash is delivered again.
 
     `stage` brings the rows, or what will be shown of them, to the driver, and `publish` delivers
@@ -216,12 +226,16 @@ class AtLeastOnceWriter(Writer[C]):
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
 
+    def committer(self) -> Publisher[StagedT]:
+        """This class has the committer's verbs as well."""
+        return self
+
 
 @runtime_checkable
 class SupportsGenerations(Protocol):
-    """Ability of a writer that must fence off drivers believed dead."""
+    """Ability of a committer that must fence off drivers believed dead."""
 
-    def begin(self, epoch: Epoch) -> int:
+    def begin(self, epoch: Epoch) -> Ownership[Any]:
         """Take the query over. Planner, once per epoch, before any of its tasks starts.
 
         From now on no earlier generation can publish, and only now may be touched what earlier
@@ -231,8 +245,8 @@ class SupportsGenerations(Protocol):
             epoch: The epoch that begins, without a generation.
 
         Returns:
-            A number that is higher than any before; it reaches `stage` in its `Task` and
-            `publish` in its `Epoch`.
+            What `Writer.plan` is given. Its `generation` is higher than any before; it reaches
+            `stage` in its `Task` and `publish` in its `Epoch`.
 
         Raises:
             CheckpointMismatch: If the external system holds another epoch of this number, or a
@@ -262,7 +276,7 @@ class SupportsGenerations(Protocol):
 
 @runtime_checkable
 class SupportsJobNumbers(Protocol):
-    """Ability of a writer whose user may give a batch job a number, by which it is known again."""
+    """Ability of a committer whose user may give a batch job a number, to know it again by."""
 
     def has_done(self) -> bool:
         """Whether the external system holds this batch job already. Driver."""

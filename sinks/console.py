@@ -78,9 +78,9 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
     options_type = ConsoleOptions
     options: ConsoleOptions
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Head:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Head:
         """Executor: never None, so that an empty epoch is printed too."""
-        del task
+        del task, plan
         rows: list[Row] = []
         count = 0
         for batch in batches:

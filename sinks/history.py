@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from krishiv_spark.errors import CheckpointMismatch, LogError
+from collections.abc import Callable
+
+from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.identity import is_held
 
-__all__ = ["ADOPT", "check_history", "check_target", "held_mark", "operators_claim"]
+__all__ = [
+    "ADOPT",
+    "check_first",
+    "check_history",
+    "check_target",
+    "held_mark",
+    "operators_claim",
+]
 
 ADOPT = (
     "If the query was stopped in good order, and all that it has planned is in its target or shall "
@@ -26,6 +35,52 @@ def held_mark(state: State) -> Mark | None:
 def operators_claim(query: str, state: State) -> Claim:
     """For an owner entry that begins no epoch: the log goes on from where it is."""
     return Claim(query=query) if state.claim is None else state.claim.of_nobody()
+
+
+def check_first(
+    log: EpochLog, epoch: Epoch, state: State, verify_empty_log: Callable[[str], object]
+) -> None:
+    """Refuse a query that has a past where its log has none. Planner.
+
+    Args:
+        log: Of the query.
+        epoch: That is about to begin.
+        state: What the log says before.
+        verify_empty_log: As `Participant.verify_empty_log`, called if the log tells of no epoch.
+
+    Raises:
+        LogError: If epochs are missing in the log.
+        Fenced: If another driver has begun the query meanwhile.
+    """
+    if state.number > 0 and not (epoch.offsets is not None and _is_blank(state)):
+        return
+    try:
+        _check_number(log, epoch)
+        verify_empty_log(epoch.query)
+    except LogError as error:
+        if log.state().number == state.number:
+            raise
+        # What the target shows may be younger than what the log has shown.
+        raise Fenced(
+            f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
+            "drivers run on one checkpoint, stop one of them"
+        ) from error
+
+
+def _is_blank(state: State) -> bool:
+    """Whether a log tells of no epoch, since only operators have taken it over."""
+    is_nobodys = state.claim is not None and state.claim.offsets is None
+    return is_nobodys and state.number == state.begun
+
+
+def _check_number(log: EpochLog, epoch: Epoch) -> None:
+    if epoch.number > 0:
+        raise LogError(
+            f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} "
+            "is empty: the log was removed, the option that says where "
+            "it is has changed, or the query has written elsewhere so far. Put it back, or use "
+            f"a new checkpoint. {ADOPT}"
+        )
 
 
 def check_target(log: EpochLog, claim: Claim, state: State) -> None:

@@ -70,9 +70,9 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
                 "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
             )
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Rows:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Rows:
         """Executor: the rows travel in the value. Never None: an empty result has a schema."""
-        del task
+        del task, plan
         return encode(batches, self.schema, self.options.bound().refuse)
 
     def last_committed(self, query: str) -> Mark | None:

@@ -9,7 +9,7 @@ from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.history import operators_claim
-from krishiv_spark.sinks.logged import LoggedWriter
+from krishiv_spark.sinks.logged import LogCommitter
 
 __all__ = ["Operator"]
 
@@ -20,16 +20,17 @@ class Operator:
     One that does is fenced, and fails.
 
     Args:
-        writer: The sink, made from the options of the query.
+        committer: The sink's, made from the options of the query.
         query: Id of the query.
         checkpoint: Location of its checkpoint.
     """
 
-    def __init__(self, writer: LoggedWriter[Any], query: str, checkpoint: str) -> None:
-        self._writer = writer
+    def __init__(self, committer: LogCommitter[Any], query: str, checkpoint: str) -> None:
+        self._committer = committer
+        self._participant = committer.participant
         self._query = query
         self._checkpoint = checkpoint
-        self._log: EpochLog = writer.log(query)
+        self._log: EpochLog = committer.log(query)
 
     # --- what is
 
@@ -72,7 +73,7 @@ class Operator:
                 "--checkpoint and the options are those of the query. If its log was removed, put "
                 "it back, or see 'krishiv-spark log adopt'"
             )
-        self._writer.resolve(self._query)
+        self._committer.resolve(self._query)
 
     def assume(self, *, committed: bool) -> None:
         """Settle the newest intent by decree.
@@ -96,7 +97,8 @@ class Operator:
         if intent is None or intent.epoch is None:
             raise LogError(f"the epoch log {self._log} has moved on: look again")
         epoch = Epoch(self._query, intent.epoch, taken.intent_generation)
-        self._writer.assume(epoch, self._writer.loaded(intent.staged), committed=committed)
+        staged = self._committer.loaded(intent.staged)
+        self._participant.assume(epoch, staged, committed=committed)
         if committed:
             self._log.note_finished(taken)
             self._log.begin(operators_claim(self._query, taken))  # its entry says that it is
@@ -134,7 +136,7 @@ class Operator:
                 "be finished: 'krishiv-spark log resolve' finishes it, in its old target"
             )
         planned = self.adopted(newest)
-        claim = Claim(query=self._query, offsets=planned, target=self._writer.target())
+        claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
         # If this dies in between, the log is as it was for whoever comes next.
         taken = self._log.begin(operators_claim(self._query, state))
         self._log.adopt(taken, claim)
@@ -143,7 +145,7 @@ class Operator:
     def adopted(self, newest: str | None) -> PlannedOffsets | None:
         """What `adopt` returns, without changing anything; raises likewise."""
         planned = self._newest_held(newest)
-        self._writer.check_adopted(self._query, -1 if planned is None else planned.epoch)
+        self._participant.verify_adopted(self._query, -1 if planned is None else planned.epoch)
         return planned
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:

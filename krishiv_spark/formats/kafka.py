@@ -22,7 +22,7 @@ class KafkaDataSource(KrishivDataSource):
     writer_type = KafkaWriter
 
     @classmethod
-    def writer_for(cls, options: Options) -> type[Writer[Any]]:
+    def writer_for(cls, options: Options) -> type[Writer[Any, Any]]:
         """Exactly once, unless the user wants less."""
         plain = isinstance(options, KafkaSinkOptions) and options.delivery == "at-least-once"
         return KafkaAtLeastOnceWriter if plain else KafkaWriter

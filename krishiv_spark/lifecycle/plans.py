@@ -33,12 +33,14 @@ class Plan:
         generation: See `SupportsGenerations.begin`.
         offsets: What Spark planned for the epoch, where there is a checkpoint.
         mark: The newest epoch that the external system holds.
+        payload: What `Writer.plan` returned.
     """
 
     query: str | None
     generation: int | None = None
     offsets: PlannedOffsets | None = None
     mark: Mark | None = None
+    payload: Any = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Spark's writer methods, in terms of `Writer` and `TwoPhaseWriter`."""
+"""Spark's writer methods, in terms of the three roles of a sink."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from krishiv_spark.sinks.base import (
     Epoch,
     Mark,
     OutputMode,
+    Publisher,
     SupportsGenerations,
     SupportsJobNumbers,
     Task,
-    TwoPhaseWriter,
+    TwoPhaseCommitter,
     Writer,
 )
 from krishiv_spark.sinks.identity import is_held
@@ -49,8 +50,8 @@ _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", Dat
 class _Write:
     """What streams and batches have in common."""
 
-    def __init__(self, writer: Writer[Any], query: str | None) -> None:
-        self._writer = writer
+    def __init__(self, writer: Writer[Any, Any], query: str | None) -> None:
+        self._writer = writer.sealed()
         self._plan = Plan(query)
         self._planned = False
 
@@ -69,19 +70,21 @@ class _Write:
         writer, query = self._writer, self._plan.query
         writer.check()
         if query is None:
-            return self._plan
+            return Plan(None, payload=writer.plan(None))
         offsets = self._planned_offsets()
         epoch = Epoch(query, 0 if offsets is None else offsets.epoch, offsets=offsets)
-        generation = writer.begin(epoch) if isinstance(writer, SupportsGenerations) else None
-        mark = self._mark(query)
+        committer = writer.committer()
+        owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None
+        payload = writer.plan(owns)
+        mark = self._mark(committer, query)
         if offsets is not None:  # else only the tasks know the number
             is_held(epoch, mark)
-        return Plan(query, generation, offsets, mark)
+        return Plan(query, None if owns is None else owns.generation, offsets, mark, payload)
 
     def _planned_offsets(self) -> PlannedOffsets | None:
         raise NotImplementedError
 
-    def _mark(self, query: str) -> Mark | None:
+    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -97,7 +100,7 @@ class _Write:
         if is_held(staged.epoch, plan.mark):
             return staged
         batches = (conform(batch, self._writer.schema) for batch in iterator)
-        return replace(staged, payload=self._writer.stage(batches, task))
+        return replace(staged, payload=self._writer.stage(batches, task, plan.payload))
 
     def _task(self, context: TaskContext | None) -> Task:
         if context is None:
@@ -119,28 +122,25 @@ class _Write:
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = epoch_of(received, number)
         staged = [message.payload for message in received if message.payload is not None]
-        if self._is_held(epoch, staged):
-            self._check_owner(epoch)
+        committer = self._writer.committer()
+        if self._is_held(committer, epoch, staged):
+            _check_owner(committer, epoch)
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
-            self._writer.publish(epoch, staged)
+            committer.publish(epoch, staged)
         else:
-            self._check_owner(epoch)
+            _check_owner(committer, epoch)
 
-    def _is_held(self, epoch: Epoch, staged: Sequence[Any]) -> bool:
+    def _is_held(self, committer: Publisher[Any], epoch: Epoch, staged: Sequence[Any]) -> bool:
         """Whether there is nothing to publish; then nothing stays staged either."""
         try:
-            if not is_held(epoch, self._mark(epoch.query)):
+            if not is_held(epoch, self._mark(committer, epoch.query)):
                 return False
         except CheckpointMismatch:
-            self._writer.discard(staged)
-            self._check_owner(epoch)  # that another driver has gone on says more
+            committer.discard(staged)
+            _check_owner(committer, epoch)  # that another driver has gone on says more
             raise
-        self._writer.discard(staged)
+        committer.discard(staged)
         return True
-
-    def _check_owner(self, epoch: Epoch) -> None:
-        if isinstance(self._writer, SupportsGenerations):
-            self._writer.check_owner(epoch)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         # With every message present, the tasks succeeded and the commit failed: it may have
@@ -150,15 +150,21 @@ class _Write:
             return
         received = [message for message in messages if isinstance(message, Staged)]
         try:
-            self._writer.discard([m.payload for m in received if m.payload is not None])
-            for epoch in {message.epoch for message in received} or self._silent(number):
-                self._writer.abandon(epoch)
+            committer = self._writer.committer()
+            committer.discard([m.payload for m in received if m.payload is not None])
+            for epoch in {m.epoch for m in received} or self._silent(committer, number):
+                committer.abandon(epoch)
         except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
             _log.exception("what the failed tasks had staged could not be removed")
 
-    def _silent(self, number: int) -> set[Epoch]:
+    def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
         """The epoch none of whose tasks has sent a message, as far as that can be told."""
         raise NotImplementedError
+
+
+def _check_owner(committer: Publisher[Any], epoch: Epoch) -> None:
+    if isinstance(committer, SupportsGenerations):
+        committer.check_owner(epoch)
 
 
 @final
@@ -172,7 +178,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     """
 
     def __init__(
-        self, writer: Writer[Any], query: str | None, checkpoint: str | None = None
+        self, writer: Writer[Any, Any], query: str | None, checkpoint: str | None = None
     ) -> None:
         super().__init__(writer, query)
         self._checkpoint = checkpoint
@@ -180,22 +186,22 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     def _planned_offsets(self) -> PlannedOffsets | None:
         return None if self._checkpoint is None else planned_offsets(self._checkpoint)
 
-    def _mark(self, query: str) -> Mark | None:
-        if not isinstance(self._writer, TwoPhaseWriter):
+    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
+        if not isinstance(committer, TwoPhaseCommitter):
             return None
-        mark = self._writer.last_committed(query)
+        mark = committer.last_committed(query)
         if not isinstance(mark, Mark | None):
             raise TypeError(
-                f"last_committed() of {type(self._writer).__name__} returned {mark!r}: return "
+                f"last_committed() of {type(committer).__name__} returned {mark!r}: return "
                 "Mark(epoch, digest) with what publish() was given, or None"
             )
         return mark
 
-    def _silent(self, number: int) -> set[Epoch]:
-        writer, query = self._writer, self._plan.query
-        if query is None or not isinstance(writer, SupportsGenerations):
+    def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
+        query = self._plan.query
+        if query is None or not isinstance(committer, SupportsGenerations):
             return set()
-        epoch = writer.begun_here(query, number)
+        epoch = committer.begun_here(query, number)
         return set() if epoch is None else {epoch}
 
     def commit(  # type: ignore[override]  # streams name the batch, batches do not
@@ -215,17 +221,16 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
 class BatchWrite(_Write, DataSourceArrowWriter):
     """``df.write``: a job of one epoch under an id of its own."""
 
-    def __init__(self, writer: Writer[Any]) -> None:
+    def __init__(self, writer: Writer[Any, Any]) -> None:
         super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
 
     def _planned_offsets(self) -> PlannedOffsets | None:
         return None
 
-    def _mark(self, query: str) -> Mark | None:
+    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         """None, since its id is new; unless the user has given the job a number."""
         del query
-        writer = self._writer
-        is_done = isinstance(writer, SupportsJobNumbers) and writer.has_done()
+        is_done = isinstance(committer, SupportsJobNumbers) and committer.has_done()
         return Mark(_ONLY_EPOCH) if is_done else None
 
     def _epoch(self, context: TaskContext) -> int:
@@ -233,8 +238,9 @@ class BatchWrite(_Write, DataSourceArrowWriter):
         del context
         return _ONLY_EPOCH
 
-    def _silent(self, number: int) -> set[Epoch]:
-        """The committer of a batch job has the planner's writer."""
+    def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
+        """The committer of a batch job has the planner's plan."""
+        del committer
         return {Epoch(self._plan.query or "", number, self._plan.generation)}
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

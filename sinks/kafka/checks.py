@@ -15,16 +15,13 @@ from krishiv_spark.sinks.kafka.rows import check_columns
 from krishiv_spark.sinks.kafka.topics import PlannedTopic, writable_topic
 from krishiv_spark.workers import local_folder
 
-__all__ = ["check", "log_location"]
+__all__ = ["check", "log_location", "planned_topic"]
 
 
 def check(
     options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
-) -> PlannedTopic | None:
+) -> None:
     """Refuse what cannot be written.
-
-    Returns:
-        The topic of the option ``topic`` as it is now; None without that option.
 
     Raises:
         OptionError: If a batch is to replace what is in the topic.
@@ -36,10 +33,22 @@ def check(
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
     client = open_client(options.kafka)
+    if options.topic is not None:
+        reads = options.delivery == "exactly-once" and rules(client) == 1
+        writable_topic(client, options.topic, reads=reads)
+
+
+def planned_topic(options: KafkaSinkOptions) -> PlannedTopic | None:
+    """The topic of the option ``topic`` as `check` has just seen it; None without that option.
+
+    Raises:
+        KafkaFailedError: If it is gone already.
+    """
     if options.topic is None:
         return None
-    reads = options.delivery == "exactly-once" and rules(client) == 1
-    return PlannedTopic.of(writable_topic(client, options.topic, reads=reads))
+    client = open_client(options.kafka)
+    found = client.topic_of(options.topic) or writable_topic(client, options.topic, reads=False)
+    return PlannedTopic.of(found)
 
 
 def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> str:

@@ -99,7 +99,7 @@ class Desk:
     def lines(self) -> list[str]:
         """A line for each transaction, with what `resolve` does with it."""
         start = f"{self.writer.options.id_prefix}.{self.query}."
-        epoch, staged = self.writer.unfinished(self.query)
+        epoch, staged = self.writer.committer().unfinished(self.query)
         named = {item.transaction.transactional_id: item for item in staged}
         listed = inspect(self._client, named, epoch, start)
         return [f"{_line(found)}  {_named(found)}  -> {found.will}" for found in listed]
@@ -111,7 +111,7 @@ class Desk:
             CommitUnknown: If what became of a transaction cannot be found out.
             KafkaFailedError: If the cluster refuses, or does not answer.
         """
-        self.writer.resolve(self.query)
+        self.writer.committer().resolve(self.query)
 
 
 def _settings(bootstrap: str, config: Path | None) -> dict[str, str]:

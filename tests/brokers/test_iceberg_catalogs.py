@@ -149,20 +149,20 @@ def about_to_publish(life):
     """The committer of epoch 1, which has found epoch 0 in the table, and what it is to publish."""
     life.epoch(0, numbered(0))
     staged = life.stage(1, numbered(1))
-    writer = life.writer(numbered(1))
-    assert writer.last_committed("query-1") == Mark(0)
-    return writer, staged
+    committer = life.writer(numbered(1)).committer()
+    assert committer.last_committed("query-1") == Mark(0)
+    return committer, staged
 
 
 @remote
 def test_a_catalog_that_is_away_while_an_epoch_is_committed(place):
     with place.behind_proxy() as (proxy, given):
         life = IcebergLife(place.warehouse, **given, commitTimeout="30 s")
-        writer, staged = about_to_publish(life)
+        committer, staged = about_to_publish(life)
         proxy.refuse()
         back = threading.Timer(1, proxy.allow)
         back.start()
-        writer.publish(Epoch("query-1", 1), staged)
+        committer.publish(Epoch("query-1", 1), staged)
         back.join()
     assert place.ids() == list(range(20))
 
@@ -171,10 +171,10 @@ def test_a_catalog_that_is_away_while_an_epoch_is_committed(place):
 def test_a_catalog_that_stays_away(place):
     with place.behind_proxy() as (proxy, given):
         life = IcebergLife(place.warehouse, **given, commitTimeout="1 s")
-        writer, staged = about_to_publish(life)
+        committer, staged = about_to_publish(life)
         proxy.refuse()
         with pytest.raises(CommitUnknown, match="may or may not be in the table"):
-            writer.publish(Epoch("query-1", 1), staged)
+            committer.publish(Epoch("query-1", 1), staged)
         with pytest.raises(CatalogFailedError, match=r"cannot (open the catalog|load table)"):
             life.plan(numbered(1))
         proxy.allow()

@@ -66,9 +66,10 @@ class Bench:
     def stage(self, writer):
         """As a planner and a task do."""
         writer.check()
-        generation = writer.begin(Epoch("query", 0))
-        staged = writer.stage(iter([ROW]), Task("query", 0, 0, 0, generation))
-        return Epoch("query", 0, generation), staged
+        owns = writer.committer().begin(Epoch("query", 0))
+        task = Task("query", 0, 0, 0, owns.generation)
+        staged = writer.stage(iter([ROW]), task, writer.plan(owns))
+        return Epoch("query", 0, owns.generation), staged
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_what_the_table_in_the_documentation_lists_is_enough(bench):
     bench.allow_ids(WRITE, DESCRIBE)
     writer = bench.writer()
     epoch, staged = bench.stage(writer)
-    writer.publish(epoch, [staged])
+    writer.committer().publish(epoch, [staged])
     assert transactions.outcomes(bench.anybody, [staged.transaction])
 
 
@@ -123,7 +124,7 @@ def test_a_refusal_behind_the_intent_is_not_answered_with_a_restart(bench):
     epoch, staged = bench.stage(writer)
     transactions.begin(bench.anybody, staged.transaction.transactional_id, 60_000)
     with pytest.raises(CommitUnknown, match="ACL READ") as failed:
-        writer.recover(epoch, [staged])
+        writer.committer().participant.salvage(epoch, [staged])
     assert "restart" not in str(failed.value)
 
 

@@ -63,19 +63,21 @@ class Epochs:
         return Epoch(self._query, self._number, generation)
 
     def plan(self):
-        """The copy that tasks get."""
+        """The writer and the plan, as tasks get them."""
         self._number += 1
         writer = self._kind(self._options, rows(topic=KEYS).schema, OutputMode.APPEND)
         writer.check()
-        self._generation = writer.begin(self._epoch()) if self._kind is KafkaWriter else None
-        return pickle.loads(pickle.dumps(writer))
+        owns = writer.committer().begin(self._epoch()) if self._kind is KafkaWriter else None
+        self._generation = owns and owns.generation
+        return pickle.loads(pickle.dumps((writer, writer.plan(owns))))
 
-    def stage(self, writer, task=0, **columns):
+    def stage(self, planned, task=0, **columns):
+        writer, plan = planned
         attempt = Task(self._query, self._number, task, task, self._generation)
-        return writer.stage(iter([rows(**columns)]), attempt)
+        return writer.stage(iter([rows(**columns)]), attempt, plan)
 
-    def commit(self, writer, *staged):
-        writer.publish(self._epoch(self._generation), staged)
+    def commit(self, planned, *staged):
+        planned[0].committer().publish(self._epoch(self._generation), staged)
 
 
 def rows(**columns):
@@ -110,12 +112,14 @@ def test_the_next_epoch_writes_to_new_partitions(bench):
 def test_all_tasks_of_an_epoch_agree(bench):
     """Also one in a process that meets the topic when it has grown."""
     epochs = Epochs(bench.options(topic=bench.topic))
-    writer = epochs.plan()
-    staged = [epochs.stage(writer, task=0)]
+    planned = epochs.plan()
+    staged = [epochs.stage(planned, task=0)]
     bench.grow()
-    writer.options = bench.options(topic=bench.topic, **{"kafka.client.id": "another process"})
-    staged.append(epochs.stage(writer, task=1))
-    epochs.commit(writer, *staged)
+    elsewhere = bench.options(topic=bench.topic, **{"kafka.client.id": "another process"})
+    writer, plan = planned
+    other = KafkaWriter(elsewhere, writer.schema, writer.mode)
+    staged.append(epochs.stage((other, plan), task=1))
+    epochs.commit(planned, *staged)
     assert bench.read() == spread(FEW)
 
 

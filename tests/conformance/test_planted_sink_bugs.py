@@ -52,7 +52,9 @@ FOUND = [
     ("StagesARowForNone", "epochs_without_rows", Rule.NOTHING_INVENTED),
     # what is remembered, and where
     ("KeepsFilesOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
-    ("KeepsItsRunOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
+    ("KeepsItsRunOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.WORKS),
+    ("KeepsItsRunInAList", "a_commit_knows_only_what_the_messages_say", Rule.WORKS),
+    ("KeepsPartsOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
     ("LeavesALock", "death_at_any_call", Rule.GOES_ON),
     ("RemembersItsFirstLook", "abort_after_a_failed_commit_touches_nothing", Rule.GOES_ON),
     # abort and discard
@@ -166,6 +168,7 @@ OF_A_FIRST_SINK = {
     "ForgetsOlderMarks": "older marks are removed",
     "KeepsOneMark": "one mark for a query, written over",
     "KeepsFilesOnSelf": "stage leaves on self what publish wants",
+    "KeepsItsRunOnSelf": "check leaves on self what stage wants",
     "HoldsATask": "stage holds all rows of a task",
     "PublishesWhatIsThere": "publish takes whatever is staged",
     "ClearsFirst": "complete mode: the old rows go in a transaction of their own",

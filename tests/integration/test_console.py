@@ -107,6 +107,6 @@ def test_tables_look_like_those_of_show(
     frame = spark.createDataFrame(rows)
     options = ConsoleOptions(num_rows=2, truncate=truncate, vertical=vertical)
     sink = ConsoleWriter(options, rows.schema, mode=None)
-    head = sink.stage(iter(rows.to_batches()), Task("q", 0, 0, 0))
+    head = sink.stage(iter(rows.to_batches()), Task("q", 0, 0, 0), None)
     expected = frame._jdf.showString(2, truncate, vertical)
     assert drawn(rows.schema.names, [head], options) == expected

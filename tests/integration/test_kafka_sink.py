@@ -251,14 +251,14 @@ def left_by(cluster, checkpoint) -> None:
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
     options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")
     writer = KafkaWriter(options, pa.schema([("value", pa.string())]), OutputMode.APPEND)
-    generation = writer.begin(Epoch("query-that-died", 0))
+    owns = writer.committer().begin(Epoch("query-that-died", 0))
     staged = []
     for number, value in enumerate(("named", "lost")):
         rows = pa.record_batch({"value": [value]})
-        task = Task("query-that-died", 0, number, number, generation=generation)
-        staged.append(writer.stage(iter([rows]), task))
+        task = Task("query-that-died", 0, number, number, generation=owns.generation)
+        staged.append(writer.stage(iter([rows]), task, writer.plan(owns)))
     dumped = [staged[0].model_dump(mode="json")]
-    writer.log("query-that-died").intend(generation, 0, dumped)
+    writer.log("query-that-died").intend(owns.generation, 0, dumped)
 
 
 def command(*arguments: str) -> str:

@@ -47,24 +47,24 @@ class IcebergLife:
         return IcebergWriter(options, rows.schema, self.output, streaming=self.streaming)
 
     def plan(self, rows):
-        """The planner's writer, as tasks get it, and the epoch that the table holds."""
+        """The planner's writer and plan, as tasks get them, and the epoch that the table holds."""
         writer = self.writer(rows)
-        writer.check()
-        return pickle.dumps(writer), self.held(writer)
+        return pickle.dumps((writer, writer.plan(None))), self.held(writer.committer())
 
-    def held(self, writer):
+    def held(self, committer):
         """The newest epoch that the table holds; a batch job has the one epoch 0."""
         if not self.streaming:
-            return 0 if writer.has_done() else None
-        mark = writer.last_committed(self.query)
+            return 0 if committer.has_done() else None
+        mark = committer.last_committed(self.query)
         return None if mark is None else mark.epoch
 
     def stage(self, epoch, rows, tasks=1):
         planned, _ = self.plan(rows)
-        return [
-            pickle.loads(pickle.dumps(pickle.loads(planned).stage(part, task)))
-            for task, part in self._tasks(epoch, rows, tasks)
-        ]
+        return [self._staged(planned, *given) for given in self._tasks(epoch, rows, tasks)]
+
+    def _staged(self, planned, task, part):
+        writer, plan = pickle.loads(planned)
+        return pickle.loads(pickle.dumps(writer.stage(part, task, plan)))
 
     def _tasks(self, epoch, rows, tasks):
         size = -(-rows.num_rows // tasks)
@@ -73,10 +73,12 @@ class IcebergLife:
             yield Task(self.query, epoch, partition, next(_ATTEMPTS)), iter(part)
 
     def publish(self, epoch, staged, rows):
-        writer = self.writer(rows)
-        held = self.held(writer)
+        committer = self.writer(rows).committer()
+        held = self.held(committer)
         if held is None or held < epoch:
-            writer.publish(Epoch(self.query, epoch), [item for item in staged if item is not None])
+            committer.publish(
+                Epoch(self.query, epoch), [item for item in staged if item is not None]
+            )
 
     def epoch(self, epoch, rows, tasks=1):
         self.publish(epoch, self.stage(epoch, rows, tasks), rows)

@@ -43,7 +43,9 @@ class Life:
         staged = Staged(task, None, plan.offsets)
         if is_held(staged.epoch, plan.mark):
             return staged
-        return replace(staged, payload=self._planned._writer.stage(iter([batch]), task))
+        return replace(
+            staged, payload=self._planned._writer.stage(iter([batch]), task, plan.payload)
+        )
 
     def commit(self, epoch: int, messages: Sequence[Staged | None]) -> None:
         StreamWrite(self._make(), self._query).commit(list(messages), epoch)

@@ -21,12 +21,15 @@ from krishiv_spark.sinks.base import (
     Guarantee,
     Mark,
     OutputMode,
+    Ownership,
+    Publisher,
     SupportsGenerations,
     Task,
+    TwoPhaseCommitter,
     TwoPhaseWriter,
     Writer,
 )
-from krishiv_spark.sinks.logged import LoggedWriter
+from krishiv_spark.sinks.logged import LogCommitter, Participant
 
 
 class FolderOptions(Options):
@@ -55,7 +58,7 @@ class FolderWriter(TwoPhaseWriter[Part]):
         assert_type(self.mode, OutputMode)
         assert_type(self.streaming, bool)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Part | None:
         assert_type(task.generation, int | None)
         name = f"{task.query}-{task.epoch}-{task.partition}-{task.nonce}"
         lines = [json.dumps(batch.to_pylist()) for batch in batches]
@@ -80,9 +83,9 @@ class FolderWriter(TwoPhaseWriter[Part]):
 
 
 class FencedWriter(FolderWriter):
-    def begin(self, epoch: Epoch) -> int:
+    def begin(self, epoch: Epoch) -> Ownership[Part]:
         assert_type(epoch.digest, str | None)
-        return len(epoch.query)
+        return Ownership(len(epoch.query))
 
     def begun_here(self, query: str, number: int) -> Epoch | None:
         return Epoch(query, number, 1)
@@ -95,20 +98,45 @@ class Pieces(BaseModel):
     names: tuple[str, ...]
 
 
-class LoggedFolderWriter(LoggedWriter[Pieces]):
-    staged_type = Pieces
+class OtherPieces(BaseModel):
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    folder: Path
+    done: Sequence[str]
+
+
+class LoggedFolderWriter(Writer[Pieces, Planned]):
+    options: FolderOptions
+
+    def plan(self, ownership: Ownership[Pieces] | None) -> Planned:
+        assert ownership is not None
+        assert_type(ownership.generation, int)
+        salvaged = ownership.salvaged
+        done = () if salvaged is None else [name for item in salvaged.staged for name in item.names]
+        return Planned(self.options.path, done)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: Planned) -> Pieces | None:
+        assert_type(plan.folder, Path)
+        return Pieces(names=(task.nonce,)) if any(batch.num_rows for batch in batches) else None
+
+    def committer(self) -> LogCommitter[Pieces]:
+        return LogCommitter(self.log, FolderParticipant(), streaming=self.streaming)
 
     def log(self, query: str) -> EpochLog:
         return open_log(f"/somewhere/{query}")
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Pieces | None:
-        return Pieces(names=(task.nonce,)) if any(batch.num_rows for batch in batches) else None
+
+class FolderParticipant(Participant[Pieces]):
+    staged_type = Pieces
 
     def finish(self, epoch: Epoch, staged: Sequence[Pieces]) -> None:
         assert_type(epoch.number, int)
         assert_type([item.names for item in staged], list[tuple[str, ...]])
 
-    def finished(self, epoch: Epoch) -> bool:
+    def is_finished(self, epoch: Epoch) -> bool:
         return epoch.number < 0
 
     def discard(self, staged: Sequence[Pieces]) -> None:
@@ -116,7 +144,7 @@ class LoggedFolderWriter(LoggedWriter[Pieces]):
 
 
 class Bell(AtLeastOnceWriter[int]):
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> int:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> int:
         assert_type(task.partition, int)
         return sum(batch.num_rows for batch in batches)
 
@@ -135,8 +163,12 @@ class BellSource(KrishivDataSource):
 
 
 def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
-    if isinstance(writer, SupportsGenerations):
-        assert_type(writer.begin(Epoch("q", 0)), int)
+    committer = writer.committer()
+    assert_type(committer, Publisher[Part])
+    if isinstance(committer, TwoPhaseCommitter):
+        assert_type(committer.last_committed("q"), Mark | None)
+    if isinstance(committer, SupportsGenerations):
+        assert_type(committer.begin(Epoch("q", 0)).generation, int)
     generation = log.begin().owner
     assert_type(generation, int)
     state = log.intend(generation, 0, [{"any": "JSON"}])
@@ -157,7 +189,7 @@ def mistakes_that_are_found(options: FolderOptions, schema: pa.Schema, task: Tas
 
 
 class WrongPayload(TwoPhaseWriter[Part]):
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         del batches
         return task.nonce
 
@@ -170,6 +202,12 @@ class WrongPayload(TwoPhaseWriter[Part]):
     def discard(self, staged: Sequence[Part]) -> None: ...
 
 
-class OwnBegin(LoggedFolderWriter):
-    def begin(self, epoch: Epoch) -> int:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
-        return len(epoch.query)
+class WrongPlan(LoggedFolderWriter):
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Pieces | None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        del batches, task
+        return None
+
+
+class WrongParticipant(LoggedFolderWriter):
+    def committer(self) -> LogCommitter[OtherPieces]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError

@@ -30,7 +30,9 @@ def people(*rows: tuple[int, str | None]) -> pa.RecordBatch:
 def printed(
     capsys: pytest.CaptureFixture[str], sink: ConsoleWriter, *tasks: list[pa.RecordBatch]
 ) -> list[str]:
-    staged = [sink.stage(iter(batches), Task("q", 7, n, n)) for n, batches in enumerate(tasks)]
+    staged = [
+        sink.stage(iter(batches), Task("q", 7, n, n), None) for n, batches in enumerate(tasks)
+    ]
     sink.publish(Epoch("q", 7), pickle.loads(pickle.dumps(staged)))
     return capsys.readouterr().out.split("\n")
 
@@ -86,7 +88,7 @@ def test_vertical(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tasks_send_no_more_rows_than_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     sink = writer(numRows="2")
     batches = [people((1, "a")), people((2, "b"), (3, "c")), people((4, "d"))]
-    head = sink.stage(iter(batches), Task("q", 0, 0, 0))
+    head = sink.stage(iter(batches), Task("q", 0, 0, 0), None)
     assert (len(head.rows), head.count) == (2, 4)
     lines = printed(capsys, sink, batches, batches)
     assert lines[-4:-2] == ["only showing top 2 rows", "8 rows"]

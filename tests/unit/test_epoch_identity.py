@@ -19,6 +19,7 @@ from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.offsets.journal import DiskJournal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet.participant import ParquetParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 
@@ -420,14 +421,14 @@ def test_a_driver_that_was_overtaken_at_its_first_epoch_is_not_told_that_the_log
     tmp_path, monkeypatch
 ):
     slow, fast = Stream(tmp_path), Stream(tmp_path)
-    look_at_table = ParquetWriter.check_new
+    look_at_table = ParquetParticipant.verify_empty_log
 
-    def overtaken(writer, query):
-        monkeypatch.setattr(ParquetWriter, "check_new", look_at_table)
+    def overtaken(participant, query):
+        monkeypatch.setattr(ParquetParticipant, "verify_empty_log", look_at_table)
         fast.epoch(0, 0)
-        return look_at_table(writer, query)
+        return look_at_table(participant, query)
 
-    monkeypatch.setattr(ParquetWriter, "check_new", overtaken)
+    monkeypatch.setattr(ParquetParticipant, "verify_empty_log", overtaken)
     with pytest.raises(PlanningFailed, match="Fenced: another driver has begun the query"):
         slow.epoch(0, 0)
     assert fast.count() == 10

@@ -410,8 +410,8 @@ def test_only_snapshots_behind_the_plan_are_looked_at_for_staged_files(tmp_path,
         "fetch_manifest_entry",
         lambda self, *more, **named: read.append(self) or real(self, *more, **named),
     )
-    writer = life.writer(numbered(0))
-    writer.discard([*staged, *kept])
+    committer = life.writer(numbered(0)).committer()
+    committer.discard([*staged, *kept])
     assert len(read) <= 10 + 2
     assert ids(tmp_path) == [*range(210), *range(300, 390)]
     assert not [path for item in staged for path in item.paths if os.path.exists(path)]

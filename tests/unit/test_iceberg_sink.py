@@ -76,11 +76,11 @@ def test_a_replayed_epoch_adds_nothing_after_every_snapshot_has_expired(tmp_path
 def test_a_driver_that_was_taken_over_from_is_fenced_and_cleans_up(tmp_path):
     stale, fresh = IcebergLife(tmp_path), IcebergLife(tmp_path)
     staged = stale.stage(0, numbered(0))
-    writer = stale.writer(numbered(0))
-    assert writer.last_committed("query-1") is None
+    committer = stale.writer(numbered(0)).committer()
+    assert committer.last_committed("query-1") is None
     fresh.epoch(0, numbered(0))
     with pytest.raises(Fenced, match="two drivers run on one checkpoint"):
-        writer.publish(Epoch("query-1", 0), staged)
+        committer.publish(Epoch("query-1", 0), staged)
     assert ids(tmp_path) == list(range(10))
     assert data_files(tmp_path) == named_files(tmp_path)
 

@@ -89,13 +89,13 @@ def test_an_epoch_that_deletes_all_rows(tmp_path):
 def publish(life, batches, epoch=0):
     """One epoch of one task, whose batches come one at a time; the peak of Arrow's memory in MB."""
     writer = life.writer(pa.table({"id": [0], "text": [""]}))
-    writer.check()
-    staged = writer.stage(batches, Task("query-1", epoch, 0, epoch))
+    task = Task("query-1", epoch, 0, epoch)
+    staged = writer.stage(batches, task, writer.plan(None))
     whole = pa.default_memory_pool()
     measured = pa.proxy_memory_pool(whole)
     pa.set_memory_pool(measured)
     try:
-        life.writer(PAIR.empty_table()).publish(Epoch("query-1", epoch), [staged])
+        life.writer(PAIR.empty_table()).committer().publish(Epoch("query-1", epoch), [staged])
     finally:
         pa.set_memory_pool(whole)
     return measured.max_memory() >> 20

@@ -31,6 +31,7 @@ from krishiv_spark.sinks.base import (
     Epoch,
     Mark,
     OutputMode,
+    Ownership,
     Task,
     TwoPhaseWriter,
 )
@@ -73,7 +74,8 @@ class Recorder(TwoPhaseWriter[list]):
         if self.outside.error is not None:
             raise self.outside.error
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> list | None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> list | None:
+        del plan
         self.outside.calls.append(("stage", task))
         found = []
         for batch in batches:
@@ -100,10 +102,10 @@ class Recorder(TwoPhaseWriter[list]):
 class Fencing(Recorder):
     """One that fences off drivers believed dead."""
 
-    def begin(self, epoch: Epoch) -> int:
+    def begin(self, epoch: Epoch) -> Ownership:
         self.outside.calls.append(("begin", epoch.query))
         self.outside.generation += 1
-        return self.outside.generation
+        return Ownership(self.outside.generation)
 
     def begun_here(self, query: str, number: int) -> Epoch | None:
         return Epoch(query, number, self.outside.generation) if self.outside.generation else None
@@ -122,8 +124,8 @@ class Printer(AtLeastOnceWriter[list]):
 
     options_type = Sample
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> list | None:
-        del task
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> list | None:
+        del task, plan
         return [batch.num_rows for batch in batches]
 
     def publish(self, epoch: Epoch, staged: Sequence[list]) -> None:
@@ -207,6 +209,66 @@ def test_the_plan_reaches_the_tasks(make, outside, way):
 def test_every_epoch_is_planned_anew(make):
     generations = [shipped(StreamWrite(make(Fencing), "q"))._plan.generation for _ in range(3)]
     assert generations == [1, 2, 3]
+
+
+class Planning(Recorder):
+    """One whose planner chooses something for all tasks."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen = []
+
+    def plan(self, ownership) -> str:
+        self.seen.append("in the planner only")
+        return f"generation {ownership and ownership.generation}"
+
+    def stage(self, batches, task, plan):
+        del batches, task
+        return [plan, *self.seen]
+
+
+class PlanningAndFencing(Planning, Fencing):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "generation"), [(Planning, None), (PlanningAndFencing, 1)])
+def test_a_task_gets_what_was_planned_and_nothing_else(make, in_task, kind, generation):
+    write = shipped(StreamWrite(make(kind), "q"))
+    in_task(epoch=0)
+    assert write.write(batches(1)).payload == [f"generation {generation}"]
+
+
+def test_a_sink_without_a_checkpoint_plans_too(make, in_task):
+    write = shipped(StreamWrite(make(Planning), None))
+    in_task(epoch=0)
+    assert write.write(batches(1)).payload == ["generation None"]
+
+
+@pytest.mark.parametrize("verb", ["check", "plan", "last_committed", "begin"])
+def test_a_planner_that_sets_an_attribute_is_told_to_return_it(make, verb):
+    def smuggle(writer, *_):
+        writer.found = 1
+
+    kind = type("Smuggler", (Fencing,), {verb: smuggle})
+    told = r"Smuggler sets 'found' on itself, .*What tasks need, return from plan\(\)"
+    with pytest.raises(PlanningFailed, match=told):
+        shipped(StreamWrite(make(kind), "q"))
+
+
+def test_a_task_and_a_committer_that_set_an_attribute_are_told_so_too(make, in_task):
+    class Smuggler(Recorder):
+        def stage(self, *_):
+            self.rows = 1
+
+        def publish(self, *_):
+            self.rows = 1
+
+    write = shipped(StreamWrite(make(Smuggler), "q"))
+    in_task(epoch=0)
+    with pytest.raises(AttributeError, match=r"what the committer needs, return from stage\(\)"):
+        write.write(batches(1))
+    with pytest.raises(AttributeError, match="sets 'rows' on itself"):
+        StreamWrite(make(Smuggler), "q").commit([Staged(task(0), [1])], 0)
 
 
 def test_a_writer_without_a_checkpoint_is_only_checked(make, outside):

@@ -72,7 +72,7 @@ def publish(sink: MemoryWriter, query: str, epoch: int, *values: int) -> None:
     tasks = [Task(query, epoch, partition, partition) for partition in range(2)]
     halves = values[: len(values) // 2], values[len(values) // 2 :]
     staged = [
-        pickle.loads(pickle.dumps(sink)).stage(iter([ids(*half)]), task)
+        pickle.loads(pickle.dumps(sink)).stage(iter([ids(*half)]), task, None)
         for half, task in zip(halves, tasks, strict=True)
     ]
     sink.publish(Epoch(query, epoch), pickle.loads(pickle.dumps(staged)))
@@ -202,7 +202,7 @@ class TestEpochs:
         wider = IDS.append(pa.field("name", pa.string()))
         sink = writer(schema=wider)
         rows = pa.record_batch({"id": [2], "name": ["b"]}, schema=wider)
-        sink.publish(Epoch("q", 1), [sink.stage(iter([rows]), Task("q", 1, 0, 0))])
+        sink.publish(Epoch("q", 1), [sink.stage(iter([rows]), Task("q", 1, 0, 0), None)])
         expected = [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
         assert memory_table("q").to_pylist() == expected
 
@@ -217,7 +217,7 @@ class TestEpochs:
         sink = writer()
         for epoch in range(205):
             sink.publish(
-                Epoch("q", epoch), [sink.stage(iter([ids(epoch)]), Task("q", epoch, 0, 0))]
+                Epoch("q", epoch), [sink.stage(iter([ids(epoch)]), Task("q", epoch, 0, 0), None)]
             )
         assert shown("q") == list(range(205))
 
@@ -243,7 +243,7 @@ class TestBounds:
                 yield ids(1, 2, 3)
 
         with pytest.raises(CommitRejected, match="maxRows"):
-            writer(maxRows="10").stage(endless(), Task("q", 0, 0, 0))
+            writer(maxRows="10").stage(endless(), Task("q", 0, 0, 0), None)
 
     def test_bytes_are_bounded_too(self) -> None:
         publish(writer(maxBytes="1k"), "q", 0, 1)  # two tasks, two streams with their schema

@@ -121,11 +121,11 @@ def abort(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
 
 
 def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
-    """Call the verb `discard` of one of our writers, some times over."""
+    """Call the verb `discard` of a committer of ours, some times over."""
     payloads = [unpickled(message).payload for message in messages]
     writer = _writer(job)._writer  # noqa: SLF001  the verb is the author's, Spark has none
     for _ in range(times):
-        writer.discard([payload for payload in payloads if payload is not None])
+        writer.committer().discard([payload for payload in payloads if payload is not None])
 
 
 def growth(job: Job, writer: bytes, attempt: Attempt, half: int) -> tuple[int, int]:

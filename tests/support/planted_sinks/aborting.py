@@ -7,11 +7,12 @@ from krishiv_spark.checkpoint import query_id
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     DatabaseWriter,
-    FolderWriter,
+    FolderParticipant,
     Piece,
     TableWriter,
     connection,
     on_pyspark,
+    over_a_log,
     transaction,
 )
 
@@ -70,8 +71,8 @@ class PublishesWhatIsThere(TableWriter):
         return {**super().entry_of(messages, epoch), "files": files}
 
 
-@on_our_base
-class ShowsWhatIsThere(FolderWriter):
+@over_a_log
+class ShowsWhatIsThere(FolderParticipant):
     """Shows every staged file, named by the intent or not."""
 
     def finish(self, epoch, staged):

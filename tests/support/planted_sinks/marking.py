@@ -13,6 +13,7 @@ from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     TABLES,
     DatabaseWriter,
+    FolderParticipant,
     FolderWriter,
     Part,
     TableFormat,
@@ -21,6 +22,7 @@ from planted_sinks.twins import (
     connection,
     name_of,
     on_pyspark,
+    over_a_log,
     transaction,
 )
 
@@ -301,8 +303,8 @@ class WritesOverTheLog(TableWriter):
 # ---------------------------------------------------------------- over an epoch log
 
 
-@on_our_base
-class FinishesOnce(FolderWriter):
+@over_a_log
+class FinishesOnce(FolderParticipant):
     """Cannot go on with an epoch that somebody has begun to show."""
 
     def finish(self, epoch, staged):
@@ -312,24 +314,24 @@ class FinishesOnce(FolderWriter):
     def show(self, name):
         os.rename(self.staged / name, self.visible / name)
 
-    def finished(self, epoch):
+    def is_finished(self, epoch):
         return self.done(epoch).exists()
 
     def done(self, epoch):
-        return self.options.path / f"done-{name_of(epoch.query, epoch.generation)}"
+        return self.folder / f"done-{name_of(epoch.query, epoch.generation)}"
 
 
-@on_our_base
-class IsAlwaysFinished(FolderWriter):
+@over_a_log
+class IsAlwaysFinished(FolderParticipant):
     """Believes that an epoch with an intent is wholly visible."""
 
-    def finished(self, epoch):
+    def is_finished(self, epoch):
         del epoch
         return True
 
 
-@on_our_base
-class RemovesNewerToo(FolderWriter):
+@over_a_log
+class RemovesNewerToo(FolderParticipant):
     """In complete mode it removes what is not its own; somebody may have published since."""
 
     def remove_older(self, epoch):

@@ -71,8 +71,8 @@ class ClearsWhilePlanning(DatabaseWriter):
 class ShowsBatchTasks(DatabaseWriter):
     """A batch shows the rows of each task when it is done."""
 
-    def stage(self, batches, task):
-        part = super().stage(batches, task)
+    def stage(self, batches, task, plan):
+        part = super().stage(batches, task, plan)
         if part is not None and not self.streaming:
             with transaction(self.folder) as db:
                 self.move(db, [part])

@@ -95,17 +95,17 @@ class StagesAgainAfterAnError(DatabaseWriter):
 class StagesWithoutErrors(DatabaseWriter):
     """A task that could not stage its rows has none."""
 
-    def stage(self, batches, task):
+    def stage(self, batches, task, plan):
         with contextlib.suppress(sqlite3.OperationalError):
-            return super().stage(batches, task)
+            return super().stage(batches, task, plan)
 
 
 @on_our_base
 class StagesARowForNone(DatabaseWriter):
     """An epoch without rows gets one that says so."""
 
-    def stage(self, batches, task):
-        part = super().stage(batches, task)
+    def stage(self, batches, task, plan):
+        part = super().stage(batches, task, plan)
         if part is None:
             self.keep(task, [[None, None]])
         return part or Part(self.name(task), 1)
@@ -133,7 +133,7 @@ class KeepsFilesOnSelf(TableWriter):
 
 @on_our_base
 class KeepsItsRunOnSelf(DatabaseWriter):
-    """The planner chooses where the tasks stage, and the committer knows nothing of it."""
+    """The planner chooses where the tasks stage, and sets it on self instead of returning it."""
 
     run = ""
 
@@ -144,8 +144,38 @@ class KeepsItsRunOnSelf(DatabaseWriter):
     def name(self, task):
         return f"{self.run}/{super().name(task)}"
 
+
+@on_our_base
+class KeepsPartsOnSelf(DatabaseWriter):
+    """`stage` keeps in a list on self what `publish` needs."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.parts = []
+
+    def stage(self, batches, task, plan):
+        part = super().stage(batches, task, plan)
+        self.parts.append(part)
+        return part
+
     def move(self, db, staged):
-        super().move(db, [part for part in staged if part.name.startswith(f"{self.run}/")])
+        super().move(db, [part for part in staged if part in self.parts])
+
+
+@on_our_base
+class KeepsItsRunInAList(DatabaseWriter):
+    """As `KeepsItsRunOnSelf`, past the error; the tasks do not see it."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.runs = []
+
+    def check(self):
+        super().check()
+        self.runs.append(uuid.uuid4().hex)
+
+    def name(self, task):
+        return f"{self.runs[0]}/{super().name(task)}"
 
 
 remembered_mark = functools.cache(newest_mark)

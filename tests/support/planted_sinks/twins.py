@@ -24,9 +24,10 @@ from krishiv_spark.sinks.base import (
     Mark,
     OutputMode,
     TwoPhaseWriter,
+    Writer,
 )
-from krishiv_spark.sinks.logged import LoggedWriter
-from planted_sinks.outside import Place, read_rows, rows_of, write_rows
+from krishiv_spark.sinks.logged import LogCommitter, Participant
+from planted_sinks.outside import Place, on_our_base, read_rows, rows_of, write_rows
 
 # ---------------------------------------------------------------- correct, in a database
 
@@ -118,7 +119,8 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
     def name(self, task) -> str:
         return f"{task.query}/{task.epoch}/{task.partition}/{task.nonce}"
 
-    def stage(self, batches, task):
+    def stage(self, batches, task, plan):
+        del plan
         rows = 0
         for batch in batches:
             self.keep(task, self.values(batch))
@@ -330,11 +332,56 @@ class Piece(BaseModel):
     name: str
 
 
-class FolderWriter(LoggedWriter[Piece]):
+class FolderParticipant(Participant[Piece]):
     """Correct: staged files are renamed, one by one, into the folder that readers list."""
 
-    options_type = Place
     staged_type = Piece
+
+    def __init__(self, folder, mode):
+        self.folder, self.mode = folder, mode
+        self.staged, self.visible = folder / "staged", folder / "visible"
+
+    def finish(self, epoch, staged):
+        for piece in staged:
+            self.show(piece.name)
+        if self.mode is OutputMode.REPLACE:
+            self.remove_older(epoch)
+        self.abandon(epoch)
+
+    def show(self, name):
+        with contextlib.suppress(FileNotFoundError):  # it was shown before, maybe even replaced
+            os.rename(self.staged / name, self.visible / name)
+
+    def remove_older(self, epoch):
+        for name in os.listdir(self.visible):
+            if name < name_of(epoch.query, epoch.generation):
+                (self.visible / name).unlink(missing_ok=True)
+
+    def sweep(self, query, generation, *, clean):
+        del clean
+        self.remove_staged(query, before=generation)
+
+    def abandon(self, epoch):
+        self.remove_staged(epoch.query, before=epoch.generation + 1)
+
+    def remove_staged(self, query, before):
+        for name in os.listdir(self.staged):
+            if name.startswith(query) and name < name_of(query, before):
+                (self.staged / name).unlink(missing_ok=True)
+
+    def is_finished(self, epoch):
+        del epoch
+        return False
+
+    def discard(self, staged):
+        for piece in staged:
+            (self.staged / piece.name).unlink(missing_ok=True)
+
+
+class FolderWriter(Writer[Piece]):
+    options_type = Place
+    guarantee = Guarantee.EXACTLY_ONCE
+    participant_type = FolderParticipant
 
     @classmethod
     def outside(cls, folder):
@@ -349,56 +396,24 @@ class FolderWriter(LoggedWriter[Piece]):
             "batch": False,
         }
 
-    @property
-    def staged(self):
-        return self.options.path / "staged"
-
-    @property
-    def visible(self):
-        return self.options.path / "visible"
-
     def log(self, query):
         return open_log(str(self.options.path / "log" / query))
 
-    def stage(self, batches, task):
+    def stage(self, batches, task, plan):
+        del plan
         piece = Piece(name=f"{name_of(task.query, task.generation)}-{task.nonce}")
-        return piece if write_rows(self.staged / piece.name, rows_of(batches)) else None
+        file = self.options.path / "staged" / piece.name
+        return piece if write_rows(file, rows_of(batches)) else None
 
-    def finish(self, epoch, staged):
-        for piece in staged:
-            self.show(piece.name)
-        if self.mode is OutputMode.REPLACE:
-            self.remove_older(epoch)
-        self.sweep(epoch)
+    def committer(self):
+        participant = self.participant_type(self.options.path, self.mode)
+        return LogCommitter(self.log, participant, streaming=self.streaming)
 
-    def show(self, name):
-        with contextlib.suppress(FileNotFoundError):  # it was shown before, maybe even replaced
-            os.rename(self.staged / name, self.visible / name)
 
-    def remove_older(self, epoch):
-        for name in os.listdir(self.visible):
-            if name < name_of(epoch.query, epoch.generation):
-                (self.visible / name).unlink(missing_ok=True)
-
-    def prepare_generation(self, query, generation, *, clean):
-        del clean
-        self.remove_staged(query, before=generation)
-
-    def sweep(self, epoch):
-        self.remove_staged(epoch.query, before=epoch.generation + 1)
-
-    def remove_staged(self, query, before):
-        for name in os.listdir(self.staged):
-            if name.startswith(query) and name < name_of(query, before):
-                (self.staged / name).unlink(missing_ok=True)
-
-    def finished(self, epoch):
-        del epoch
-        return False
-
-    def discard(self, staged):
-        for piece in staged:
-            (self.staged / piece.name).unlink(missing_ok=True)
+def over_a_log(participant):
+    """As `on_our_base`, for what takes part in the epoch log of a `FolderWriter`."""
+    parts = {"participant_type": participant, "__module__": participant.__module__}
+    return on_our_base(type(participant.__name__, (FolderWriter,), parts))
 
 
 def name_of(query, generation) -> str:
@@ -427,8 +442,8 @@ class LinesWriter(AtLeastOnceWriter[list]):
             "complete": False,
         }
 
-    def stage(self, batches, task):
-        del task
+    def stage(self, batches, task, plan):
+        del task, plan
         return list(rows_of(batches))
 
     def publish(self, epoch, staged):

@@ -24,8 +24,8 @@ class Changing(DatabaseWriter):
 class LeavesOutNulls(DatabaseWriter):
     """A row with a null is no row."""
 
-    def stage(self, batches, task):
-        return super().stage(filter(len, (batch.drop_null() for batch in batches)), task)
+    def stage(self, batches, task, plan):
+        return super().stage(filter(len, (batch.drop_null() for batch in batches)), task, plan)
 
 
 @on_our_base
@@ -80,8 +80,8 @@ class WritesByPosition(DatabaseWriter):
 class StagesTheFirstBatch(DatabaseWriter):
     """A task may have more than one batch of rows."""
 
-    def stage(self, batches, task):
-        return super().stage(itertools.islice(batches, 1), task)
+    def stage(self, batches, task, plan):
+        return super().stage(itertools.islice(batches, 1), task, plan)
 
 
 # ---------------------------------------------------------------- what is left
@@ -91,8 +91,8 @@ class StagesTheFirstBatch(DatabaseWriter):
 class HoldsATask(DatabaseWriter):
     """All rows of a task are held before the first is staged."""
 
-    def stage(self, batches, task):
-        return super().stage(iter(list(batches)), task)
+    def stage(self, batches, task, plan):
+        return super().stage(iter(list(batches)), task, plan)
 
 
 class SweepsItsOwn(DatabaseWriter):

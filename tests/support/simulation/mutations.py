@@ -16,9 +16,10 @@ from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks import history as logs
 from krishiv_spark.sinks.kafka import attempts, sweeping
-from krishiv_spark.sinks.kafka import writer as kafka
-from krishiv_spark.sinks.kafka.writer import KafkaWriter
-from krishiv_spark.sinks.logged import LoggedWriter
+from krishiv_spark.sinks.kafka import participant as kafka
+from krishiv_spark.sinks.kafka.participant import KafkaParticipant
+from krishiv_spark.sinks.kafka.writer import KafkaPlan
+from krishiv_spark.sinks.logged import LogCommitter
 from simulation import switches
 from simulation.histories import Kind, history
 
@@ -139,14 +140,14 @@ MUTATIONS: dict[str, Mutation] = {
     "recover": Mutation(
         "The planner finishes what an earlier generation has logged.",
         [
-            (LoggedWriter, "_begin", switches.begin_without_recovery),
-            (LoggedWriter, "roll_forward", switches.true),
+            (LogCommitter, "_begin", switches.begin_without_recovery),
+            (LogCommitter, "roll_forward", switches.true),
         ],
         Kind({"sink": "shelf"}, _DEATHS, ("create", "show")),
     ),
     "recover first": Mutation(
         "It does so before it removes what earlier generations have left.",
-        [(LoggedWriter, "_begin", switches.begin_recovering_late)],
+        [(LogCommitter, "_begin", switches.begin_recovering_late)],
         Kind({"sink": "shelf"}, _DEATHS, ("create", "show")),
     ),
     "failed commit": Mutation(
@@ -165,7 +166,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "prepare": Mutation(
         "Right before the intent, each transaction is found open.",
-        [(KafkaWriter, "prepare", switches.fresh)],
+        [(KafkaParticipant, "prepare", switches.fresh)],
         Kind(
             {"sink": "kafka", "is_helped": False, "on_lost": "error", "tasks": 2, "sizes": (3,)},
             {"pass time": 1},
@@ -174,14 +175,14 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "settle": Mutation(
         "What a coordinator refuses to commit is looked up.",
-        [(KafkaWriter, "_settle", switches.settle_blindly)],
+        [(KafkaParticipant, "_settle", switches.settle_blindly)],
         Kind({"sink": "kafka"}, _LOSSES, ("EndTxn", "create")),
     ),
     "settled": Mutation(
         "The log itself says that an intent is finished before its ids are used again.",
         [
             (EpochLog, "is_finished", switches.finished_by_all),
-            (LoggedWriter, "_take_over", switches.take_over_once),
+            (LogCommitter, "_take_over", switches.take_over_once),
         ],
         Kind({"sink": "kafka"}, _LOSSES | _RIVALS, ("EndTxn", "create")),
     ),
@@ -189,7 +190,7 @@ MUTATIONS: dict[str, Mutation] = {
         "What Spark has written down as over is finished.",
         [(kafka, "is_committed", switches.false)],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
-        always=[*_FEW_IDS, (KafkaWriter, "_in_log", switches.outcome_as_it_is)],
+        always=[*_FEW_IDS, (KafkaParticipant, "_in_log", switches.outcome_as_it_is)],
     ),
     "turns": Mutation(
         "Neighbouring generations have different ids.",
@@ -230,7 +231,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "kept": Mutation(
         "What is visible of a voided epoch is not staged again.",
-        [(KafkaWriter, "_kept", switches.nothing)],
+        [(KafkaPlan, "salvaged_of", switches.nothing)],
         Kind({"sink": "kafka", "tasks": 2, "sizes": (3,)}, _LOSSES, ("EndTxn",), (10, 20)),
         within=40,
     ),

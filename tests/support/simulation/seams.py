@@ -16,7 +16,7 @@ from krishiv_spark.kafka import client, connections, coordinators, outcomes, pau
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import entries, journal
-from krishiv_spark.sinks import base, logged
+from krishiv_spark.sinks import logged, values
 from krishiv_spark.sinks.kafka import attempts, rows, staging
 from krishiv_spark.sinks.kafka import writer as kafka
 from simulation.clock import FakeOs, FakeTime, FakeUuid
@@ -83,7 +83,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (entries, "uuid", UUID),
     (entries, "os", OS),
     (journal, "uuid", UUID),
-    (base, "uuid", UUID),
+    (values, "uuid", UUID),
     (writing, "uuid", UUID),
     (writing, "TaskContext", _Context),
     (writing, "settle", lambda: None),

@@ -1,6 +1,6 @@
 """The simplest sink over an epoch log: rows lie in a back room until they are put on a shelf.
 
-It keeps the contract of `LoggedWriter` as files in a folder do, each of its steps a call.
+It keeps the contract of `Participant` as files in a folder do, each of its steps a call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.logged import LoggedWriter
+from krishiv_spark.sinks.base import Epoch, Guarantee, OutputMode, Task, Writer
+from krishiv_spark.sinks.logged import LogCommitter, Participant
 from simulation.history import Event
 from simulation.present import present
 from simulation.world import CallKind, World
@@ -76,37 +76,50 @@ class Shelf:
         self._world.history.add(Event(self._world.steps, kind, rows=rows))
 
 
-class ShelfWriter(LoggedWriter[Parcel]):
+class ShelfWriter(Writer[Parcel]):
     """Exactly once, onto the shelf of the history that is played: writers are pickled."""
 
-    staged_type = Parcel
+    guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(self, *, streaming: bool = True) -> None:
         super().__init__(Options(), SCHEMA, OutputMode.APPEND, streaming=streaming)
 
-    @property
-    def _shelf(self) -> Shelf:
-        return present().shelf
-
-    def log(self, query: str) -> EpochLog:
-        return present().open_log(query)
-
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> Parcel | None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Parcel | None:
+        del plan
         rows = tuple(int(each) for batch in batches for each in batch.column(0).to_pylist())
         if not rows:
             return None
         parcel = Parcel(
             name=f"{task.epoch}-{task.partition}-{task.nonce}", generation=task.generation or 0
         )
-        self._shelf.call(f"stage {parcel.name}: {rows}", lambda: self._shelf.put(parcel, rows))
+        shelf = present().shelf
+        shelf.call(f"stage {parcel.name}: {rows}", lambda: shelf.put(parcel, rows))
         return parcel
 
-    def prepare(self, epoch: Epoch, staged: Sequence[Parcel]) -> Sequence[Parcel]:
+    def committer(self) -> LogCommitter[Parcel]:
+        return LogCommitter(self.log, ShelfParticipant(), streaming=self.streaming)
+
+    def log(self, query: str) -> EpochLog:
+        return present().open_log(query)
+
+
+class ShelfParticipant(Participant[Parcel]):
+    """Puts parcels on the shelf."""
+
+    staged_type = Parcel
+
+    @property
+    def _shelf(self) -> Shelf:
+        return present().shelf
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[Parcel], salvaged: Sequence[Parcel]
+    ) -> Sequence[Parcel]:
+        del salvaged
         room = self._room(epoch)
         there = self._shelf.call(f"look into {room}", lambda: set(self._shelf.rooms.get(room, {})))
         missing = [parcel.name for parcel in staged if parcel.name not in there]
         if missing:
-            self.check_owner(epoch)
             raise CommitRejected(f"epoch {epoch.number}: {missing} are gone")
         return staged
 
@@ -132,11 +145,11 @@ class ShelfWriter(LoggedWriter[Parcel]):
             self._shelf.call(f"assume {parcel.name} {committed}", work)
         self._clear(self._room(epoch))
 
-    def finished(self, epoch: Epoch) -> bool:
+    def is_finished(self, epoch: Epoch) -> bool:
         room = self._room(epoch)
         return not self._shelf.call(f"is {room} there", lambda: room in self._shelf.rooms)
 
-    def prepare_generation(self, query: str, generation: int, *, clean: bool) -> None:
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         del query, clean
         self._shelf.call(f"make {generation}", lambda: self._shelf.rooms.setdefault(generation, {}))
         for room in self._shelf.call("list rooms", lambda: sorted(self._shelf.rooms)):

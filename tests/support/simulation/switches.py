@@ -12,8 +12,8 @@ from krishiv_spark.kafka.transactions import transaction_of
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.sinks import history
-from krishiv_spark.sinks.kafka.writer import KafkaWriter
-from krishiv_spark.sinks.logged import LoggedWriter
+from krishiv_spark.sinks.kafka.participant import KafkaParticipant
+from krishiv_spark.sinks.logged import LogCommitter
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -70,10 +70,10 @@ def finished_by_all(log: EpochLog, state: State) -> bool:
 
 
 def take_over_once(
-    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any
+    committer: LogCommitter[Any], log: EpochLog, claim: Any, check: Any
 ) -> tuple[State, bool]:
     state = log.begin(claim, check)
-    was_finished = writer.roll_forward(log, claim.query, state)
+    was_finished = committer.roll_forward(log, claim.query, state)
     return state, state.intent_number == state.owner - 1 and was_finished
 
 
@@ -81,20 +81,20 @@ def take_over_once(
 
 
 def begin_without_recovery(
-    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any = None
+    committer: LogCommitter[Any], log: EpochLog, claim: Any, check: Any = None
 ) -> State:
     state = log.begin(claim, check)
-    writer.prepare_generation(claim.query, state.owner, clean=False)
+    committer.participant.sweep(claim.query, state.owner, clean=False)
     log.fold(state)
     return state
 
 
 def begin_recovering_late(
-    writer: LoggedWriter[Any], log: EpochLog, claim: Any, check: Any = None
+    committer: LogCommitter[Any], log: EpochLog, claim: Any, check: Any = None
 ) -> State:
     state = log.begin(claim, check)
-    writer.prepare_generation(claim.query, state.owner, clean=False)
-    writer.roll_forward(log, claim.query, state)
+    committer.participant.sweep(claim.query, state.owner, clean=False)
+    committer.roll_forward(log, claim.query, state)
     log.fold(state)
     return state
 
@@ -102,7 +102,8 @@ def begin_recovering_late(
 def abort_everything(write: Any, messages: Sequence[Any], number: int) -> None:
     """Also when the commit has failed, which may have happened all the same."""
     del number
-    write._writer.discard([m.payload for m in messages if m is not None and m.payload is not None])
+    staged = [m.payload for m in messages if m is not None and m.payload is not None]
+    write._writer.committer().discard(staged)
 
 
 _check_follows = history._check_follows
@@ -117,18 +118,20 @@ def check_follows_later(log: EpochLog, planned: Any, before: Any) -> None:
 # --- Kafka
 
 
-def outcome_as_it_is(writer: KafkaWriter, item: Any, outcome: Outcome) -> Outcome:
+def outcome_as_it_is(participant: KafkaParticipant, item: Any, outcome: Outcome) -> Outcome:
     """Nobody may read the topic."""
-    del writer, item
+    del participant, item
     return outcome
 
 
-def fresh(writer: KafkaWriter, epoch: Any, staged: Sequence[Any]) -> Sequence[Any]:
-    kept = writer.kept_of(epoch)
-    return [item for item in staged if item not in kept]
+def fresh(
+    participant: KafkaParticipant, epoch: Any, staged: Sequence[Any], salvaged: Sequence[Any]
+) -> Sequence[Any]:
+    del participant, epoch
+    return [item for item in staged if item not in salvaged]
 
 
-def settle_blindly(writer: KafkaWriter, epoch: Any, staged: Any, refused: Any) -> None:
+def settle_blindly(participant: KafkaParticipant, epoch: Any, staged: Any, refused: Any) -> None:
     """What is refused has been committed before."""
 
 

@@ -26,7 +26,7 @@ class SketchWriter(TwoPhaseWriter[str]):
     options_type: ClassVar[type[Options]] = SketchSinkOptions
     options: SketchSinkOptions
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task) -> str | None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> str | None:
         """Bring the rows of a task where they are durable and invisible; executor."""
         raise NotImplementedError
 

@@ -1,0 +1,147 @@
+"""Who commits epochs to a table, and removes what none of them names. Driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import CheckpointMismatch, SinkError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, TwoPhaseCommitter
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.target import StagedFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+    from krishiv_spark.sinks.iceberg.commits import Change
+
+__all__ = ["IcebergCommitter", "TableInHand"]
+
+_log = logging.getLogger(__name__)
+
+
+class TableInHand:
+    """The table as this process has just loaded it, which saves the next one a request.
+
+    It belongs to a writer, and stays behind when that travels: others load the table themselves.
+    """
+
+    def __init__(self) -> None:
+        self._table: Table | None = None
+
+    def put(self, table: Table) -> Table:
+        """Keep a table that was loaded now."""
+        self._table = table
+        return table
+
+    def look(self, options: IcebergSinkOptions) -> Table:
+        """The table in hand, or else as it is now."""
+        return self._table or self.put(open_table(options))
+
+    def take(self, options: IcebergSinkOptions) -> Table:
+        """As `look`, for somebody who changes it: nobody has it in hand after that."""
+        table, self._table = self._table, None
+        return table or open_table(options)
+
+
+class IcebergCommitter(TwoPhaseCommitter[StagedFiles]):
+    """One snapshot for each epoch; `Committer` says when it is true.
+
+    Args:
+        options: Of the sink.
+        upsert_spec: How rows change others; None if they are added.
+        mode: Whether epochs add or replace.
+        in_hand: The table, if somebody has just loaded it.
+    """
+
+    def __init__(
+        self,
+        options: IcebergSinkOptions,
+        upsert_spec: UpsertSpec | None,
+        mode: OutputMode,
+        in_hand: TableInHand,
+    ) -> None:
+        self._options = options
+        self._upsert_spec = upsert_spec
+        self._mode = mode
+        self._in_hand = in_hand
+
+    def last_committed(self, query: str) -> Mark | None:
+        """Driver: the newest epoch in the table's own mark."""
+        from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
+
+        return last_committed_epoch(self._in_hand.look(self._options).metadata, query)
+
+    def has_done(self) -> bool:
+        """Driver: whether the table holds the number that the user has given the batch job.
+
+        Raises:
+            CheckpointMismatch: If it holds a higher one, and only the newest may come again.
+        """
+        version = self._options.txn_version
+        if self._options.txn_app_id is None or version is None:
+            return False
+        mark = self.last_committed(self._options.txn_app_id)
+        if mark is not None and mark.epoch > version and self._options.txn_repeats == "newest":
+            raise CheckpointMismatch(
+                f"{FORMAT}: batch {version} of {self._options.txn_app_id} comes after batch "
+                f"{mark.epoch}, which the table {self._options.table} holds: the checkpoint was "
+                "rolled back, restored from an older copy or replaced by a new one, or another "
+                "driver runs on it. Nothing was written: put the newest checkpoint back, or use a "
+                "new one with another name in 'query' of upsert() ('txnAppId')"
+            )
+        return mark is not None and mark.epoch >= version
+
+    def publish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        """Driver: one snapshot with the rows and the mark. See `Committer`."""
+        from krishiv_spark.sinks.iceberg.commits import Committer
+
+        if not staged and self._mode is OutputMode.APPEND:
+            return  # a batch job without rows
+        epoch = self._marked(epoch)
+        change = self._change(epoch, staged)
+        committer = Committer(self._options, epoch, change)
+        table = self._in_hand.take(self._options)
+        try:
+            committer.commit(table)
+        except SinkError:
+            if not committer.unknown:
+                self._clean(change, table, published=False, certain=True)
+                self.discard(staged)
+            raise
+        self._clean(change, table, published=True, certain=not committer.unknown)
+
+    def _marked(self, epoch: Epoch) -> Epoch:
+        """The epoch that the table's mark names: that of the options for a batch with a number."""
+        if self._options.txn_app_id is None:
+            return epoch
+        return Epoch(self._options.txn_app_id, self._options.txn_version or 0)
+
+    def _change(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Change:
+        from krishiv_spark.sinks.iceberg.changes import Append, Replace
+        from krishiv_spark.sinks.iceberg.upserts import Upsert
+
+        if self._upsert_spec is not None:
+            return Upsert(self._options, staged, self._upsert_spec, epoch)
+        kind = Append if self._mode is OutputMode.APPEND else Replace
+        return kind(self._options, staged)
+
+    @staticmethod
+    def _clean(change: Change, table: Table, *, published: bool, certain: bool) -> None:
+        from krishiv_spark.sinks.iceberg.upserts import Upsert
+
+        if isinstance(change, Upsert):
+            change.clean(table.io, published=published, certain=certain)
+
+    def discard(self, staged: Sequence[StagedFiles]) -> None:
+        """Anywhere: remove staged files that no snapshot names."""
+        from krishiv_spark.sinks.iceberg.unused import remove_unused
+
+        try:
+            remove_unused(self._options, staged)
+        except Exception:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
+            _log.warning("staged files are left for vacuum to remove", exc_info=True)

@@ -1,0 +1,285 @@
+"""How transactions that tasks have left open end. Driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from krishiv_spark.checkpoint import BATCH_PREFIX, has_commits, is_committed
+from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import (
+    Client,
+    KafkaFailedError,
+    KafkaRefusedError,
+    open_client,
+)
+from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.transactions import Outcome
+from krishiv_spark.offsets import remove_dead_logs
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
+from krishiv_spark.sinks.kafka.markers import outcome_in_log
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.sweeping import abort_open, abort_siblings
+from krishiv_spark.sinks.kafka.topics import topic_ids
+from krishiv_spark.sinks.participant import LostIntentError, Participant
+
+__all__ = ["KafkaParticipant"]
+
+_log = logging.getLogger(__name__)
+
+_VISIBLE_S = 5.0
+"""How long a commit waits at most for the brokers to write the markers of its transactions."""
+
+_DEAD_AFTER_S = 7 * 24 * 3600.0
+"""Coordinators have forgotten a job's transactions by then (``transactional.id.expiration.ms``)."""
+
+_UNSURE = frozenset({Outcome.OPEN, Outcome.UNKNOWN})
+
+
+class KafkaParticipant(Participant[StagedTransaction]):
+    """Commits and aborts the transactions of a query.
+
+    Args:
+        options: Of the sink.
+        is_owner: Whether the generation of an epoch still owns the query. Asked right before
+            transactions are ended that no intent names.
+        streaming: Whether epochs follow one another.
+    """
+
+    staged_type = StagedTransaction
+
+    def __init__(
+        self, options: KafkaSinkOptions, is_owner: Callable[[Epoch], bool], *, streaming: bool
+    ) -> None:
+        self._options = options
+        self._is_owner = is_owner
+        self._streaming = streaming
+
+    def prepare(
+        self,
+        epoch: Epoch,
+        staged: Sequence[StagedTransaction],
+        salvaged: Sequence[StagedTransaction],
+    ) -> Sequence[StagedTransaction]:
+        """Committer: nothing that will be named has ended in the meantime.
+
+        Raises:
+            CommitRejected: If a transaction is no longer open, or if a task did not run again that
+                has rows in the epoch already.
+        """
+        _check_complete(epoch, salvaged, staged)
+        fresh = [item for item in staged if item not in salvaged]
+        for item, outcome in self._outcomes(fresh).items():
+            if outcome is not Outcome.OPEN:
+                raise CommitRejected(
+                    f"epoch {epoch.number}: the transaction of task {item.task}, "
+                    f"{item.transaction.transactional_id}, is no longer open ({outcome.value}): "
+                    f"the batch took longer than 'kafka.transaction.timeout.ms' = "
+                    f"{self._options.timeout_ms}, or somebody else ended it; raise the time-out, "
+                    "or make batches smaller, and restart the query"
+                )
+        return fresh
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+        """Driver: commit every transaction side by side, then abort what lost attempts left.
+
+        Raises:
+            LostIntentError: If some were aborted by the broker before they could be committed.
+            CommitUnknown: If the brokers do not answer, or no longer know.
+        """
+        try:
+            named = [item.transaction for item in staged]
+            errors = transactions.end(self._client, named, commit=True)
+            refused = {i: errors[i.transaction] for i in staged if i.transaction in errors}
+            self._settle(epoch, staged, refused)
+        except KafkaFailedError as error:
+            raise CommitUnknown(
+                f"epoch {epoch.number}: its intent is logged, but its transactions could not all "
+                f"be committed: {error}; {self._advice(epoch, error)}"
+            ) from error
+        self._close(epoch, staged)
+
+    def salvage(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+        """Driver: `finish`, unless a part was lost and nothing is visible: then nothing shall be.
+
+        Raises:
+            LostIntentError: As `finish`.
+            CommitUnknown: As `finish`.
+        """
+        try:
+            found = self._outcomes(staged)
+            if Outcome.ABORTED in found.values() and Outcome.COMMITTED not in found.values():
+                self.discard([item for item, became in found.items() if became is Outcome.OPEN])
+        except KafkaFailedError as error:
+            advice = self._advice(epoch, error)
+            raise CommitUnknown(f"epoch {epoch.number}: {error}; {advice}") from error
+        self.finish(epoch, staged)
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: Spark writes down that an epoch is over when its commit has returned."""
+        location = self._options.checkpoint_location if self._streaming else None
+        return location is not None and is_committed(location, epoch.number)
+
+    def discard(self, staged: Sequence[StagedTransaction]) -> None:
+        """Driver: abort."""
+        transactions.end(self._client, [item.transaction for item in staged], commit=False)
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Driver: abort what failed attempts have left open."""
+        self._abort_open(epoch, ())
+
+    # --- planner
+
+    def target(self) -> str:
+        """Planner: the cluster, by its own id. Its topics may change, as with Spark's own sink."""
+        return f"Kafka cluster {self._client.cluster_id()}"
+
+    def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+        """Planner: its topics are those that the cluster has by these names."""
+        wrote = {name: number for item in staged for name, number in item.topics}
+        now = topic_ids(self._client, wrote, age_s=0)
+        gone = sorted(name for name in wrote if now.get(name) != wrote[name])
+        if gone:
+            raise LogError(
+                f"epoch {epoch.number} of query {epoch.query} was written to what was topic "
+                f"{', '.join(gone)} then, which has been removed or made anew since. Nothing was "
+                "written. 'krishiv-spark log resolve --assume aborted' has the epoch written "
+                "again, into the topic as it is now; '--assume committed' passes over it"
+            )
+
+    def verify_empty_log(self, query: str) -> None:
+        """Planner: a query without a log must not have written anything."""
+        location = self._options.checkpoint_location
+        begun = self._streaming and location is not None and has_commits(location)
+        if begun or transactions.known(self._client, self._start(query)):
+            raise LogError(
+                f"query {query} has written to Kafka or has committed epochs, but its epoch log is "
+                "empty: the log was removed, or the option 'epochLog' has changed; put it back, or "
+                "use a new checkpoint"
+            )
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Planner: whatever is open is of earlier generations, and no intent names it.
+
+        What stragglers have open is aborted at the end of this epoch at the latest.
+        """
+        if not clean:
+            self._abort_open(Epoch(query, -1, generation), ())
+        if not self._streaming and self._options.epoch_log is not None:
+            self._remove_dead_logs(self._options.epoch_log.rstrip("/"))
+
+    def _remove_dead_logs(self, base: str) -> None:
+        try:
+            remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S)
+        except Exception:  # noqa: BLE001  no job's business but to be tidy
+            _log.exception("logs of dead jobs in %s are left", base)
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool) -> None:
+        """Operator: end what is still open that way; what has ended otherwise stays as it is."""
+        named = [item.transaction for item in staged]
+        for transaction, error in transactions.end(self._client, named, commit=committed).items():
+            _log.warning("epoch %d: %s: %s", epoch.number, transaction.transactional_id, error)
+
+    # --- transactions
+
+    def _settle(
+        self,
+        epoch: Epoch,
+        staged: Sequence[StagedTransaction],
+        refused: Mapping[StagedTransaction, Exception],
+    ) -> None:
+        """Look what became of transactions that the coordinator refuses to commit."""
+        became = self._outcomes(list(refused))
+        unsure = [item for item, outcome in became.items() if outcome in _UNSURE]
+        if unsure:
+            listed = ", ".join(f"{i.transaction.transactional_id} ({refused[i]})" for i in unsure)
+            raise CommitUnknown(
+                f"epoch {epoch.number}: its intent is logged, but neither the coordinator nor the "
+                f"topic tells what became of {listed}. Nothing was touched; see 'krishiv-spark "
+                "kafka transactions show'"
+            )
+        lost = [item for item, outcome in became.items() if outcome is Outcome.ABORTED]
+        if lost:
+            raise self._lost(epoch, lost, [item for item in staged if item not in lost])
+
+    def _lost(
+        self,
+        epoch: Epoch,
+        lost: Sequence[StagedTransaction],
+        kept: Sequence[StagedTransaction],
+    ) -> SinkError:
+        text = (
+            f"epoch {epoch.number}: brokers have aborted {len(lost)} of its "
+            f"{len(lost) + len(kept)} transactions, since the driver stayed away for longer than "
+            f"'kafka.transaction.timeout.ms'"
+        )
+        if kept and (self._options.on_lost_transactions == "error" or not self._streaming):
+            tasks = ", ".join(str(item.task) for item in kept)
+            return CommitUnknown(
+                f"{text}; the rows of the tasks {tasks} are visible, those of the others are not. "
+                "With onLostTransactions = 'repair', a restart of the stream writes the rest"
+            )
+        return LostIntentError(f"{text}; {self._advice(epoch)}", kept)
+
+    def _advice(self, epoch: Epoch, error: Exception | None = None) -> str:
+        if isinstance(error, KafkaRefusedError):
+            return "as long as that is not allowed, each new attempt ends like this one"
+        if self._streaming:
+            return "restart the query, which settles it"
+        return f"look what is in the topic before the job is run again (its id is {epoch.query})"
+
+    def _outcomes(self, staged: Sequence[StagedTransaction]) -> dict[StagedTransaction, Outcome]:
+        """What became of transactions: by their coordinators, or else by the topic itself."""
+        if not staged:
+            return {}
+        found = transactions.outcomes(self._client, [item.transaction for item in staged])
+        return {item: self._in_log(item, found[item.transaction]) for item in staged}
+
+    def _in_log(self, item: StagedTransaction, outcome: Outcome) -> Outcome:
+        if outcome is not Outcome.UNKNOWN or item.offset < 0:
+            return outcome
+        place = Place(item.topic, item.partition)
+        seen = outcome_in_log(self._client, place, item.offset, item.transaction.producer_id)
+        return Outcome.UNKNOWN if seen is Outcome.OPEN else seen
+
+    def _close(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+        """Abort what lost attempts left open, and wait until the epoch can be read.
+
+        Best effort: the epoch is visible whatever happens here.
+        """
+        won = [item.transaction.transactional_id for item in staged]
+        tasks = max((item.task for item in staged), default=-1) + 1
+        siblings = set(slot_ids(self._options.id_prefix, epoch.query, tasks)) - set(won)
+        try:
+            transactions.await_markers(self._client, won, _VISIBLE_S)
+            abort_siblings(self._client, siblings, lambda: self._is_owner(epoch))
+        except Exception:  # noqa: BLE001  an error here would have a job run again that is done
+            _log.exception("epoch %d is visible, but what else was open is not ended", epoch.number)
+
+    def _abort_open(self, epoch: Epoch, spare: Collection[str]) -> None:
+        """Abort what this query has open, if the epoch's generation still owns it."""
+        abort_open(self._client, self._start(epoch.query), spare, lambda: self._is_owner(epoch))
+
+    def _start(self, query: str) -> str:
+        return f"{self._options.id_prefix}.{query}."
+
+    @property
+    def _client(self) -> Client:
+        return open_client(self._options.kafka)
+
+
+def _check_complete(
+    epoch: Epoch, kept: Sequence[StagedTransaction], staged: Sequence[StagedTransaction]
+) -> None:
+    """Rows of a task that does not run again may have gone to another task."""
+    missing = [item.task for item in kept if item not in staged]
+    if missing:
+        raise CommitRejected(
+            f"epoch {epoch.number} was committed in part, with the rows of the tasks "
+            f"{', '.join(str(item.task) for item in kept)}; now there are no tasks {missing}, so "
+            "its rows are spread in another way: restart the query with as many tasks as before"
+        )

@@ -1,0 +1,47 @@
+"""What users say of a table of Parquet files that is written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from krishiv_spark.options import ByteSize, Names, Options
+from krishiv_spark.sinks.parquet.files import FileLayout
+
+__all__ = ["ParquetSinkOptions"]
+
+
+class ParquetSinkOptions(Options):
+    """Options of the sink."""
+
+    path: str = Field(
+        validation_alias=AliasChoices("path", "parquet.path"),
+        description="Folder of the table, on a file system that every worker shares.",
+    )
+    partition_by: Names = Field(
+        default=(), description="Columns that become folders, separated by commas."
+    )
+    compression: Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed"] = Field(
+        default="snappy", description="Codec of the files."
+    )
+    max_records_per_file: int | None = Field(default=None, gt=0, description="Most rows in a file.")
+    target_file_size: ByteSize | None = Field(
+        default=None, gt=0, description="A file is closed when it has grown to this, as `512m`."
+    )
+    epoch_log: str | None = Field(
+        default=None,
+        description="Another place for the epoch log: a path, `s3://`, `gs://` or `az://`.",
+    )
+
+    def layout(self) -> FileLayout:
+        """How rows are cut into files."""
+        plain = self.compression in {"none", "uncompressed"}
+        codec = "none" if plain else self.compression
+        return FileLayout(
+            self.partition_by, codec, self.max_records_per_file, self.target_file_size
+        )
+
+    def log_elsewhere(self, query: str) -> str | None:
+        """Where the epoch log of a query is, if it is not in the table's folder."""
+        return None if self.epoch_log is None else f"{self.epoch_log.rstrip('/')}/{query}"

@@ -1,0 +1,196 @@
+"""What the epoch log asks of a sink whose things become visible one by one.
+
+The calls go one way: lifecycle, `krishiv_spark.sinks.logged.LogCommitter`, participant. A
+participant knows the external system, and nothing of the protocol: what it may know of the log is
+in the arguments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from krishiv_spark.errors import CommitRejected, SinkError
+from krishiv_spark.offsets import EpochLog
+from krishiv_spark.sinks.base import Epoch
+
+__all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant"]
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class LostIntentError(CommitRejected):
+    """What an intent names is gone, wholly or in part, before it became visible.
+
+    Raised by `Participant.finish`; the next driver voids the intent, and its epoch is staged
+    again without what is salvaged.
+
+    Args:
+        text: What happened.
+        salvaged: Those of the staged values that are visible, as pydantic models.
+    """
+
+    def __init__(self, text: str, salvaged: Sequence[BaseModel] = ()) -> None:
+        super().__init__(text)
+        self.salvaged = salvaged
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.salvaged)
+
+
+class LoggedJob(Protocol):
+    """A job whose intent anybody may finish, in the target that both write into."""
+
+    @property
+    def query(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def log(self) -> EpochLog:
+        """Its log; opened here, which may fail."""
+        ...
+
+
+class Participant(ABC, Generic[ModelT]):
+    """The external system of a sink over an epoch log. Driver: planner, committer or operator.
+
+    Attributes:
+        staged_type: What tasks stage, a pydantic model: intents keep it as JSON.
+    """
+
+    staged_type: type[ModelT]
+
+    # --- committer
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[ModelT], salvaged: Sequence[ModelT]
+    ) -> Sequence[ModelT]:
+        """Last step before the intent: what must be durable before the epoch is true. Committer.
+
+        Whatever may fail for good has to fail here. After the intent, `finish` must succeed
+        sooner or later.
+
+        Args:
+            epoch: Which, with the generation that stages it.
+            staged: What its tasks have returned.
+            salvaged: What is visible of it already, since an earlier intent of it was voided.
+
+        Returns:
+            What the intent shall name: `staged`, with whatever else the epoch consists of.
+
+        Raises:
+            CommitRejected: If it cannot become visible.
+        """
+        del epoch, salvaged
+        return staged
+
+    @abstractmethod
+    def finish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
+        """Make visible what an intent names. Driver; repeated until it has succeeded once.
+
+        It meets any mixture of things that are visible already and things that are not, and
+        removes what else the generation has staged.
+
+        Raises:
+            LostIntentError: If something that the intent names can never become visible.
+        """
+
+    def salvage(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
+        """`finish`, for an intent of an earlier driver, or one whose end is not known. Driver.
+
+        Raises:
+            LostIntentError: As `finish`.
+        """
+        self.finish(epoch, staged)
+
+    @abstractmethod
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Whether `finish` has nothing left to do. Driver. Cheap; False is always allowed."""
+
+    @abstractmethod
+    def discard(self, staged: Sequence[ModelT]) -> None:
+        """Remove staged things that will never be published. Best effort, any number of times."""
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Remove what attempts of a generation have left that nobody has heard of. Committer.
+
+        An error keeps the log of a batch job, since something may be left.
+        """
+
+    def forget(self, query: str) -> None:
+        """Remove what a batch job that is over has kept, but for its log, which is gone. Driver."""
+
+    # --- planner
+
+    def target(self) -> str | None:
+        """Which external system the epochs go to, by an identity of that system's own. Planner.
+
+        A log whose epochs went elsewhere is refused: an epoch that is half visible there would
+        never be finished, and one that is held there would be missing here. None checks nothing.
+        """
+        return None
+
+    def verify_held(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
+        """Refuse to skip an epoch whose place in the target is no longer there. Planner.
+
+        Args:
+            epoch: Spark has not written down that it is over, but there is an intent of it.
+            staged: What that names.
+
+        Raises:
+            LogError: If it went into what has been removed, or made anew, since.
+        """
+
+    def verify_empty_log(self, query: str) -> None:
+        """Refuse a query whose log is empty although it has published. Planner, once.
+
+        Spark's own commits were looked at before: this is for what the target can tell.
+
+        Raises:
+            LogError: If the log was removed, or is looked for in another place than before.
+        """
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Remove what earlier generations left, make room for this one. Planner, after recovery.
+
+        Args:
+            query: Whose.
+            generation: The one that begins.
+            clean: Whether the generation right before has published, and `finish` has returned:
+                then it has left nothing, but for stragglers among its tasks.
+        """
+
+    def unattended(self) -> Iterable[LoggedJob]:
+        """Who else has written into the target, and has no next driver if its own dies. Planner."""
+        return ()
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[ModelT], *, committed: bool) -> None:
+        """Take an intent for committed, or for aborted; make that as true as can be. Operator.
+
+        Args:
+            epoch: Of the intent.
+            staged: What it names.
+            committed: Show what can still be shown; otherwise take back what can be taken back.
+
+        Raises:
+            KrishivError: If the target cannot be reached; what cannot be helped is no error.
+        """
+        del epoch, staged, committed
+        raise SinkError(f"{type(self).__name__} cannot assume what became of an epoch")
+
+    def verify_adopted(self, query: str, epoch: int) -> None:
+        """Refuse to begin a log anew at an epoch. Operator.
+
+        Args:
+            query: Whose log.
+            epoch: The newest that the target is to count as holding; -1 for none.
+
+        Raises:
+            LogError: If what is in the target has the numbers that come next, and bears them.
+        """
