@@ -27,8 +27,10 @@ from krishiv_spark.testing.suites.base import Suite
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILES = (
+    "examples/inbox_sink.py",
     "examples/json_source.py",
     "examples/sqlite_sink.py",
+    "tests/conformance/test_inbox_example.py",
     "tests/conformance/test_json_example.py",
     "tests/conformance/test_sqlite_example.py",
 )

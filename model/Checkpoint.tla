@@ -3,8 +3,8 @@
    one or the other, or give one log to two queries.
 
      Restart, NextEpoch, Committed   Spark: MicroBatchExecution, offsets/ and commits/
-     Plan, Begin                     lifecycle._Write._begin, LoggedWriter.begin, sinks/history.py
-     Commit, Intend, CheckOwner      lifecycle._Write._commit, LoggedWriter.publish, EpochLog
+     Plan, Begin                     lifecycle._Write._begin, LogCommitter.begin, sinks/history.py
+     Commit, Intend, CheckOwner      lifecycle._Write._commit, LogCommitter.publish, EpochLog
      Adopt, AdoptEntry               sinks/operating.py
 
    What an intent names is visible at once: EpochLog and Files show that it comes to that. Rows are
@@ -101,7 +101,7 @@ Held(plan, mark) ==
     [] plan.epoch < mark.epoch \/ plan # mark -> "error"
     [] OTHER -> "yes"
 
-\* What has to be so before the owner entry: EpochLog._check_query, LoggedWriter._check_first (and
+\* What has to be so before the owner entry: EpochLog._check_query, history.check_first (and
 \* check_new, which asks the target), history.check_history.
 Fits(q, plan) ==
   /\ Rule("query") => log.query \in {0, q}

@@ -89,7 +89,7 @@ AfterVoid(s, kept) ==
 
 IsFinished(s, noted) ==   \* EpochLog.is_finished; noted: what this process remembers
   s.intent.number = 0 \/ s.settled >= s.intent.number \/ s.intent.number = noted
-IsCommitted(epoch) == Commits /\ epoch <= spark   \* KafkaWriter.finished
+IsCommitted(epoch) == Commits /\ epoch <= spark   \* KafkaParticipant.is_finished
 
 \* ------------------------------------------------------------------ transactions.outcome
 
@@ -143,7 +143,7 @@ Now(d, record) == drv' = [drv EXCEPT ![d] = record]
 
 Forgotten(r) == [r EXCEPT !.number = 0, !.named = {}, !.back = "", !.right = FALSE, !.was = FALSE]
 
-\* LoggedWriter.begin after _take_over: what the generation right before has left needs no sweep, if
+\* LogCommitter.begin after _take_over: what the generation right before has left needs no sweep, if
 \* whoever finished its intent has swept.
 PrepareGeneration(r) ==
   LET clean == r.right /\ r.was
@@ -157,7 +157,7 @@ Leave(r) ==
                           ELSE PrepareGeneration(r)
     [] OTHER -> [Forgotten(r) EXCEPT !.at = r.back]
 
-\* LoggedWriter.roll_forward, up to its first request.
+\* LogCommitter.roll_forward, up to its first request.
 RollForward(r, s, noted, back) ==
   IF IsFinished(s, noted) \/ IsCommitted(s.intent.epoch)
   THEN Leave([r EXCEPT !.back = back, !.was = TRUE, !.noted = s.intent.number])
@@ -415,7 +415,7 @@ Discard(d) ==
 Closing(r) == IF Rule("close") THEN [r EXCEPT !.at = "list", !.todo = {}, !.bad = {}]
               ELSE Leave([r EXCEPT !.todo = {}, !.bad = {}])
 
-\* KafkaWriter.finish: commit one of those that the intent names.
+\* KafkaParticipant.finish: commit one of those that the intent names.
 Finish(d, a) ==
   LET r == drv[d]
       x == TransactionOf(a)
@@ -452,7 +452,7 @@ Void(d) ==
         ELSE UNCHANGED log /\ Now(d, Failed)
      /\ UNCHANGED <<spark, launched, kafka, att, named, sweeper, calm>>
 
-\* --- the sweep (transactions.abort_open): of _close after an epoch, and of prepare_generation
+\* --- the sweep (transactions.abort_open): of _close after an epoch, and of sweep
 
 IsClose(r) == r.number # 0
 SweptBy(r) == IF IsClose(r) THEN r.number - 1 ELSE r.gen
@@ -485,7 +485,7 @@ CloseFails(d) ==   \* best effort: the epoch is visible whatever happens there
   /\ calm < 0 /\ Failures /\ drv[d].at = "list" /\ IsClose(drv[d]) /\ Now(d, AfterSweep(drv[d])) /\ Did("CloseFails", d)
   /\ UNCHANGED <<log, spark, launched, kafka, att, named, sweeper, calm>>
 
-\* --- KafkaWriter.abandon, in a process of its own
+\* --- KafkaParticipant.abandon, in a process of its own
 
 Abandon ==
   LET doomed == K!Ongoing(kafka) IN

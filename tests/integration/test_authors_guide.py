@@ -31,12 +31,14 @@ def pytest_in(project: Path, installed: Path, *arguments: str) -> subprocess.Com
     )
 
 
-def test_both_suites_of_the_guide_are_green(project, installed):
+def test_all_suites_of_the_guide_are_green(project, installed):
     done = pytest_in(project, installed, "-p", "krishiv_spark.testing.plugin", "--one-in", "4")
     assert done.returncode == 0, done.stdout[-3000:]
     assert {path.name for path in project.glob("*.py")} == {
+        "inbox_sink.py",
         "json_source.py",
         "sqlite_sink.py",
+        "test_inbox_sink.py",
         "test_json_source.py",
         "test_sqlite_sink.py",
     }

@@ -1,0 +1,103 @@
+"""Files of JSON lines into a folder of somebody else, exactly once, by an epoch log beside it.
+
+Whoever owns the folder takes files away as they appear: no mark can stay there, and no two files
+appear in one step. So an intent in the log is the point of truth, and `finish` repeats renames.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pyarrow import RecordBatch, types
+from pydantic import BaseModel
+
+from krishiv_spark import datasource, durable, errors, offsets, options
+from krishiv_spark.sinks.base import Epoch, Guarantee, OutputMode, Task, Writer
+from krishiv_spark.sinks.logged import LogCommitter, Participant
+
+_HELD = types.is_boolean, types.is_integer, types.is_string
+
+
+class _Options(options.Options):
+    path: Path  # of the folder, shared by executors and driver
+
+    def beside(self, query: str, name: object) -> Path:  # log, and by generation what is staged
+        return self.path.with_name(f"{self.path.name}.krishiv") / query / str(name)
+
+
+class _File(BaseModel):
+    name: str
+
+
+class _Inbox(Participant[_File]):  # driver
+    staged_type = _File
+
+    def __init__(self, given: _Options) -> None:
+        self._given = given
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[_File], salvaged: Sequence[_File]
+    ) -> Sequence[_File]:  # committer, right before the intent: what fails later is never refused
+        folder = self._given.beside(epoch.query, epoch.generation)
+        there = os.listdir(folder) if durable.exists(folder) else []
+        if any(file.name not in there for file in staged):
+            raise errors.CommitRejected(f"epoch {epoch.number}: staged files are gone")
+        durable.sync_folder(folder)
+        return staged
+
+    def finish(self, epoch: Epoch, staged: Sequence[_File]) -> None:  # any number of times
+        folder = self._given.beside(epoch.query, epoch.generation)
+        for file in staged:
+            with suppress(FileNotFoundError):  # it was shown before
+                os.rename(folder / file.name, self._given.path / file.name)
+        durable.sync_folder(self._given.path)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def is_finished(self, epoch: Epoch) -> bool:  # the folder goes last
+        return not durable.exists(self._given.beside(epoch.query, epoch.generation))
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:  # planner
+        own = self._given.beside(query, generation)
+        durable.make_folder(own)
+        for name in os.listdir(own.parent):
+            if name.isdecimal() and int(name) < generation:
+                shutil.rmtree(own.parent / name, ignore_errors=True)
+
+    def discard(self, staged: Sequence[_File]) -> None:
+        """Nothing: what no intent names goes with the folder of its generation."""
+
+
+class _Writer(Writer[_File]):
+    options_type, guarantee = _Options, Guarantee.EXACTLY_ONCE
+
+    def check(self) -> None:  # planner
+        if self.mode is OutputMode.REPLACE or not self.streaming:
+            raise errors.OptionError("inbox: only for streams, in output mode 'append'")
+        for field in self.schema:
+            if not any(holds(field.type) for holds in _HELD):
+                raise errors.SchemaError(f"column {field.name!r}: no {field.type} in an inbox")
+
+    def stage(self, batches: Iterator[RecordBatch], task: Task, plan: None) -> _File | None:
+        file = _File(name=f"{task.query}-{task.epoch}-{task.partition}-{task.nonce}.jsonl")
+        place, rows = self.options.beside(task.query, task.generation) / file.name, 0
+        with open(place, "x", encoding="utf-8") as lines:  # executor
+            for batch in batches:
+                lines.writelines(f"{json.dumps(row)}\n" for row in batch.to_pylist())
+                rows += batch.num_rows
+        durable.sync_file(place)
+        return file if rows else None
+
+    def committer(self) -> LogCommitter[_File]:
+        return LogCommitter(self._log, _Inbox(self.options))
+
+    def _log(self, query: str) -> offsets.EpochLog:
+        return offsets.open_log(str(self.options.beside(query, "log")), query)
+
+
+class InboxDataSource(datasource.KrishivDataSource):
+    """Register it with ``spark.dataSource.register``, then write ``.format("inbox")``."""
+
+    format_name, writer_type = "inbox", _Writer
