@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.iceberg.files import DeleteFile, TableFile
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.scan import ScanProjection, condition_of, groups_with
 from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
@@ -26,7 +27,6 @@ from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
 from krishiv_spark.parquet.ranges import pack, read_row_groups, spans
 
 if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io import FileIO
     from pyiceberg.schema import Schema
     from pyiceberg.table.name_mapping import NameMapping
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FilePart",
     "FileRange",
-    "ScanProjection",
     "cut",
-    "groups_with",
     "read_files",
     "read_part",
     "task_bytes",
@@ -44,26 +42,6 @@ __all__ = [
 
 _LEAST_BYTES = 16 * 2**20
 _TASKS = 200
-
-
-@dataclass(frozen=True)
-class ScanProjection:
-    """What tasks must know to read the files of a table.
-
-    Attributes:
-        io: How files are opened; it knows nothing of the catalog.
-        wanted: The columns to read, named as Spark knows them; those that only the filter looks
-            at come last.
-        columns: How many of them are yielded.
-        names: Field ids of files that have none (Iceberg spec, "Column Projection").
-        row_filter: Rows to yield; None for all.
-    """
-
-    io: FileIO
-    wanted: Schema
-    columns: int
-    names: NameMapping | None
-    row_filter: BooleanExpression | None
 
 
 @dataclass(frozen=True)
@@ -148,7 +126,7 @@ def _read_range(
     with _opened(scan.io, piece.file.path) as (source, file):
         held, fixes = _held(file, scan)
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
-        condition, groups = _condition(scan), groups_with(source, held, piece.file, scan)
+        condition, groups = condition_of(scan), groups_with(source, held, piece.file, scan)
         columns = projection.columns or file.schema_arrow.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, groups):
             living = _fixed(_living(batch, first, deleted), fixes)
@@ -205,44 +183,6 @@ def _schema_of(found: pa.Schema, scan: ScanProjection) -> Schema:
         raise SchemaError(str(error)) from error
 
 
-def groups_with(
-    source: Any, held: Schema, file: TableFile, scan: ScanProjection
-) -> frozenset[int] | None:
-    """Numbers of the row groups that may have rows under the filter; None for any of them.
-
-    Args:
-        source: The file, open.
-        held: Its columns.
-        file: What is known of it.
-        scan: Has the filter.
-    """
-    import pyarrow.dataset as ds
-    from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
-    from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-    if scan.row_filter is None:
-        return None
-    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
-    if any(_may_be_nan(scan.wanted, number) for number in extract_field_ids(bound)):
-        return None
-    try:
-        inside = translate_column_names(
-            bound, held, case_sensitive=True, projected_field_values=dict(file.constants)
-        )
-        condition = expression_to_pyarrow(bind(held, inside, case_sensitive=True), held)
-        fragment = ds.ParquetFileFormat().make_fragment(source).subset(filter=condition)
-    except (TypeError, ValueError, pa.ArrowException):
-        return None  # the file's types are others: its rows are looked at one by one
-    return frozenset(group.id for group in fragment.row_groups)
-
-
-def _may_be_nan(schema: Schema, number: int) -> bool:
-    """Whether a row group's statistics do not tell of all values: Parquet leaves NaN out."""
-    from pyiceberg.types import DoubleType, FloatType
-
-    return isinstance(schema.find_type(number), (DoubleType, FloatType))
-
-
 def _known_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
     """Without the columns that a name mapping does not know, where it is needed at all."""
     has_ids = any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
@@ -266,17 +206,6 @@ def _living(batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]) ->
     keep = np.ones(batch.num_rows, bool)
     keep[deleted[low:high] - first] = False
     return batch.filter(pa.array(keep))
-
-
-def _condition(scan: ScanProjection) -> Any:
-    """The filter as an expression of pyarrow over projected columns; None for all rows."""
-    from pyiceberg.expressions.visitors import bind
-    from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-    if scan.row_filter is None:
-        return None
-    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
-    return expression_to_pyarrow(bound, scan.wanted)
 
 
 def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:

@@ -34,7 +34,8 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.files import table_file
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.projection import as_stored
-from krishiv_spark.iceberg.rows import ScanProjection, cut, read_part
+from krishiv_spark.iceberg.rows import cut, read_part
+from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.changes import check_fits, stage_snapshot
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec

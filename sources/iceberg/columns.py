@@ -18,7 +18,7 @@ from pyiceberg.types import NestedField
 from krishiv_spark.arrow import plain_schema, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.rows import ScanProjection
+from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.sources.iceberg.changelog.columns import CHANGE_COLUMNS, with_change_columns
 from krishiv_spark.sources.iceberg.filters import columns_of, parsed, pushed
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions

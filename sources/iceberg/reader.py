@@ -19,7 +19,8 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.rows import FilePart, ScanProjection, cut, read_part, task_bytes
+from krishiv_spark.iceberg.rows import FilePart, cut, read_part, task_bytes
+from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.iceberg.changelog.columns import INSERT, as_changes
 from krishiv_spark.sources.iceberg.changelog.rows import ChangePart, compare, read_changes

@@ -42,7 +42,8 @@ from pyiceberg.types import (
 
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.iceberg.files import TableFile, UnreadableError
-from krishiv_spark.iceberg.rows import groups_with, task_bytes
+from krishiv_spark.iceberg.rows import task_bytes
+from krishiv_spark.iceberg.scan import groups_with
 from krishiv_spark.sources.base import UNLIMITED
 
 NUMBERS = pa.schema([("id", pa.int64()), ("s", pa.string())])
