@@ -163,7 +163,7 @@ _EPOCH_LOG = click.option("--epoch-log", help="The option epochLog of the query,
 @click.option("--query", default="", help="Id of one query; all without it.")
 def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, query: str) -> None:
     """Show what is open, since when, and for which query."""
-    from krishiv_spark.sinks.kafka.desk import open_lines
+    from krishiv_spark.sinks.kafka.admin import open_lines
 
     _echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
 
@@ -176,10 +176,10 @@ def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, 
 @_EPOCH_LOG
 def transactions_show(**where: Any) -> None:
     """Show what the epoch log of a query says of its transactions."""
-    from krishiv_spark.sinks.kafka.desk import Desk
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
 
-    desk = Desk.of(**where)
-    _echo(desk.lines(), "nothing is open, and the newest epoch is complete")
+    admin = TransactionAdmin.of(**where)
+    _echo(admin.lines(), "nothing is open, and the newest epoch is complete")
 
 
 @transactions.command("resolve")
@@ -194,12 +194,12 @@ def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
 
     A driver that still runs on the checkpoint is fenced, and fails.
     """
-    from krishiv_spark.sinks.kafka.desk import Desk
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
 
-    desk = Desk.of(**where)
-    _echo(desk.lines(), "there is nothing to do")
+    admin = TransactionAdmin.of(**where)
+    _echo(admin.lines(), "there is nothing to do")
     if not dry_run:
-        desk.resolve()
+        admin.resolve()
         click.echo("done")
 
 
@@ -217,7 +217,7 @@ def transactions_abort(
     If it died while it committed, rows of some tasks are visible, and those of the others go now.
     A job that lives fails.
     """
-    from krishiv_spark.sinks.kafka.desk import abort_job, open_lines
+    from krishiv_spark.sinks.kafka.admin import abort_job, open_lines
 
     _echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
     if not dry_run:

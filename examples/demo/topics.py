@@ -54,15 +54,17 @@ def flights_in(topic: Topic, schema: pa.Schema) -> pa.Table:
         max_poll_records=10_000,
     )
     with contextlib.closing(consumer):
-        places = [TopicPartition(topic.name, number) for number in range(PARTITIONS)]
-        consumer.assign(places)
+        partitions = [TopicPartition(topic.name, number) for number in range(PARTITIONS)]
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
-        return pa.Table.from_pylist(list(_records(consumer, places)), schema)
+        return pa.Table.from_pylist(list(_records(consumer, partitions)), schema)
 
 
-def _records(consumer: KafkaConsumer, places: list[TopicPartition]) -> Iterator[dict[str, object]]:
-    ends = consumer.end_offsets(places)
-    while any(consumer.position(place) < end for place, end in ends.items()):
+def _records(
+    consumer: KafkaConsumer, partitions: list[TopicPartition]
+) -> Iterator[dict[str, object]]:
+    ends = consumer.end_offsets(partitions)
+    while any(consumer.position(tp) < end for tp, end in ends.items()):
         for some in consumer.poll(timeout_ms=1000).values():
             for record in some:
                 yield {**json.loads(record.value), "scheduled": record.timestamp * 1000}

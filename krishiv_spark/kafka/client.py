@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
-from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_passing
+from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.network import Node
-from krishiv_spark.kafka.places import Broker, Place, Topic
+from krishiv_spark.kafka.topic_partition import Broker, Topic, TopicPartition
 
-__all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_passing", "open_client"]
+__all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_retriable", "open_client"]
 
 _MOST_COORDINATORS = 10_000
 """Of transactional ids; each batch job has ids of its own."""
@@ -102,10 +102,10 @@ class Client(Connections):
             self._features_until_s = time.monotonic() + self.connection.metadata_age_s
         return self._features.get(name, 0)
 
-    def leader(self, place: Place) -> int | None:
+    def leader(self, tp: TopicPartition) -> int | None:
         """The node that leads a partition, as far as is known; None while there is none."""
-        topic = self.topic_of(place.topic)
-        node = -1 if topic is None else topic.leaders.get(place.partition, -1)
+        topic = self.topic_of(tp.topic)
+        node = -1 if topic is None else topic.leaders.get(tp.partition, -1)
         return None if node < 0 else node
 
     def topic_of(self, name: str, age_s: float | None = None) -> Topic | None:

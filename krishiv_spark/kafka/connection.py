@@ -180,7 +180,7 @@ class Connection:
         return ",".join(self.values["bootstrap_servers"])
 
     @property
-    def patience_s(self) -> float:
+    def api_timeout_s(self) -> float:
         """How long something is tried until it counts as failed (``default.api.timeout.ms``)."""
         return float(self.values["default_api_timeout_ms"]) / 1000
 

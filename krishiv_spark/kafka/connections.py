@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_passing
+from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Network, Node
-from krishiv_spark.kafka.pauses import Pauses
 
 __all__ = ["Connections"]
 
@@ -47,7 +47,7 @@ class Connections:
         self._end.atexit = False  # the thread is a daemon
         self._is_deaf = False
         try:
-            self._network.bootstrap(connection.patience_s)
+            self._network.bootstrap(connection.api_timeout_s)
         except KafkaError as error:
             self.close()
             raise self.failed("reach the cluster", f"{error}{self._login_hint()}") from error
@@ -140,15 +140,15 @@ class Connections:
                 ``default.api.timeout.ms``, or if the login is refused.
         """
         begun_s = time.monotonic()
-        pauses = Pauses(self.connection.patience_s)
+        backoff = Backoff(self.connection.api_timeout_s)
         while True:
-            (answer,) = self.ask([(LEAST_LOADED, message)], pauses.left_s)
+            (answer,) = self.ask([(LEAST_LOADED, message)], backoff.left_s)
             error = _error(answer, code_of)
             if error is None:
                 return answer
-            if not is_passing(error):
+            if not is_retriable(error):
                 raise self.failed(what, error) from error
-            if not pauses.pause() or not pauses.left_s:  # in no time nothing is found out
+            if not backoff.pause() or not backoff.left_s:  # in no time nothing is found out
                 self.note_silence(begun_s)
                 raise self.failed(what, f"{error}, time is up") from error
 

@@ -12,16 +12,25 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.failures import is_passing
+from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
-from krishiv_spark.kafka.places import Broker, Place
 from krishiv_spark.kafka.requests import Routed
+from krishiv_spark.kafka.topic_partition import Broker, TopicPartition
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["Describe", "Described", "ListIds", "OneByOne", "ToCoordinators", "Transaction"]
+__all__ = [
+    "DescribeTransactions",
+    "ListTransactions",
+    "OneByOne",
+    "ToCoordinators",
+    "Transaction",
+    "TransactionDescription",
+    "TransactionVersion",
+]
 
 _CONNECTIONS = 8
 """Connections to one coordinator over which many transactions are ended."""
@@ -32,6 +41,16 @@ _NAMES = 512
 """So many hit each of 50 partitions of the coordinators' topic but once in 30 000 times."""
 
 
+class TransactionVersion(IntEnum):
+    """Kafka's feature ``transaction.version``: which protocol a transaction goes by.
+
+    See `krishiv_spark.kafka.transactions`.
+    """
+
+    TV1 = 1
+    TV2 = 2
+
+
 class Transaction(Value):
     """A transaction, as it is named in commit messages and intents.
 
@@ -39,16 +58,16 @@ class Transaction(Value):
         transactional_id: The id that it was opened under.
         producer_id: That the coordinator gave.
         producer_epoch: The epoch in which it was opened.
-        rules: 1 or 2, see the module.
+        rules: The version of the protocol that it began with; named as epoch logs name it.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    rules: Literal[1, 2]
+    rules: TransactionVersion
 
 
-class Described(NamedTuple):
+class TransactionDescription(NamedTuple):
     """What a coordinator says of a transactional id now (DescribeTransactions).
 
     Attributes:
@@ -57,7 +76,7 @@ class Described(NamedTuple):
         producer_epoch: Of that producer.
         started_ms: When the transaction began, by the broker's clock; -1 if none is open.
         timeout_ms: How long it may be open.
-        places: The partitions that are in it.
+        partitions: The partitions that are in it.
     """
 
     state: str
@@ -65,17 +84,17 @@ class Described(NamedTuple):
     producer_epoch: int
     started_ms: int
     timeout_ms: int
-    places: tuple[Place, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
-_GONE = Described("Gone", -1, -1, -1, -1, ())
+_GONE = TransactionDescription("Gone", -1, -1, -1, -1, ())
 
 
 class ToCoordinators:
     """Goes to the coordinators of transactional ids, which are remembered."""
 
     def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
-        """See `Exchange`. One message for all ids of a coordinator."""
+        """See `BatchedRequest`. One message for all ids of a coordinator."""
         grouped, why = self.grouped(client, items, within_s)
         return [(broker.node, ids) for broker, ids in grouped.items()], why
 
@@ -105,20 +124,20 @@ class ToCoordinators:
         why: Exception | None = None
         if isinstance(answer, KafkaError):
             why = answer
-            if not is_passing(answer):
+            if not is_retriable(answer):
                 raise client.failed(what, answer) from answer
             return why
         for each in answer.coordinators:
             error = for_code(each.error_code)() if each.error_code else None
             if error is None:
                 client.coordinators[each.key] = Broker(each.node_id, each.host, each.port)
-            elif not is_passing(error):
+            elif not is_retriable(error):
                 raise client.failed(f"{what} {each.key!r}", error)
             why = error or why
         return why
 
     def forget(self, client: Client, items: Collection[str]) -> None:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         for item in items:
             client.coordinators.pop(item, None)
 
@@ -127,7 +146,7 @@ class OneByOne(ToCoordinators):
     """A message for each id, over several connections where there are many."""
 
     def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         parts: list[tuple[Node, list[str]]] = []
         grouped, why = self.grouped(client, items, within_s)
         for broker, ids in grouped.items():
@@ -142,25 +161,27 @@ class OneByOne(ToCoordinators):
 
 
 @dataclass(frozen=True)
-class Describe(ToCoordinators):
+class DescribeTransactions(ToCoordinators):
     """DescribeTransactions (KIP-664)."""
 
     what: str = "describe transactional id"
 
     def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         from kafka.protocol.admin import DescribeTransactionsRequest
 
         return DescribeTransactionsRequest(transactional_ids=items)
 
-    def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Described]]:
-        """See `Exchange`."""
+    def answers(
+        self, response: Any, items: list[str]
+    ) -> Iterator[tuple[str, int, TransactionDescription]]:
+        """See `BatchedRequest`."""
         del items
         for each in response.transaction_states:
             if each.error_code == _ID_NOT_FOUND:
                 yield each.transactional_id, 0, _GONE
             else:
-                yield each.transactional_id, each.error_code, _described(each)
+                yield each.transactional_id, each.error_code, _description(each)
 
 
 def _find_coordinators(ids: list[str]) -> Any:
@@ -170,20 +191,22 @@ def _find_coordinators(ids: list[str]) -> Any:
     return FindCoordinatorRequest(key_type=kind, coordinator_keys=ids, min_version=4)
 
 
-def _described(each: Any) -> Described:
-    places = [Place(topic.topic, number) for topic in each.topics for number in topic.partitions]
-    return Described(
+def _description(each: Any) -> TransactionDescription:
+    partitions = [
+        TopicPartition(topic.topic, number) for topic in each.topics for number in topic.partitions
+    ]
+    return TransactionDescription(
         each.transaction_state,
         each.producer_id,
         each.producer_epoch,
         each.transaction_start_time_ms,
         each.transaction_timeout_ms,
-        tuple(places),
+        tuple(partitions),
     )
 
 
 @dataclass(frozen=True)
-class ListIds(ToCoordinators):
+class ListTransactions(ToCoordinators):
     """ListTransactions (KIP-664), from the coordinators of all ids that begin in some way.
 
     Which broker coordinates an id is decided by a hash of it, so a few hundred names that begin in
@@ -205,7 +228,7 @@ class ListIds(ToCoordinators):
         return [f"{self.start}{number}" for number in range(_NAMES)]
 
     def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         from kafka.protocol.admin import ListTransactionsRequest
 
         del items
@@ -215,7 +238,7 @@ class ListIds(ToCoordinators):
         )
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, dict[str, str]]]:
-        """See `Exchange`. The value is the states of the coordinator's ids, by id."""
+        """See `BatchedRequest`. The value is the states of the coordinator's ids, by id."""
         listed = {
             each.transactional_id: each.transaction_state
             for each in response.transaction_states

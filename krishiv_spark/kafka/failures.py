@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from krishiv_spark.errors import KrishivError
 
-__all__ = ["KafkaFailedError", "KafkaRefusedError", "is_passing"]
+__all__ = ["KafkaFailedError", "KafkaRefusedError", "is_retriable"]
 
 
 class KafkaFailedError(KrishivError):
@@ -18,7 +18,7 @@ class KafkaRefusedError(KafkaFailedError):
     """The user may not do something: to try again does not help, to be given the right does."""
 
 
-def is_passing(error: BaseException) -> bool:
+def is_retriable(error: BaseException) -> bool:
     """Whether the same request may succeed later: a broker is away, a leader moves, ...
 
     A batch that arrived damaged counts too, as in Java's producer (``CorruptRecordException``).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from krishiv_spark.kafka.places import Place, Topic
+from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 
 __all__ = ["Answer", "Wanted", "answers", "request", "usable_id"]
 
@@ -22,7 +22,7 @@ class Wanted:
     """Records of one partition.
 
     Attributes:
-        place: The partition.
+        tp: The partition.
         topic_id: Id of its topic; empty if the cluster has none.
         offset: First offset.
         most_bytes: About the most bytes; a batch of records comes whole.
@@ -30,7 +30,7 @@ class Wanted:
             another one refuses (KIP-320). -1 for whatever the leader has.
     """
 
-    place: Place
+    tp: TopicPartition
     topic_id: str
     offset: int
     most_bytes: int
@@ -42,21 +42,21 @@ class Answer:
     """What a node has of one partition.
 
     Attributes:
-        place: The partition.
+        tp: The partition.
         code: Number of the error, 0 for none.
         records: Batches of records, the last one perhaps cut off.
         aborted: Producer id and first offset of aborted transactions among them.
-        stable: The last stable offset.
-        high: The high watermark.
+        last_stable_offset: The last stable offset.
+        high_watermark: The high watermark.
         oldest: The first offset that the partition still has; -1 if it is not said.
     """
 
-    place: Place
+    tp: TopicPartition
     code: int
     records: Any
     aborted: tuple[tuple[int, int], ...]
-    stable: int
-    high: int
+    last_stable_offset: int
+    high_watermark: int
     oldest: int
 
 
@@ -76,7 +76,7 @@ def request(wanted: Collection[Wanted], *, committed: bool, most_bytes: int) -> 
     topic = FetchRequest.FetchTopic
     grouped: dict[tuple[str, str], list[Any]] = {}
     for each in wanted:
-        grouped.setdefault((each.place.topic, each.topic_id), []).append(_partition(each))
+        grouped.setdefault((each.tp.topic, each.topic_id), []).append(_partition(each))
     topics = [
         topic(topic=name, topic_id=UUID(number or _NO_ID), partitions=parts)
         for (name, number), parts in grouped.items()
@@ -99,7 +99,7 @@ def _partition(wanted: Wanted) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     return FetchRequest.FetchTopic.FetchPartition(
-        partition=wanted.place.partition,
+        partition=wanted.tp.partition,
         current_leader_epoch=wanted.epoch,
         fetch_offset=wanted.offset,
         last_fetched_epoch=-1,
@@ -121,11 +121,11 @@ def answers(response: Any, names: Mapping[str, str]) -> Iterator[Answer]:
         for each in topic.partitions:
             aborted = each.aborted_transactions or ()
             yield Answer(
-                place=Place(name, each.partition_index),
+                tp=TopicPartition(name, each.partition_index),
                 code=each.error_code,
                 records=each.records or b"",
                 aborted=tuple((one.producer_id, one.first_offset) for one in aborted),
-                stable=each.last_stable_offset,
-                high=each.high_watermark,
+                last_stable_offset=each.last_stable_offset,
+                high_watermark=each.high_watermark,
                 oldest=each.log_start_offset,
             )

@@ -11,8 +11,8 @@ from typing import Any
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.network import Node
-from krishiv_spark.kafka.places import MAX_TIMESTAMP, FoundOffset, Place
 from krishiv_spark.kafka.requests import Routed, demand
+from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, FoundOffset, TopicPartition
 
 __all__ = ["ListOffsets", "epoch_ends", "list_offsets"]
 
@@ -21,8 +21,8 @@ _CONSUMER = -1
 
 
 def list_offsets(
-    client: Client, asked: Mapping[Place, int], *, committed: bool = True
-) -> dict[Place, FoundOffset]:
+    client: Client, asked: Mapping[TopicPartition, int], *, committed: bool = True
+) -> dict[TopicPartition, FoundOffset]:
     """Look offsets up, at the leaders, side by side.
 
     Args:
@@ -35,10 +35,10 @@ def list_offsets(
         KafkaFailedError: If a partition may not be read, or has no answer in time.
     """
     kind = ListOffsets(asked, committed=committed)
-    return demand(client, kind, asked, lambda place: f" of {place}")
+    return demand(client, kind, asked, lambda tp: f" of {tp}")
 
 
-def epoch_ends(client: Client, epochs: Mapping[Place, int]) -> dict[Place, int]:
+def epoch_ends(client: Client, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Where leader epochs end in the logs of today's leaders (OffsetForLeaderEpoch, KIP-320).
 
     Args:
@@ -52,20 +52,22 @@ def epoch_ends(client: Client, epochs: Mapping[Place, int]) -> dict[Place, int]:
     Raises:
         KafkaFailedError: If a partition may not be read, or has no answer in time.
     """
-    return demand(client, _EpochEnds(epochs), epochs, lambda place: f" of {place}")
+    return demand(client, _EpochEnds(epochs), epochs, lambda tp: f" of {tp}")
 
 
 class _OfLeaders:
     """What is the same for all of them: who answers."""
 
-    def nodes_for(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
-        """See `Exchange`."""
+    def nodes_for(
+        self, client: Client, items: Collection[TopicPartition], within_s: float
+    ) -> Routed[TopicPartition]:
+        """See `BatchedRequest`."""
         del within_s
         return list(_by_leader(client, items).items()), "nobody leads it"
 
-    def forget(self, client: Client, items: Collection[Place]) -> None:
-        """See `Exchange`."""
-        client.forget_leaders({place.topic for place in items})
+    def forget(self, client: Client, items: Collection[TopicPartition]) -> None:
+        """See `BatchedRequest`."""
+        client.forget_leaders({tp.topic for tp in items})
 
 
 @dataclass(frozen=True)
@@ -73,23 +75,22 @@ class ListOffsets(_OfLeaders):
     """Offsets of partitions by time, from their leaders.
 
     Attributes:
-        asked: By partition, a time in ms or one of the marks in `krishiv_spark.kafka.places`.
+        asked: By partition, a time in ms, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
         committed: Whether the end is the last stable offset.
     """
 
-    asked: Mapping[Place, int]
+    asked: Mapping[TopicPartition, int]
     committed: bool
     what: str = "look up offsets"
 
-    def request(self, items: list[Place]) -> Any:
-        """See `Exchange`."""
+    def request(self, items: list[TopicPartition]) -> Any:
+        """See `BatchedRequest`."""
         from kafka.protocol.consumer import ListOffsetsRequest
 
         topic = ListOffsetsRequest.ListOffsetsTopic
         partition = topic.ListOffsetsPartition
         grouped = _by_topic(
-            (place, partition(partition_index=place.partition, timestamp=self.asked[place]))
-            for place in items
+            (tp, partition(partition_index=tp.partition, timestamp=self.asked[tp])) for tp in items
         )
         newest = MAX_TIMESTAMP in self.asked.values()
         return ListOffsetsRequest(
@@ -99,14 +100,14 @@ class ListOffsets(_OfLeaders):
         )
 
     def answers(
-        self, response: Any, items: list[Place]
-    ) -> Iterator[tuple[Place, int, FoundOffset]]:
-        """See `Exchange`."""
+        self, response: Any, items: list[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, int, FoundOffset]]:
+        """See `BatchedRequest`."""
         del items
         for topic in response.topics:
             for each in topic.partitions:
                 found = FoundOffset(each.offset, each.timestamp, each.leader_epoch)
-                yield Place(topic.name, each.partition_index), each.error_code, found
+                yield TopicPartition(topic.name, each.partition_index), each.error_code, found
 
 
 @dataclass(frozen=True)
@@ -117,43 +118,46 @@ class _EpochEnds(_OfLeaders):
         epochs: By partition, the leader epoch that is asked about.
     """
 
-    epochs: Mapping[Place, int]
+    epochs: Mapping[TopicPartition, int]
     what: str = "look up the ends of leader epochs"
 
-    def request(self, items: list[Place]) -> Any:
-        """See `Exchange`."""
+    def request(self, items: list[TopicPartition]) -> Any:
+        """See `BatchedRequest`."""
         from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
         topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         partition = topic.OffsetForLeaderPartition
         grouped = _by_topic(
-            (place, partition(partition=place.partition, leader_epoch=self.epochs[place]))
-            for place in items
+            (tp, partition(partition=tp.partition, leader_epoch=self.epochs[tp])) for tp in items
         )
         topics = [topic(topic=name, partitions=parts) for name, parts in grouped.items()]
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
-    def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, int]]:
-        """See `Exchange`."""
+    def answers(
+        self, response: Any, items: list[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, int, int]]:
+        """See `BatchedRequest`."""
         del items
         for topic in response.topics:
             for each in topic.partitions:
-                yield Place(topic.topic, each.partition), each.error_code, each.end_offset
+                yield TopicPartition(topic.topic, each.partition), each.error_code, each.end_offset
 
 
-def _by_leader(client: Client, places: Collection[Place]) -> dict[Node, list[Place]]:
+def _by_leader(
+    client: Client, partitions: Collection[TopicPartition]
+) -> dict[Node, list[TopicPartition]]:
     """Partitions by the node that leads them, without those that nobody leads."""
-    client.topics({place.topic for place in places} - client.known())
-    found: dict[Node, list[Place]] = {}
-    for place in places:
-        node = client.leader(place)
+    client.topics({tp.topic for tp in partitions} - client.known())
+    found: dict[Node, list[TopicPartition]] = {}
+    for tp in partitions:
+        node = client.leader(tp)
         if node is not None:
-            found.setdefault(node, []).append(place)
+            found.setdefault(node, []).append(tp)
     return found
 
 
-def _by_topic(wanted: Iterable[tuple[Place, Any]]) -> dict[str, list[Any]]:
+def _by_topic(wanted: Iterable[tuple[TopicPartition, Any]]) -> dict[str, list[Any]]:
     grouped: dict[str, list[Any]] = {}
-    for place, partition in wanted:
-        grouped.setdefault(place.topic, []).append(partition)
+    for tp, partition in wanted:
+        grouped.setdefault(tp.topic, []).append(partition)
     return grouped

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.kafka.places import Topic
+from krishiv_spark.kafka.topic_partition import Topic
 
 __all__ = ["MetadataQuery", "features_of", "features_request"]
 

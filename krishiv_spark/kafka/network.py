@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from krishiv_spark.kafka.places import Broker
+from krishiv_spark.kafka.topic_partition import Broker
 
 __all__ = ["LEAST_LOADED", "Network", "Node"]
 
@@ -50,7 +50,7 @@ class Network:
         self._thread: threading.Thread = self._net._io_thread  # noqa: SLF001  it has no other name
         self.heard_s = time.monotonic()
 
-    def bootstrap(self, patience_s: float) -> None:
+    def bootstrap(self, timeout_s: float) -> None:
         """Reach one of the brokers that were named.
 
         kafka-python gives the one that it picks all the time there is. So it is asked to begin anew
@@ -61,7 +61,7 @@ class Network:
         """
         from kafka.errors import KafkaTimeoutError
 
-        until_s, slice_s = time.monotonic() + patience_s, _FIRST_BOOTSTRAP_S
+        until_s, slice_s = time.monotonic() + timeout_s, _FIRST_BOOTSTRAP_S
         while True:
             left_s = until_s - time.monotonic()
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from krishiv_spark.kafka.coordinators import Described, Transaction
+from krishiv_spark.kafka.coordinators import Transaction, TransactionDescription, TransactionVersion
 
 __all__ = ["COMMITTING", "ONGOING", "UNFINISHED", "Outcome", "outcome"]
 
@@ -31,7 +31,7 @@ _LAST_EPOCH = 2**15 - 2
 """That a coordinator gives to a producer (``TransactionMetadata.isProducerEpochExhausted``)."""
 
 
-def outcome(transaction: Transaction, now: Described) -> Outcome:
+def outcome(transaction: Transaction, now: TransactionDescription) -> Outcome:
     """Judge from what its id looks like now.
 
     Ending raises the epoch under TV2, a time-out always; any other epoch belongs to somebody who
@@ -42,14 +42,15 @@ def outcome(transaction: Transaction, now: Described) -> Outcome:
         return Outcome.UNKNOWN
     if now.state == ONGOING:
         return Outcome.OPEN if raised == 0 else Outcome.UNKNOWN
-    if raised == 1 and transaction.rules == 1:  # a time-out, or a later transaction of the id
+    is_tv1 = transaction.rules is TransactionVersion.TV1
+    if raised == 1 and is_tv1:  # a time-out, or a later transaction of the id
         return Outcome.UNKNOWN
     if now.state in _COMMITTED:
         return Outcome.COMMITTED
     return Outcome.ABORTED if now.state in _ABORTED else Outcome.UNKNOWN
 
 
-def _raised(transaction: Transaction, now: Described) -> int | None:
+def _raised(transaction: Transaction, now: TransactionDescription) -> int | None:
     """By how much the epoch is higher than that of a transaction; None for another producer.
 
     Behind the last epoch of a producer id comes epoch 0 of another one. Under TV2 an end leads
@@ -58,5 +59,5 @@ def _raised(transaction: Transaction, now: Described) -> int | None:
     if now.producer_id == transaction.producer_id:
         return now.producer_epoch - transaction.producer_epoch
     behind_the_last = transaction.producer_epoch == _LAST_EPOCH and now.producer_epoch == 0
-    ended = transaction.rules == 2 and now.state in _COMPLETE  # noqa: PLR2004
+    ended = transaction.rules is TransactionVersion.TV2 and now.state in _COMPLETE
     return 1 if behind_the_last and ended else None

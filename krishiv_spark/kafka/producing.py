@@ -14,27 +14,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.coordinators import Described, OneByOne, ToCoordinators, Transaction
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.coordinators import (
+    OneByOne,
+    ToCoordinators,
+    Transaction,
+    TransactionDescription,
+    TransactionVersion,
+)
 from krishiv_spark.kafka.requests import Routed
+from krishiv_spark.kafka.topic_partition import TopicPartition
 
-__all__ = ["AddPlaces", "Begin", "End", "Fence"]
+__all__ = ["AddPartitionsToTxn", "EndTxn", "FenceProducer", "InitProducerId"]
 
-_END_VERSION = {1: 3, 2: 5}
-"""EndTxn's version under each set of rules."""
+_END_VERSION = {TransactionVersion.TV1: 3, TransactionVersion.TV2: 5}
+"""EndTxn's version under each of them."""
 
 _CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
 
 
 @dataclass(frozen=True)
-class Begin(OneByOne):
+class InitProducerId(OneByOne):
     """InitProducerId: aborts what is open under an id, fences who had it, gives a new epoch."""
 
     timeout_ms: int
     what: str = "begin a transaction under transactional id"
 
     def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         from kafka.protocol.producer import InitProducerIdRequest
 
         return InitProducerIdRequest(
@@ -42,12 +48,12 @@ class Begin(OneByOne):
         )
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """See `Exchange`. The value is the response, which names the producer."""
+        """See `BatchedRequest`. The value is the response, which names the producer."""
         yield items[0], response.error_code, response
 
 
 @dataclass(frozen=True)
-class Fence(OneByOne):
+class FenceProducer(OneByOne):
     """InitProducerId by somebody else than the producer: it cannot write any more (KIP-360).
 
     What is open under the id, whatever its epoch, is aborted by markers with a raised epoch. Where
@@ -57,11 +63,11 @@ class Fence(OneByOne):
         producers: By transactional id, the producer that is meant.
     """
 
-    producers: Mapping[str, Described]
+    producers: Mapping[str, TransactionDescription]
     what: str = "fence the producer under transactional id"
 
     def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         from kafka.protocol.producer import InitProducerIdRequest
 
         meant = self.producers[items[0]]
@@ -75,14 +81,14 @@ class Fence(OneByOne):
         )
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
-        """See `Exchange`. A transaction that is being aborted is answered as a concurrent one."""
+        """See `BatchedRequest`. What is being aborted is answered as a concurrent transaction."""
         done = response.error_code == _CONCURRENT_TRANSACTIONS
         yield items[0], 0 if done else response.error_code, None
 
 
 @dataclass(frozen=True)
-class End(OneByOne):
-    """EndTxn, by the rules of each transaction.
+class EndTxn(OneByOne):
+    """EndTxn, in the version of each transaction's protocol.
 
     Attributes:
         transactions: By transactional id.
@@ -94,7 +100,7 @@ class End(OneByOne):
     what: str = "end the transaction under transactional id"
 
     def request(self, items: list[str]) -> Any:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         from kafka.protocol.producer import EndTxnRequest
 
         transaction = self.transactions[items[0]]
@@ -107,30 +113,32 @@ class End(OneByOne):
         )
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, None]]:
-        """See `Exchange`."""
+        """See `BatchedRequest`."""
         yield items[0], response.error_code, None
 
 
 @dataclass(frozen=True)
-class AddPlaces:
+class AddPartitionsToTxn:
     """AddPartitionsToTxn, all in one message to the coordinator of one transaction."""
 
     transaction: Transaction
     what: str = "add to its transaction the partition"
 
-    def nodes_for(self, client: Client, items: Collection[Place], within_s: float) -> Routed[Place]:
-        """See `Exchange`."""
+    def nodes_for(
+        self, client: Client, items: Collection[TopicPartition], within_s: float
+    ) -> Routed[TopicPartition]:
+        """See `BatchedRequest`."""
         to, why = ToCoordinators().grouped(client, [self.transaction.transactional_id], within_s)
         return [(broker.node, list(items)) for broker in to], why
 
-    def request(self, items: list[Place]) -> Any:
-        """See `Exchange`."""
+    def request(self, items: list[TopicPartition]) -> Any:
+        """See `BatchedRequest`."""
         from kafka.protocol.producer import AddPartitionsToTxnRequest
 
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         grouped: dict[str, list[int]] = {}
-        for place in items:
-            grouped.setdefault(place.topic, []).append(place.partition)
+        for tp in items:
+            grouped.setdefault(tp.topic, []).append(tp.partition)
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transaction.transactional_id,
             v3_and_below_producer_id=self.transaction.producer_id,
@@ -139,16 +147,19 @@ class AddPlaces:
             version=3,
         )
 
-    def answers(self, response: Any, items: list[Place]) -> Iterator[tuple[Place, int, None]]:
-        """See `Exchange`. Those that are refused because of another one are tried again."""
+    def answers(
+        self, response: Any, items: list[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, int, None]]:
+        """See `BatchedRequest`. Those that are refused because of another one are tried again."""
         del items
         for topic in response.results_by_topic_v3_and_below:
             for each in topic.results_by_partition:
                 if each.partition_error_code == _NOT_ATTEMPTED:
                     continue
-                yield Place(topic.name, each.partition_index), each.partition_error_code, None
+                tp = TopicPartition(topic.name, each.partition_index)
+                yield tp, each.partition_error_code, None
 
-    def forget(self, client: Client, items: Collection[Place]) -> None:
-        """See `Exchange`."""
+    def forget(self, client: Client, items: Collection[TopicPartition]) -> None:
+        """See `BatchedRequest`."""
         del items
         ToCoordinators().forget(client, [self.transaction.transactional_id])

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.failures import is_passing
+from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import Node
-from krishiv_spark.kafka.pauses import Pauses
 
-__all__ = ["Exchange", "Parts", "Routed", "demand", "exchange", "gather"]
+__all__ = ["BatchedRequest", "Parts", "Routed", "demand", "exchange", "gather"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ Routed: TypeAlias = tuple[Parts[K], Exception | str | None]
 """Where items are asked for, and why some are left out, if there are such."""
 
 
-class Exchange(Protocol[K, V_co]):
+class BatchedRequest(Protocol[K, V_co]):
     """A kind of request about many items, each of which some node answers for."""
 
     @property
@@ -64,7 +64,7 @@ class Exchange(Protocol[K, V_co]):
 
 
 def exchange(
-    client: Client, kind: Exchange[K, V], items: Iterable[K], within_s: float | None = None
+    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float | None = None
 ) -> dict[K, V | Exception]:
     """Ask about many items until each has an answer.
 
@@ -81,7 +81,7 @@ def exchange(
         KafkaFailedError: If some have no answer in time, or the login is refused.
     """
     begun_s = time.monotonic()
-    limit_s = client.connection.patience_s if within_s is None else within_s
+    limit_s = client.connection.api_timeout_s if within_s is None else within_s
     found, missing, why = _collect(client, kind, items, limit_s)
     if missing:
         if within_s is None:
@@ -92,7 +92,7 @@ def exchange(
 
 def demand(
     client: Client,
-    kind: Exchange[K, V],
+    kind: BatchedRequest[K, V],
     items: Iterable[K],
     shown: Callable[[K], str] = lambda item: f" {item!r}",
     *,
@@ -119,7 +119,7 @@ def demand(
 
 
 def gather(
-    client: Client, kind: Exchange[K, V], items: Iterable[K], within_s: float
+    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float
 ) -> dict[K, V | Exception]:
     """`exchange`, where what has no answer in time is left out, with a warning."""
     found, missing, why = _collect(client, kind, items, within_s)
@@ -130,7 +130,7 @@ def gather(
 
 
 def _collect(
-    client: Client, kind: Exchange[K, V], items: Iterable[K], within_s: float
+    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float
 ) -> tuple[dict[K, V | Exception], list[K], Exception | str]:
     """Ask until each item has an answer, or time is up.
 
@@ -144,20 +144,20 @@ def _collect(
     found: dict[K, V | Exception] = {}
     why: Exception | str = ""
     waiting = list(dict.fromkeys(items))
-    pauses = Pauses(within_s)
+    backoff = Backoff(within_s)
     while waiting:
-        answered, why = _ask_once(client, kind, waiting, pauses.left_s)
+        answered, why = _ask_once(client, kind, waiting, backoff.left_s)
         found |= answered
         waiting = [item for item in waiting if item not in found]
         if waiting:
             kind.forget(client, waiting)
-            if not pauses.pause() or not pauses.left_s:  # in no time nothing is found out
+            if not backoff.pause() or not backoff.left_s:  # in no time nothing is found out
                 break
     return found, waiting, why
 
 
 def _ask_once(
-    client: Client, kind: Exchange[K, V], items: list[K], within_s: float
+    client: Client, kind: BatchedRequest[K, V], items: list[K], within_s: float
 ) -> tuple[dict[K, V | Exception], Exception | str]:
     """Ask about many items, once.
 
@@ -176,16 +176,16 @@ def _ask_once(
             continue
         for item, code, value in kind.answers(response, part):
             error = for_code(code)() if code else None
-            if error is None or not is_passing(error):
+            if error is None or not is_retriable(error):
                 found[item] = value if error is None else error
             why = error or why
     return found, why
 
 
-def _passing(client: Client, kind: Exchange[K, V], error: Exception) -> Exception:
+def _passing(client: Client, kind: BatchedRequest[K, V], error: Exception) -> Exception:
     from kafka.errors import UnknownBrokerIdError
 
-    if not is_passing(error):
+    if not is_retriable(error):
         raise client.failed(kind.what, error) from error
     if isinstance(error, UnknownBrokerIdError):
         client.topics([])  # the answer names all brokers

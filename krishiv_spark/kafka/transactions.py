@@ -1,10 +1,10 @@
 """Transactions that one process begins and another ends.
 
 EndTxn needs nothing but the transactional id, the producer id and the producer epoch, so the driver
-can end what a task opened, although the task's process is gone. Two sets of rules exist: TV1, where
-partitions are added to a transaction one by one, and TV2 (KIP-890), where Produce adds them and
-ending raises the producer epoch. A transaction keeps the rules that it began with: repeating an
-EndTxn by other rules is answered otherwise.
+can end what a task opened, although the task's process is gone. Two versions of the protocol exist:
+TV1, where partitions are added to a transaction one by one, and TV2 (KIP-890), where Produce adds
+them and ending raises the producer epoch. A transaction keeps the version that it began with:
+repeating an EndTxn in the other one is answered otherwise.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -13,22 +13,28 @@ EndTxn by other rules is answered otherwise.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.coordinators import Describe, Described, ListIds, Transaction
+from krishiv_spark.kafka.coordinators import (
+    DescribeTransactions,
+    ListTransactions,
+    Transaction,
+    TransactionDescription,
+    TransactionVersion,
+)
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.producing import AddPlaces, Begin, End
+from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, InitProducerId
 from krishiv_spark.kafka.requests import demand, exchange, gather
+from krishiv_spark.kafka.topic_partition import TopicPartition
 
 __all__ = [
     "COMMITTING",
     "ONGOING",
     "Outcome",
     "Transaction",
-    "add_places",
+    "TransactionVersion",
+    "add_partitions",
     "await_markers",
     "begin",
     "describe",
@@ -38,8 +44,8 @@ __all__ = [
     "outcome",
     "outcomes",
     "plain_producer",
-    "rules",
     "transaction_of",
+    "transaction_version",
     "unfinished",
 ]
 
@@ -50,9 +56,10 @@ _LISTED_S = 5.0
 # --- executor
 
 
-def rules(client: Client) -> Literal[1, 2]:
-    """The rules by which this process begins transactions: TV2 where the cluster has it."""
-    return 2 if client.feature("transaction.version") >= 2 else 1  # noqa: PLR2004
+def transaction_version(client: Client) -> TransactionVersion:
+    """By which this process begins transactions: TV2 where the cluster has it."""
+    has_tv2 = client.feature("transaction.version") >= TransactionVersion.TV2
+    return TransactionVersion.TV2 if has_tv2 else TransactionVersion.TV1
 
 
 def first_free(client: Client, ids: Sequence[str]) -> str:
@@ -80,7 +87,7 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
     Raises:
         KafkaFailedError: If the coordinator refuses, or does not answer in time.
     """
-    kind = Begin(timeout_ms)
+    kind = InitProducerId(timeout_ms)
     answer = exchange(client, kind, [transactional_id])[transactional_id]
     if isinstance(answer, Exception):
         raise client.failed(f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms))
@@ -90,7 +97,7 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
 def transaction_of(
     client: Client, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction:
-    """The transaction of a producer, under the rules of this process.
+    """The transaction of a producer, by the protocol of this process.
 
     Args:
         client: Of this process.
@@ -102,7 +109,7 @@ def transaction_of(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        rules=rules(client),
+        rules=transaction_version(client),
     )
 
 
@@ -119,13 +126,15 @@ def _hint(error: Exception, timeout_ms: int) -> str:
     return ""
 
 
-def add_places(client: Client, transaction: Transaction, places: Collection[Place]) -> None:
+def add_partitions(
+    client: Client, transaction: Transaction, partitions: Collection[TopicPartition]
+) -> None:
     """Executor: add partitions to a transaction, before the first record for them (TV1 only).
 
     Raises:
         KafkaFailedError: If the transaction is no longer this one's, or one may not be written.
     """
-    demand(client, AddPlaces(transaction), places, lambda place: f" {place}")
+    demand(client, AddPartitionsToTxn(transaction), partitions, lambda tp: f" {tp}")
 
 
 def plain_producer(client: Client) -> tuple[int, int]:
@@ -157,13 +166,13 @@ def end(
         KafkaFailedError: If a coordinator does not answer in time; some may have been ended.
     """
     by_id = {each.transactional_id: each for each in transactions}
-    answers = exchange(client, End(by_id, commit), by_id)
+    answers = exchange(client, EndTxn(by_id, commit), by_id)
     return {by_id[i]: answer for i, answer in answers.items() if isinstance(answer, Exception)}
 
 
 def describe(
     client: Client, ids: Collection[str], within_s: float | None = None
-) -> dict[str, Described]:
+) -> dict[str, TransactionDescription]:
     """What the coordinators say of transactional ids now.
 
     Args:
@@ -174,7 +183,7 @@ def describe(
     Raises:
         KafkaFailedError: If one may not be seen, or a coordinator does not answer in time.
     """
-    return demand(client, Describe(), ids, within_s=within_s)
+    return demand(client, DescribeTransactions(), ids, within_s=within_s)
 
 
 def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Transaction, Outcome]:
@@ -189,9 +198,9 @@ def await_markers(client: Client, ids: Collection[str], within_s: float) -> None
     Raises:
         KafkaFailedError: If a coordinator does not answer in time.
     """
-    pauses = Pauses(within_s)
-    while any(now.state == COMMITTING for now in describe(client, ids, pauses.left_s).values()):
-        if not pauses.pause():
+    backoff = Backoff(within_s)
+    while any(now.state == COMMITTING for now in describe(client, ids, backoff.left_s).values()):
+        if not backoff.pause():
             return
 
 
@@ -207,8 +216,8 @@ def unfinished(client: Client, start: str) -> dict[str, str]:
     Raises:
         KafkaFailedError: If a broker refuses.
     """
-    kind = ListIds(start, UNFINISHED)
-    within_s = min(_LISTED_S, client.connection.patience_s)
+    kind = ListTransactions(start, UNFINISHED)
+    within_s = min(_LISTED_S, client.connection.api_timeout_s)
     return _merged(client, kind, gather(client, kind, kind.names, within_s))
 
 
@@ -223,12 +232,12 @@ def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, s
     Raises:
         KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
-    kind = ListIds(start, states)
+    kind = ListTransactions(start, states)
     return _merged(client, kind, exchange(client, kind, kind.names))
 
 
 def _merged(
-    client: Client, kind: ListIds, answers: Mapping[str, dict[str, str] | Exception]
+    client: Client, kind: ListTransactions, answers: Mapping[str, dict[str, str] | Exception]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for listed in answers.values():

@@ -11,15 +11,15 @@ from krishiv_spark.errors import SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.records import warm_ahead
-from krishiv_spark.kafka.transactions import Transaction
+from krishiv_spark.kafka.transactions import Transaction, TransactionVersion
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.kafka.lanes import Identity
+from krishiv_spark.sinks.kafka.batch_sender import BatchSender
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.producer import Producer
-from krishiv_spark.sinks.kafka.spread import Spread
-from krishiv_spark.sinks.kafka.staging import Fingerprint, Sender
+from krishiv_spark.sinks.kafka.partition_queue import ProducerIdAndEpoch
+from krishiv_spark.sinks.kafka.partitioner import Partitioner
 from krishiv_spark.sinks.kafka.sweeping import try_abort
+from krishiv_spark.sinks.kafka.task_writer import Fingerprint, TaskWriter
 from krishiv_spark.sinks.kafka.topics import PlannedTopic, topic_ids
 
 __all__ = [
@@ -42,7 +42,7 @@ class StagedTransaction(Value):
         transaction: Which.
         task: Number of the task.
         rows: How many rows.
-        checksum: See `krishiv_spark.sinks.kafka.staging.Fingerprint`.
+        checksum: See `krishiv_spark.sinks.kafka.task_writer.Fingerprint`.
         topic: One of the topics that it wrote to; with `partition` and `offset`, where records of
             it lie, and behind them the marker that ends it.
         partition: Of that topic.
@@ -151,11 +151,11 @@ def write_plainly(
     warm_ahead()
     client = open_client(options.kafka)
 
-    def start() -> Producer:
-        return Producer(client, Identity(*transactions.plain_producer(client)))
+    def start() -> BatchSender:
+        return BatchSender(client, ProducerIdAndEpoch(*transactions.plain_producer(client)))
 
-    spread = Spread(client, planned, task.partition + task.epoch)
-    Sender(options, spread, start).send(batches)
+    spread = Partitioner(client, planned, task.partition + task.epoch)
+    TaskWriter(options, spread, start).send(batches)
 
 
 class _Attempt:
@@ -173,18 +173,20 @@ class _Attempt:
         self._task = task
         self._options = options
         self._transaction: Transaction | None = None
-        spread = Spread(client, planned, task.partition + task.epoch)
-        self._sender = Sender(options, spread, self._start)
+        spread = Partitioner(client, planned, task.partition + task.epoch)
+        self._sender = TaskWriter(options, spread, self._start)
 
-    def _start(self) -> Producer:
+    def _start(self) -> BatchSender:
         name = transactions.first_free(self._client, self._ids)
         begun = transactions.begin(self._client, name, self._options.timeout_ms)
         self._transaction = begun
-        who = Identity(begun.producer_id, begun.producer_epoch, name, begun.rules)
-        if begun.rules == 2:  # noqa: PLR2004  Produce itself adds partitions
-            return Producer(self._client, who)
-        add = transactions.add_places
-        return Producer(self._client, who, lambda places: add(self._client, begun, places))
+        who = ProducerIdAndEpoch(begun.producer_id, begun.producer_epoch, name, begun.rules)
+        if begun.rules is TransactionVersion.TV2:  # Produce itself adds partitions
+            return BatchSender(self._client, who)
+        add = transactions.add_partitions
+        return BatchSender(
+            self._client, who, lambda partitions: add(self._client, begun, partitions)
+        )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._sender.send(batches)
@@ -214,8 +216,8 @@ class _Attempt:
         producer = self._sender.producer
         if producer is None or producer.first is None:
             return {}
-        place, offset = producer.first
-        return {"topic": place.topic, "partition": place.partition, "offset": offset}
+        tp, offset = producer.first
+        return {"topic": tp.topic, "partition": tp.partition, "offset": offset}
 
     def abandon(self) -> None:
         """Abort at once, if that is easy; otherwise whoever comes next does it."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.transactions import rules
+from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.rows import check_columns
@@ -34,7 +34,8 @@ def check(
     check_columns(schema, options.topic)
     client = open_client(options.kafka)
     if options.topic is not None:
-        reads = options.delivery == "exactly-once" and rules(client) == 1
+        is_exact = options.delivery == "exactly-once"
+        reads = is_exact and transaction_version(client) is TransactionVersion.TV1
         writable_topic(client, options.topic, reads=reads)
 
 

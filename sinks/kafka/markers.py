@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 
-from krishiv_spark.kafka.client import Client, is_passing
+from krishiv_spark.kafka.backoff import Backoff
+from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import Wanted, answers, request
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
 
 __all__ = ["outcome_in_log"]
@@ -25,12 +25,12 @@ _ABORT, _COMMIT = 0, 1
 _READ = "the user needs the ACL READ on this topic, since its coordinator cannot tell any more"
 
 
-def outcome_in_log(client: Client, place: Place, offset: int, producer_id: int) -> Outcome:
+def outcome_in_log(client: Client, tp: TopicPartition, offset: int, producer_id: int) -> Outcome:
     """Look for the marker that ended a transaction. Driver.
 
     Args:
         client: Of this process.
-        place: A partition that the transaction wrote to.
+        tp: A partition that the transaction wrote to.
         offset: Of a record that it wrote there.
         producer_id: Of the transaction.
 
@@ -41,7 +41,7 @@ def outcome_in_log(client: Client, place: Place, offset: int, producer_id: int) 
         KafkaFailedError: If the partition may not be read, or its leader does not answer in time.
     """
     while True:
-        records = _fetch(client, place, offset)
+        records = _fetch(client, tp, offset)
         if records is None:
             return Outcome.UNKNOWN
         found, behind = _scan(records, producer_id, offset)
@@ -63,30 +63,30 @@ def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None
     return None, offset
 
 
-def _fetch(client: Client, place: Place, offset: int) -> bytes | None:
+def _fetch(client: Client, tp: TopicPartition, offset: int) -> bytes | None:
     """Records from an offset, also of open transactions; None if the offset is not there."""
     from kafka.errors import OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-    pauses = Pauses(client.connection.patience_s)
+    backoff = Backoff(client.connection.api_timeout_s)
     while True:
-        error, records = _ask(client, place, offset)
+        error, records = _ask(client, tp, offset)
         if error is None:
             return records
         if isinstance(error, OffsetOutOfRangeError):
             return None
-        if not is_passing(error) or not pauses.pause():
+        if not is_retriable(error) or not backoff.pause():
             hint = _READ if isinstance(error, TopicAuthorizationFailedError) else ""
-            raise client.failed(f"look for the end of a transaction in {place}", error, hint)
-        client.forget_leaders([place.topic])
+            raise client.failed(f"look for the end of a transaction in {tp}", error, hint)
+        client.forget_leaders([tp.topic])
 
 
-def _ask(client: Client, place: Place, offset: int) -> tuple[Exception | None, bytes]:
+def _ask(client: Client, tp: TopicPartition, offset: int) -> tuple[Exception | None, bytes]:
     from kafka.errors import KafkaError, LeaderNotAvailableError, for_code
 
-    node = client.leader(place)
+    node = client.leader(tp)
     if node is None:
-        return LeaderNotAvailableError(str(place)), b""
-    wanted = Wanted(place, "", offset, _MOST_BYTES)
+        return LeaderNotAvailableError(str(tp)), b""
+    wanted = Wanted(tp, "", offset, _MOST_BYTES)
     (answer,) = client.ask([(node, request([wanted], committed=False, most_bytes=_MOST_BYTES))])
     if isinstance(answer, KafkaError):
         return answer, b""

@@ -14,7 +14,7 @@ from krishiv_spark.kafka.client import (
     KafkaRefusedError,
     open_client,
 )
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.offsets import remove_dead_logs
 from krishiv_spark.sinks.base import Epoch
@@ -242,8 +242,8 @@ class KafkaParticipant(Participant[StagedTransaction]):
     def _in_log(self, item: StagedTransaction, outcome: Outcome) -> Outcome:
         if outcome is not Outcome.UNKNOWN or item.offset < 0:
             return outcome
-        place = Place(item.topic, item.partition)
-        seen = outcome_in_log(self._client, place, item.offset, item.transaction.producer_id)
+        tp = TopicPartition(item.topic, item.partition)
+        seen = outcome_in_log(self._client, tp, item.offset, item.transaction.producer_id)
         return Outcome.UNKNOWN if seen is Outcome.OPEN else seen
 
     def _close(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:

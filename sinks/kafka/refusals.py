@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["advice"]
+__all__ = ["explain"]
 
 _FENCED = (
     "another attempt at this task, or another driver on the same checkpoint, has taken its "
     "transaction over"
 )
 _EXPIRED = "the transaction was ended by the broker or by another driver: see its time-out"
-_ADVICE = {
+_EXPLANATIONS = {
     "MessageSizeTooLargeError": "raise the topic's 'max.message.bytes', or lower "
     "'kafka.batch.size'",
     "RecordListTooLargeError": "lower 'kafka.batch.size' below the topic's 'segment.bytes'",
@@ -31,7 +31,7 @@ _ADVICE = {
 """By the name of kafka-python's error."""
 
 
-def advice(error: Exception, records: int, size: int) -> str:
+def explain(error: Exception, records: int, size: int) -> str:
     """The text of a refusal, with what to do.
 
     Args:
@@ -40,5 +40,5 @@ def advice(error: Exception, records: int, size: int) -> str:
         size: How many bytes.
     """
     what = f"{error} (a batch of {records} records, {size} bytes)"
-    hint = _ADVICE.get(type(error).__name__)
+    hint = _EXPLANATIONS.get(type(error).__name__)
     return f"{what}; {hint}" if hint else what

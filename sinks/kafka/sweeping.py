@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.coordinators import Describe, Described, Transaction
+from krishiv_spark.kafka.coordinators import (
+    DescribeTransactions,
+    Transaction,
+    TransactionDescription,
+)
 from krishiv_spark.kafka.outcomes import ONGOING
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.producing import End, Fence
+from krishiv_spark.kafka.producing import EndTxn, FenceProducer
 from krishiv_spark.kafka.requests import exchange, gather
-from krishiv_spark.kafka.transactions import describe, rules, transaction_of, unfinished
+from krishiv_spark.kafka.transactions import (
+    TransactionVersion,
+    describe,
+    transaction_of,
+    transaction_version,
+    unfinished,
+)
 
 __all__ = ["abort_live", "abort_open", "abort_siblings", "try_abort"]
 
@@ -54,14 +64,14 @@ def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], 
     Raises:
         KafkaFailedError: If a coordinator refuses, or stops to answer half-way.
     """
-    seen = gather(client, Describe(), ids, _AT_ONCE_S)
-    found = {name: now for name, now in seen.items() if isinstance(now, Described)}
+    seen = gather(client, DescribeTransactions(), ids, _AT_ONCE_S)
+    found = {name: now for name, now in seen.items() if isinstance(now, TransactionDescription)}
     abort_live(client, found, is_owner, _AT_ONCE_S)
 
 
 def abort_live(
     client: Client,
-    found: Mapping[str, Described],
+    found: Mapping[str, TransactionDescription],
     is_owner: Callable[[], bool],
     within_s: float | None = None,
 ) -> None:
@@ -84,36 +94,36 @@ def abort_live(
     Raises:
         KafkaFailedError: If a coordinator refuses, or does not answer in time.
     """
-    pauses = Pauses(client.connection.patience_s if within_s is None else within_s)
+    backoff = Backoff(client.connection.api_timeout_s if within_s is None else within_s)
     ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
     while ongoing and is_owner():
-        refused = _abort_once(client, ongoing, pauses.left_s)
-        seen = describe(client, ongoing, pauses.left_s)
+        refused = _abort_once(client, ongoing, backoff.left_s)
+        seen = describe(client, ongoing, backoff.left_s)
         ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
         for name in ongoing:
             if name in refused:
                 raise client.failed(f"abort the transaction under {name!r}", refused[name])
-        if ongoing and not pauses.pause():
+        if ongoing and not backoff.pause():
             raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
 
 
-def _is_open(now: Described, was: Described) -> bool:
+def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:
     same = (now.producer_id, now.producer_epoch) == (was.producer_id, was.producer_epoch)
     return same and now.state == ONGOING
 
 
 def _abort_once(
-    client: Client, ongoing: Mapping[str, Described], within_s: float
+    client: Client, ongoing: Mapping[str, TransactionDescription], within_s: float
 ) -> dict[str, Exception]:
     """Those that are refused, with kafka-python's error: perhaps since they have ended."""
-    if rules(client) == 1:
-        answers = exchange(client, Fence(ongoing), ongoing, within_s)
+    if transaction_version(client) is TransactionVersion.TV1:
+        answers = exchange(client, FenceProducer(ongoing), ongoing, within_s)
     else:
         exact = {
             name: transaction_of(client, name, now.producer_id, now.producer_epoch)
             for name, now in ongoing.items()
         }
-        answers = exchange(client, End(exact, commit=False), exact, within_s)
+        answers = exchange(client, EndTxn(exact, commit=False), exact, within_s)
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import READ, WRITE, Topic
+from krishiv_spark.kafka.topic_partition import READ, WRITE, Topic
 
 __all__ = ["PlannedTopic", "partition_count", "topic_ids", "writable_topic"]
 
@@ -92,12 +92,12 @@ def topic_ids(client: Client, names: Collection[str], age_s: float | None = None
 
 
 def _created(client: Client, topic: str) -> Topic:
-    pauses = Pauses(_CREATION_S)
+    backoff = Backoff(_CREATION_S)
     while True:
         found = client.topics([topic], create=True)
         if topic in found:
             return found[topic]
-        if not pauses.pause():
+        if not backoff.pause():
             raise client.failed(
                 f"write to topic {topic!r}",
                 "it does not exist, and the brokers do not make it (auto.create.topics.enable): "

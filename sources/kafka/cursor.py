@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from krishiv_spark.kafka.fetches import Wanted
 from krishiv_spark.sources.kafka.losses import Losses
+from krishiv_spark.sources.kafka.ranges import OffsetRange
 from krishiv_spark.sources.kafka.remains import Remains
-from krishiv_spark.sources.kafka.shares import Piece
 
 __all__ = ["Cursor"]
 
@@ -17,19 +17,19 @@ _ROW_BYTES = 1024
 
 @dataclass
 class Cursor:
-    """How far a piece has been fetched.
+    """How far a range has been fetched.
 
     Attributes:
-        piece: The piece.
+        range: The offsets that are read.
         next: The offset that is fetched next.
-        end: Where the piece ends, exclusive, as long as there is so much.
+        end: Where the range ends, exclusive, as long as there is so much.
         epoch: Leader epoch in which `end` is known to be that of the log.
         row_bytes: About how many bytes an offset takes.
         empties: How many answers in a row were empty.
         corrupt: How many answers in a row said that the records are damaged.
     """
 
-    piece: Piece
+    range: OffsetRange
     next: int
     end: int
     epoch: int
@@ -46,7 +46,7 @@ class Cursor:
         """What is fetched next: about as many bytes as are left, but no more than these."""
         needed = (self.end - self.next) * self.row_bytes
         size = min(max(needed, _LEAST_BYTES), most_bytes)
-        return Wanted(self.piece.place, self.piece.topic_id, self.next, size, self.epoch)
+        return Wanted(self.range.tp, self.range.topic_id, self.next, size, self.epoch)
 
     def advance(self, to: int, size: int) -> None:
         """So many bytes have brought everything before the offset `to`."""
@@ -67,12 +67,12 @@ class Cursor:
         Raises:
             DataLossError: If something is lost, and losses are errors.
         """
-        before, place = (self.next, self.end, self.epoch), self.piece.place
+        before, tp = (self.next, self.end, self.epoch), self.range.tp
         if found.begin > self.next:
-            losses.aged_out(place, self.next, found.begin)
+            losses.report_aged_out(tp, self.next, found.begin)
             self.next = found.begin
         if found.why and (believed or found.is_certain):
-            losses.will_not_come(place, found.end, self.end, found.why)
+            losses.report_unavailable(tp, found.end, self.end, found.why)
             self.end = found.end
         if found.end >= self.end:
             self.epoch = found.epoch

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import MAX_TIMESTAMP, Place
+from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, TopicPartition
 from krishiv_spark.offsets.watermark import advance
-from krishiv_spark.sources.kafka.bounds import Bounds
-from krishiv_spark.sources.kafka.heads import Head, heads
+from krishiv_spark.sources.kafka.batch_headers import BatchHeader, read_batch_headers
 from krishiv_spark.sources.kafka.limits import waiting
+from krishiv_spark.sources.kafka.offset_lookup import OffsetLookup
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset, flat, listed, nested
 
@@ -36,22 +36,22 @@ class Known:
         idle: Partitions that are not waited for.
     """
 
-    times: Mapping[Place, int]
-    quiet: Mapping[Place, int]
-    idle: Collection[Place]
+    times: Mapping[TopicPartition, int]
+    quiet: Mapping[TopicPartition, int]
+    idle: Collection[TopicPartition]
 
     def slowest(self) -> int | None:
         """The least of the times that are waited for; None if one of them is not known yet."""
-        if not self.times or any(place not in self.idle for place in self.quiet):
+        if not self.times or any(tp not in self.idle for tp in self.quiet):
             return None
-        return min(self.times[place] for place in self.times if place not in self.idle)
+        return min(self.times[tp] for tp in self.times if tp not in self.idle)
 
 
 def known_times(
-    times: Mapping[Place, int],
-    quiet_before: Mapping[Place, int],
-    ends: Mapping[Place, int],
-    newest: Mapping[Place, int],
+    times: Mapping[TopicPartition, int],
+    quiet_before: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    newest: Mapping[TopicPartition, int],
     idle_timeout_ms: int,
 ) -> Known:
     """Decide which partitions are idle: all is read, and they are far behind the newest of all.
@@ -68,14 +68,14 @@ def known_times(
         return Known({}, {}, ())
     quiet = {p: quiet_before.get(p, top) for p in ends if p not in times}
     idle = {
-        place
-        for place, time in (*times.items(), *quiet.items())
-        if ends[place] == newest[place] and top - time > idle_timeout_ms
+        tp
+        for tp, time in (*times.items(), *quiet.items())
+        if ends[tp] == newest[tp] and top - time > idle_timeout_ms
     }
     return Known(times, quiet, idle)
 
 
-def _counts(head: Head, end: int) -> bool:
+def _counts(head: BatchHeader, end: int) -> bool:
     return not head.is_marker and head.last < end and head.newest_ms >= 0
 
 
@@ -89,10 +89,10 @@ class EventTime:
     """
 
     options: KafkaSourceOptions
-    bounds: Bounds
+    bounds: OffsetLookup
 
     def marked(
-        self, start: KafkaOffset, end: KafkaOffset, newest: Mapping[Place, int]
+        self, start: KafkaOffset, end: KafkaOffset, newest: Mapping[TopicPartition, int]
     ) -> KafkaOffset:
         """The end of a batch with its watermark.
 
@@ -102,10 +102,10 @@ class EventTime:
             newest: Where each partition ends in the cluster.
         """
         stood, ends = flat(start.topics), flat(end.topics)
-        moved = {place: offset for place, offset in ends.items() if stood.get(place) != offset}
-        times = {place: ms for place, ms in flat(start.times).items() if place in ends}
-        for place, ms in self._times(stood, moved).items():
-            times[place] = max(ms, times.get(place, ms))
+        moved = {tp: offset for tp, offset in ends.items() if stood.get(tp) != offset}
+        times = {tp: ms for tp, ms in flat(start.times).items() if tp in ends}
+        for tp, ms in self._times(stood, moved).items():
+            times[tp] = max(ms, times.get(tp, ms))
         known = known_times(times, flat(start.quiet), ends, newest, self.options.idle_timeout)
         held = "a partition has no record yet" if known.times else None
         slowest = known.slowest()
@@ -124,7 +124,9 @@ class EventTime:
             }
         )
 
-    def _times(self, stood: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Place, int]:
+    def _times(
+        self, stood: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """The greatest timestamp before each end, or less where metadata does not tell.
 
         The newest timestamp of a partition (KIP-734) may lie behind the end, or be that of a
@@ -141,42 +143,48 @@ class EventTime:
         return times
 
     def _records_at(
-        self, offsets: Mapping[Place, int], ends: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """The greatest timestamp of records that lie at some offsets, wholly before the end."""
-        inside = {place: at for place, at in offsets.items() if at < ends[place]}
-        found = heads(self.bounds.client, inside) if inside else {}
+        inside = {tp: at for tp, at in offsets.items() if at < ends[tp]}
+        found = read_batch_headers(self.bounds.client, inside) if inside else {}
         times = {p: [h.newest_ms for h in found[p] if _counts(h, ends[p])] for p in found}
-        return {place: max(each) for place, each in times.items() if each}
+        return {tp: max(each) for tp, each in times.items() if each}
 
     # --- aligned reading
 
     def aligned(
-        self, start: KafkaOffset, begins: Mapping[Place, int], newest: Mapping[Place, int]
-    ) -> Mapping[Place, int]:
+        self,
+        start: KafkaOffset,
+        begins: Mapping[TopicPartition, int],
+        newest: Mapping[TopicPartition, int],
+    ) -> Mapping[TopicPartition, int]:
         """Ends that keep every partition within ``maxSkew`` of the slowest that has a backlog."""
         waits = waiting(begins, newest)
         if self.options.max_skew is None or not waits:
             return newest
         times = flat(start.times)
-        unknown = {place: begins[place] for place in waits if place not in times}
-        marks = {place: times[place] for place in waits if place in times}
+        unknown = {tp: begins[tp] for tp in waits if tp not in times}
+        marks = {tp: times[tp] for tp in waits if tp in times}
         ends = self._within({**marks, **self._ahead(unknown)}, begins, newest)
         if ends != begins:
             return ends
-        ahead = self._ahead({place: begins[place] for place in waits})
-        marks = {place: max(ms, times.get(place, ms)) for place, ms in ahead.items()}
+        ahead = self._ahead({tp: begins[tp] for tp in waits})
+        marks = {tp: max(ms, times.get(tp, ms)) for tp, ms in ahead.items()}
         return self._within(marks, begins, newest)
 
-    def _ahead(self, begins: Mapping[Place, int]) -> dict[Place, int]:
+    def _ahead(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The newest timestamp in the first batch of records that waits in each partition."""
-        found = heads(self.bounds.client, begins)
+        found = read_batch_headers(self.bounds.client, begins)
         first = {p: next((h for h in found[p] if not h.is_marker), None) for p in found}
-        return {place: head.newest_ms for place, head in first.items() if head is not None}
+        return {tp: head.newest_ms for tp, head in first.items() if head is not None}
 
     def _within(
-        self, marks: Mapping[Place, int], begins: Mapping[Place, int], newest: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self,
+        marks: Mapping[TopicPartition, int],
+        begins: Mapping[TopicPartition, int],
+        newest: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
         if not marks:
             return dict(newest)
         limit = min(marks.values()) + (self.options.max_skew or 0)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from krishiv_spark.kafka.fetches import usable_id
-from krishiv_spark.kafka.places import FoundOffset, Place, Topic
-from krishiv_spark.sources.kafka.bounds import Bounds
+from krishiv_spark.kafka.topic_partition import FoundOffset, Topic, TopicPartition
 from krishiv_spark.sources.kafka.limits import waiting
+from krishiv_spark.sources.kafka.offset_lookup import OffsetLookup
 from krishiv_spark.sources.kafka.position import KafkaOffset
-from krishiv_spark.sources.kafka.truncation import Stand, certain_cuts, is_doubtful
+from krishiv_spark.sources.kafka.truncation import Position, certain_cuts, is_doubtful
 
 __all__ = ["Footing", "View"]
 
@@ -27,8 +27,8 @@ class View:
     """
 
     topics: Mapping[str, Topic]
-    cluster: Mapping[Place, FoundOffset]
-    ends: Mapping[Place, int]
+    cluster: Mapping[TopicPartition, FoundOffset]
+    ends: Mapping[TopicPartition, int]
 
     @cached_property
     def ids(self) -> dict[str, str]:
@@ -45,54 +45,60 @@ class Footing:
         bounds: Looks up offsets, and knows what becomes of those that have gone.
     """
 
-    bounds: Bounds
+    bounds: OffsetLookup
 
     def begins(
-        self, start: KafkaOffset, stands: Mapping[Place, Stand], view: View
-    ) -> dict[Place, int]:
+        self, start: KafkaOffset, positions: Mapping[TopicPartition, Position], view: View
+    ) -> dict[TopicPartition, int]:
         """First offsets that are there, of all partitions in the view.
 
         Args:
             start: Where the batch before ended.
-            stands: Its positions in those partitions that are asked for.
+            positions: Its positions in those partitions that are asked for.
             view: What the cluster has. New partitions begin with the first offset that they have.
 
         Raises:
             DataLossError: If something has gone, and losses are errors.
             KafkaFailedError: If the cluster does not answer in time.
         """
-        known = {p: stand for p, stand in stands.items() if self._is_there(start, p, view)}
-        self._check_topics(start, {p: s for p, s in stands.items() if p not in known}, view)
+        known = {p: position for p, position in positions.items() if self._is_there(start, p, view)}
+        self._check_topics(start, {p: s for p, s in positions.items() if p not in known}, view)
         kept = self._kept(known, view)
         new = view.ends.keys() - known.keys()
         oldest = self.bounds.oldest([*new, *waiting(kept, view.ends)])
-        begins = {place: oldest[place] for place in new}
-        for place, offset in kept.items():
-            begins[place] = max(offset, oldest.get(place, offset))
-            if begins[place] > offset:
-                self.bounds.losses.aged_out(place, offset, begins[place])
+        begins = {tp: oldest[tp] for tp in new}
+        for tp, offset in kept.items():
+            begins[tp] = max(offset, oldest.get(tp, offset))
+            if begins[tp] > offset:
+                self.bounds.losses.report_aged_out(tp, offset, begins[tp])
         return begins
 
-    def _is_there(self, start: KafkaOffset, place: Place, view: View) -> bool:
-        return place in view.ends and not _is_other(start, view, place.topic)
+    def _is_there(self, start: KafkaOffset, tp: TopicPartition, view: View) -> bool:
+        return tp in view.ends and not _is_other(start, view, tp.topic)
 
-    def _check_topics(self, start: KafkaOffset, gone: Mapping[Place, Stand], view: View) -> None:
-        for name in dict.fromkeys(place.topic for place in gone):
-            stood = {place: s.offset for place, s in gone.items() if place.topic == name}
-            self.bounds.losses.topic_gone(_what_became(start, view, name), stood)
+    def _check_topics(
+        self, start: KafkaOffset, gone: Mapping[TopicPartition, Position], view: View
+    ) -> None:
+        for name in dict.fromkeys(tp.topic for tp in gone):
+            stood = {tp: s.offset for tp, s in gone.items() if tp.topic == name}
+            self.bounds.losses.report_topic_deleted(_what_became(start, view, name), stood)
 
-    def _kept(self, known: Mapping[Place, Stand], view: View) -> dict[Place, int]:
+    def _kept(
+        self, known: Mapping[TopicPartition, Position], view: View
+    ) -> dict[TopicPartition, int]:
         """Positions, gone back to where the log was cut off if it does not reach them any more.
 
         A position after the last stable offset stays where it is: the records up to it were read
         when uncommitted ones were asked for.
         """
-        kept = {place: stand.offset for place, stand in known.items()}
-        doubtful = {p: stand for p, stand in known.items() if is_doubtful(stand, view.cluster[p])}
+        kept = {tp: position.offset for tp, position in known.items()}
+        doubtful = {
+            p: position for p, position in known.items() if is_doubtful(position, view.cluster[p])
+        }
         if doubtful:
-            for place, cut in certain_cuts(self.bounds.client, doubtful).items():
-                self.bounds.losses.cut_off(place, kept[place], cut)
-                kept[place] = cut.offset
+            for tp, cut in certain_cuts(self.bounds.client, doubtful).items():
+                self.bounds.losses.report_cut_off(tp, kept[tp], cut)
+                kept[tp] = cut.offset
         return kept
 
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.client import Client, is_passing, open_client
+from krishiv_spark.kafka.backoff import Backoff
+from krishiv_spark.kafka.client import Client, is_retriable, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
-from krishiv_spark.sources.kafka.position import ByPlace, flat
+from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.sources.kafka.position import ByPartition, flat
 
 __all__ = ["ShownPosition"]
 
@@ -41,10 +41,10 @@ class ShownPosition:
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
         self._group = group
-        self._shown: ByPlace | None = None
+        self._shown: ByPartition | None = None
         self._until_s = 0.0
 
-    def show(self, offsets: ByPlace) -> None:
+    def show(self, offsets: ByPartition) -> None:
         """Commit these offsets, the next of each partition, if they are not shown yet.
 
         When that has failed, nothing is tried for a minute.
@@ -59,16 +59,16 @@ class ShownPosition:
             _log.warning("the position is not shown to group %r: %s", self._group, error)
 
 
-def _commit(client: Client, group: str, offsets: Mapping[Place, int]) -> None:
-    pauses = Pauses(_PATIENCE_S)
+def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    backoff = Backoff(_PATIENCE_S)
     while (error := _tried(client, group, offsets)) is not None:
         failure = client.failed(f"commit offsets to group {group!r}", error)
-        if not is_passing(error):
+        if not is_retriable(error):
             raise failure
-        pauses.pause_or(lambda: failure)  # noqa: B023  raised within this round
+        backoff.pause_or_raise(lambda: failure)  # noqa: B023  raised within this round
 
 
-def _tried(client: Client, group: str, offsets: Mapping[Place, int]) -> Exception | None:
+def _tried(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> Exception | None:
     """Commit once; what went wrong."""
     found = _answer(client, LEAST_LOADED, _find(group))
     if isinstance(found, Exception):
@@ -104,16 +104,16 @@ def _find(group: str) -> Any:
     )
 
 
-def _request(group: str, offsets: Mapping[Place, int]) -> Any:
+def _request(group: str, offsets: Mapping[TopicPartition, int]) -> Any:
     from kafka.protocol.consumer import OffsetCommitRequest
 
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
     grouped: dict[str, list[Any]] = {}
-    for place, offset in offsets.items():
-        grouped.setdefault(place.topic, []).append(
+    for tp, offset in offsets.items():
+        grouped.setdefault(tp.topic, []).append(
             partition(
-                partition_index=place.partition,
+                partition_index=tp.partition,
                 committed_offset=offset,
                 committed_leader_epoch=-1,
                 committed_metadata="",

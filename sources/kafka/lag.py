@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import ListOffsets
-from krishiv_spark.kafka.places import LATEST, FoundOffset, Place
 from krishiv_spark.kafka.requests import gather
+from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
 from krishiv_spark.sources.kafka.position import nested
 
 __all__ = ["Lag"]
@@ -26,13 +26,13 @@ class _Held(NamedTuple):
     """Readers of committed records are held back by a transaction that is open.
 
     Attributes:
-        stable: The last stable offset.
-        high: The high watermark.
+        last_stable_offset: The last stable offset.
+        high_watermark: The high watermark.
         since: When the former was first seen where it is, with records after it.
     """
 
-    stable: int
-    high: int
+    last_stable_offset: int
+    high_watermark: int
     since: dt.datetime
 
 
@@ -40,13 +40,13 @@ class Lag:
     """Follows what waits, for the life of a reader."""
 
     def __init__(self) -> None:
-        self._highs: dict[Place, int] = {}
-        self._held: dict[Place, _Held] = {}
-        self._ends: Mapping[Place, int] = {}
-        self._newest: Mapping[Place, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._held: dict[TopicPartition, _Held] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._newest: Mapping[TopicPartition, int] = {}
         self._until_s = 0.0
 
-    def look(self, client: Client, places: Collection[Place]) -> None:
+    def look(self, client: Client, partitions: Collection[TopicPartition]) -> None:
         """Look up high watermarks, now and then. A partition without an answer in time has none.
 
         To be called before the last stable offsets are looked up: then records between the two
@@ -55,26 +55,31 @@ class Lag:
         began_s = time.monotonic()
         if began_s < self._until_s:
             return
-        kind = ListOffsets(dict.fromkeys(places, LATEST), committed=False)
-        found = gather(client, kind, places, _PATIENCE_S)
-        self._highs = {p: f.offset for p, f in found.items() if isinstance(f, FoundOffset)}
+        kind = ListOffsets(dict.fromkeys(partitions, LATEST), committed=False)
+        found = gather(client, kind, partitions, _PATIENCE_S)
+        self._high_watermarks = {
+            p: f.offset for p, f in found.items() if isinstance(f, FoundOffset)
+        }
         now_s = time.monotonic()
         self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
 
-    def compare(self, stable: Mapping[Place, FoundOffset]) -> None:
+    def compare(self, last_stable_offsets: Mapping[TopicPartition, FoundOffset]) -> None:
         """Find out which last stable offsets lie before the high watermarks."""
         now = dt.datetime.now(dt.timezone.utc)
         self._held = {
-            place: _Held(end.offset, self._highs[place], self._since(place, end.offset, now))
-            for place, end in stable.items()
-            if end.offset < self._highs.get(place, 0)
+            tp: _Held(end.offset, self._high_watermarks[tp], self._since(tp, end.offset, now))
+            for tp, end in last_stable_offsets.items()
+            if end.offset < self._high_watermarks.get(tp, 0)
         }
 
-    def _since(self, place: Place, stable: int, now: dt.datetime) -> dt.datetime:
-        before = self._held.get(place)
-        return before.since if before is not None and before.stable == stable else now
+    def _since(self, tp: TopicPartition, last_stable_offset: int, now: dt.datetime) -> dt.datetime:
+        before = self._held.get(tp)
+        is_same = before is not None and before.last_stable_offset == last_stable_offset
+        return before.since if before is not None and is_same else now
 
-    def chosen(self, ends: Mapping[Place, int], newest: Mapping[Place, int]) -> None:
+    def chosen(
+        self, ends: Mapping[TopicPartition, int], newest: Mapping[TopicPartition, int]
+    ) -> None:
         """Take note of a batch.
 
         Args:
@@ -85,17 +90,21 @@ class Lag:
 
     def report(self) -> dict[str, Any]:
         """As JSON."""
-        lag = {place: self._newest[place] - offset for place, offset in self._ends.items()}
+        lag = {tp: self._newest[tp] - offset for tp, offset in self._ends.items()}
         held = {p: _shown(each, self._newest[p]) for p, each in self._held.items() if p in lag}
         return {
             "latest": nested(self._newest),
             "lag": nested(lag),
             "offsets_waiting": sum(lag.values()),
-            "held_back": nested({place: each for place, each in held.items() if each["offsets"]}),
+            "held_back": nested({tp: each for tp, each in held.items() if each["offsets"]}),
             "offsets_held_back": sum(each["offsets"] for each in held.values()),
         }
 
 
 def _shown(held: _Held, newest: int) -> dict[str, Any]:
     since = held.since.isoformat(timespec="milliseconds").replace("+00:00", "Z")  # as Spark does
-    return {"high_watermark": held.high, "offsets": max(held.high - newest, 0), "since": since}
+    return {
+        "high_watermark": held.high_watermark,
+        "offsets": max(held.high_watermark - newest, 0),
+        "since": since,
+    }

@@ -6,20 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 
 __all__ = ["Delay", "in_proportion", "waiting"]
 
 
-def waiting(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Place, int]:
+def waiting(
+    begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """How many offsets wait in each partition that has any."""
-    sizes = {place: ends[place] - begin for place, begin in begins.items()}
-    return {place: size for place, size in sizes.items() if size > 0}
+    sizes = {tp: ends[tp] - begin for tp, begin in begins.items()}
+    return {tp: size for tp, size in sizes.items() if size > 0}
 
 
 def in_proportion(
-    begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None
-) -> dict[Place, int]:
+    begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int | None
+) -> dict[TopicPartition, int]:
     """Ends nearer to the begins, so that a batch holds about so many offsets.
 
     Each partition has a share in proportion to what waits in it, and one offset at least, so that
@@ -35,7 +37,7 @@ def in_proportion(
     total = sum(sizes.values())
     if most is None or total <= most:
         return dict(ends)
-    taken = {place: begins[place] + _share(size, most, total) for place, size in sizes.items()}
+    taken = {tp: begins[tp] + _share(size, most, total) for tp, size in sizes.items()}
     return {**ends, **taken}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.sources.kafka.truncation import Cut
 
 __all__ = ["Losses"]
@@ -37,43 +37,43 @@ class Losses:
     offsets: int = 0
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
-    def aged_out(self, place: Place, asked: int, oldest: int) -> None:
+    def report_aged_out(self, tp: TopicPartition, asked: int, oldest: int) -> None:
         """Offsets from `asked` up to `oldest` have been removed: by retention, or by request.
 
         Raises:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{place}: the query stands at offset {asked}, but the oldest that is still there is "
+            f"{tp}: the query stands at offset {asked}, but the oldest that is still there is "
             f"{oldest}",
             oldest - asked,
         )
 
-    def named_aged_out(self, place: Place, what: str, asked: int, oldest: int) -> None:
+    def report_named_aged_out(self, tp: TopicPartition, what: str, asked: int, oldest: int) -> None:
         """The offset at which the options begin or end, which `what` says, has been removed.
 
         Raises:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{place}: the {what} is given as offset {asked}, but the oldest that is still there "
+            f"{tp}: the {what} is given as offset {asked}, but the oldest that is still there "
             f"is {oldest}",
             oldest - asked,
             f"give that or 'earliest', or {_LENIENCE}",
         )
 
-    def cut_off(self, place: Place, stands: int, cut: Cut) -> None:
+    def report_cut_off(self, tp: TopicPartition, position: int, cut: Cut) -> None:
         """The log has lost records that were read: the query goes back to where it was cut off.
 
         Raises:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{place}: the query stands at offset {stands}, but {cut.why}: the cluster has lost "
+            f"{tp}: the query stands at offset {position}, but {cut.why}: the cluster has lost "
             f"records, and offsets from {cut.offset} on are others"
         )
 
-    def will_not_come(self, place: Place, begin: int, end: int, why: str) -> None:
+    def report_unavailable(self, tp: TopicPartition, begin: int, end: int, why: str) -> None:
         """Offsets of a batch that is being read, from `begin` up to `end`, cannot be had any more.
 
         If there are none of them, those before `end` are there, but may be other records.
@@ -83,20 +83,20 @@ class Losses:
         """
         which = f"offsets {begin} to {end - 1} of the batch will not come"
         doubt = f"offsets up to {end - 1} of the batch may be other records than were planned"
-        self._happened(f"{place}: {which if begin < end else doubt}: {why}", end - begin)
+        self._happened(f"{tp}: {which if begin < end else doubt}: {why}", end - begin)
 
-    def topic_gone(self, what: str, stands: Mapping[Place, int]) -> None:
+    def report_topic_deleted(self, what: str, positions: Mapping[TopicPartition, int]) -> None:
         """A topic, or a partition, is not there any more, or another one has its name.
 
         Args:
             what: What has happened, for people.
-            stands: Where the query stands in the partitions that have gone.
+            positions: Where the query stands in the partitions that have gone.
 
         Raises:
             DataLossError: If losses are errors.
         """
-        shown = ", ".join(f"{n} in {place}" for place, n in sorted(stands.items())[:_SHOWN])
-        more = f" and {len(stands) - _SHOWN} more" if len(stands) > _SHOWN else ""
+        shown = ", ".join(f"{n} in {tp}" for tp, n in sorted(positions.items())[:_SHOWN])
+        more = f" and {len(positions) - _SHOWN} more" if len(positions) > _SHOWN else ""
         self._happened(f"{what}: what followed the query's position, {shown}{more}, is gone")
 
     def report(self) -> dict[str, Any]:

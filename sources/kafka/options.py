@@ -10,11 +10,11 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.kafka.connection import KafkaOptions
-from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
-from krishiv_spark.sources.kafka.where import (
-    Where,
+from krishiv_spark.sources.kafka.starting_position import (
+    StartingPosition,
     parse_assignment,
     parse_moment,
     parse_moments,
@@ -23,10 +23,10 @@ from krishiv_spark.sources.kafka.where import (
 
 __all__ = ["KafkaSourceOptions"]
 
-Offsets = Annotated[Where, BeforeValidator(parse_offsets)]
-Moment = Annotated[Where, BeforeValidator(parse_moment)]
-Moments = Annotated[Where, BeforeValidator(parse_moments)]
-Assignment = Annotated[tuple[Place, ...], BeforeValidator(parse_assignment)]
+Offsets = Annotated[StartingPosition, BeforeValidator(parse_offsets)]
+Moment = Annotated[StartingPosition, BeforeValidator(parse_moment)]
+Moments = Annotated[StartingPosition, BeforeValidator(parse_moments)]
+Assignment = Annotated[tuple[TopicPartition, ...], BeforeValidator(parse_assignment)]
 
 
 def _choices(*names: str) -> Any:
@@ -207,9 +207,9 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         """Whether only rows of committed transactions are read."""
         return self.isolation == "read_committed"
 
-    def start(self, *, streaming: bool) -> Where:
+    def start(self, *, streaming: bool) -> StartingPosition:
         """Where a new query begins, in the precedence of Spark's connector."""
-        default = Where(LATEST if streaming else EARLIEST)
+        default = StartingPosition(LATEST if streaming else EARLIEST)
         return (
             self.starting_timestamp
             or self.starting_offsets_by_timestamp
@@ -217,13 +217,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
             or default
         )
 
-    def end(self) -> Where:
+    def end(self) -> StartingPosition:
         """Where a batch read ends."""
         return (
             self.ending_timestamp
             or self.ending_offsets_by_timestamp
             or self.ending_offsets
-            or Where(LATEST)
+            or StartingPosition(LATEST)
         )
 
 

@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.offsets import Offset
-from krishiv_spark.sources.kafka.truncation import Stand
+from krishiv_spark.sources.kafka.truncation import Position
 
-__all__ = ["ByPlace", "KafkaOffset", "StartName", "flat", "listed", "nested"]
+__all__ = ["ByPartition", "KafkaOffset", "StartName", "flat", "listed", "nested"]
 
-ByPlace: TypeAlias = dict[str, dict[str, int]]
+ByPartition: TypeAlias = dict[str, dict[str, int]]
 """A number for each partition, by topic and the text of the partition's number."""
 
 StartName: TypeAlias = Literal["earliest", "latest", "offsets", "timestamps"]
@@ -49,47 +49,47 @@ class KafkaOffset(Offset):
     kind = "kafka"
     version = 2  # 1 had neither `epochs` nor `left`
 
-    topics: ByPlace = Field(default_factory=dict)
+    topics: ByPartition = Field(default_factory=dict)
     ids: dict[str, str] = Field(default_factory=dict)
-    began: ByPlace = Field(default_factory=dict)
-    epochs: ByPlace = Field(default_factory=dict)
-    left: ByPlace = Field(default_factory=dict)
+    began: ByPartition = Field(default_factory=dict)
+    epochs: ByPartition = Field(default_factory=dict)
+    left: ByPartition = Field(default_factory=dict)
     at: StartName | None = None
-    times: ByPlace = Field(default_factory=dict)
-    quiet: ByPlace = Field(default_factory=dict)
+    times: ByPartition = Field(default_factory=dict)
+    quiet: ByPartition = Field(default_factory=dict)
     idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
-    def stands(self) -> dict[Place, Stand]:
+    def positions(self) -> dict[TopicPartition, Position]:
         """Where the query stands in each partition, also in those that it no longer reads."""
         epochs = flat(self.epochs)
-        stands = {**flat(self.left), **flat(self.topics)}
-        return {place: Stand(offset, epochs.get(place, -1)) for place, offset in stands.items()}
+        positions = {**flat(self.left), **flat(self.topics)}
+        return {tp: Position(offset, epochs.get(tp, -1)) for tp, offset in positions.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """See `Offset`; what is empty is left out."""
         return {key: value for key, value in super().to_dict().items() if value != {}}
 
 
-def flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+def flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """The numbers of an offset by partition."""
     return {
-        Place(topic, int(partition)): number
+        TopicPartition(topic, int(partition)): number
         for topic, each in numbers.items()
         for partition, number in each.items()
     }
 
 
-def nested(values: Mapping[Place, T]) -> dict[str, dict[str, T]]:
+def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     """The form in which an offset holds numbers by partition."""
     found: dict[str, dict[str, T]] = {}
-    for place, value in values.items():
-        found.setdefault(place.topic, {})[str(place.partition)] = value
+    for tp, value in values.items():
+        found.setdefault(tp.topic, {})[str(tp.partition)] = value
     return found
 
 
-def listed(places: Iterable[Place]) -> dict[str, tuple[int, ...]]:
+def listed(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
     """The form in which an offset names partitions."""
     found: dict[str, list[int]] = {}
-    for place in places:
-        found.setdefault(place.topic, []).append(place.partition)
+    for tp in partitions:
+        found.setdefault(tp.topic, []).append(tp.partition)
     return {topic: tuple(sorted(each)) for topic, each in found.items()}

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.places import EARLIEST, LATEST
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset, StartName, flat
+from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
 from krishiv_spark.sources.kafka.shape import KafkaShape
-from krishiv_spark.sources.kafka.shares import Piece, Share, shares
-from krishiv_spark.sources.kafka.where import Where
+from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
 if TYPE_CHECKING:
-    from krishiv_spark.sources.kafka.chooser import Chooser
     from krishiv_spark.sources.kafka.group import ShownPosition
+    from krishiv_spark.sources.kafka.planner import BatchPlanner
 
 __all__ = ["KafkaOffset", "KafkaReader", "KafkaSourceOptions"]
 
 
-class KafkaReader(StreamReader[KafkaOffset, Share]):
+class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
     """Reads topics, in streams and batches."""
 
     options_type = KafkaSourceOptions
@@ -41,12 +41,12 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
         self, options: KafkaSourceOptions, schema: pa.Schema | None, *, streaming: bool
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
-        self._made_chooser: Chooser | None = None
+        self._made_planner: BatchPlanner | None = None
         self._made_position: ShownPosition | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors choose nothing.
-        return {**self.__dict__, "_made_chooser": None, "_made_position": None}
+        return {**self.__dict__, "_made_planner": None, "_made_position": None}
 
     def infer_schema(self) -> pa.Schema:
         """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
@@ -72,25 +72,25 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
         """
         if self.options.group_id is not None and start.at is None:
             self._position(self.options.group_id).show(start.topics)
-        return self._chooser().choose(start, limit)
+        return self._planner().choose(start, limit)
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
-        self._chooser().freeze()
+        self._planner().freeze()
 
     def backlog(self) -> Mapping[str, Any]:
         """What waits after the batch that was chosen last, and what open transactions hold back.
 
         With what was lost, if anything was. See `SupportsBacklog`.
         """
-        return self._chooser().backlog()
+        return self._planner().backlog()
 
-    def _chooser(self) -> Chooser:
-        from krishiv_spark.sources.kafka.chooser import Chooser
+    def _planner(self) -> BatchPlanner:
+        from krishiv_spark.sources.kafka.planner import BatchPlanner
 
-        if self._made_chooser is None:
-            self._made_chooser = Chooser(self.options, streaming=self.streaming)
-        return self._made_chooser
+        if self._made_planner is None:
+            self._made_planner = BatchPlanner(self.options, streaming=self.streaming)
+        return self._made_planner
 
     def _position(self, group: str) -> ShownPosition:
         from krishiv_spark.sources.kafka.group import ShownPosition
@@ -101,27 +101,27 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
 
     # --- rows
 
-    def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[Share]:
+    def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[TaskRanges]:
         """See `StreamReader`. From the two offsets alone."""
         if start == end:
             return []
         begins, epochs = {**flat(start.topics), **flat(end.began)}, flat(end.epochs)
-        pieces = (
-            Piece(place, end.ids.get(place.topic, ""), begins[place], offset, epochs.get(place, -1))
-            for place, offset in flat(end.topics).items()
+        ranges = (
+            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], offset, epochs.get(tp, -1))
+            for tp, offset in flat(end.topics).items()
         )
-        return shares(
-            pieces,
+        return spread_over_tasks(
+            ranges,
             fewest=self.options.min_partitions,
             most_offsets=self.options.max_records_per_partition,
             together=self.options.offsets_together,
         )
 
-    def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
-        """See `StreamReader` and `Feed`."""
+    def read(self, partition: TaskRanges) -> Iterator[pa.RecordBatch]:
+        """See `StreamReader` and `Fetcher`."""
         from krishiv_spark.kafka.client import open_client
         from krishiv_spark.kafka.records import warm_ahead
-        from krishiv_spark.sources.kafka.feed import Feed, FetchRules
+        from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
 
         warm_ahead()
         shape = self._shape()
@@ -131,7 +131,7 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
             fail_on_data_loss=self.options.fail_on_data_loss,
             most_bytes=self.options.max_fetch_bytes,
         )
-        for batch in Feed(open_client(self.options.kafka), partition, rules).batches():
+        for batch in Fetcher(open_client(self.options.kafka), partition, rules).batches():
             yield from shape.shaped(batch)
 
     def _shape(self) -> KafkaShape:
@@ -140,7 +140,7 @@ class KafkaReader(StreamReader[KafkaOffset, Share]):
         return KafkaShape.given(self.options, self.schema)
 
 
-def _name(where: Where) -> StartName:
+def _name(where: StartingPosition) -> StartName:
     if where.is_time:
         return "timestamps"
     words: dict[int | None, StartName] = {EARLIEST: "earliest", LATEST: "latest"}

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import EARLIEST, LATEST, Topic
-from krishiv_spark.sources.kafka.shares import Piece
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, Topic
+from krishiv_spark.sources.kafka.ranges import OffsetRange
 from krishiv_spark.sources.kafka.topics import glance, look_closely, some_gone
-from krishiv_spark.sources.kafka.truncation import Cut, Stand, cuts
+from krishiv_spark.sources.kafka.truncation import Cut, Position, cuts
 
 __all__ = ["Remains", "look_at_remains"]
 
 
 @dataclass(frozen=True)
 class Remains:
-    """What is left of a piece, from the offset on that is read next.
+    """What is left of a range, from the offset on that is read next.
 
     Attributes:
         begin: First offset that is left; those before it have been removed.
         end: Where it ends, exclusive.
-        why: Why that is not the piece's own end; empty if it is.
+        why: Why that is not the range's own end; empty if it is.
         is_certain: Whether `end` is to be believed at once, and not only when it is still the same
             after some patience.
         whole_topic: Whether all partitions of the topic share this fate.
@@ -43,24 +43,24 @@ class Remains:
 
 
 def look_at_remains(
-    client: Client, nexts: Mapping[Piece, int], *, closely: bool
-) -> dict[Piece, Remains]:
+    client: Client, nexts: Mapping[OffsetRange, int], *, closely: bool
+) -> dict[OffsetRange, Remains]:
     """Look at metadata, and at both ends and the leader epochs of the logs.
 
     Args:
         client: The cluster.
-        nexts: By piece, the offset that is read next.
+        nexts: By range, the offset that is read next.
         closely: Whether what is not certain will be believed: it takes 2 s if a topic is missing.
 
     Returns:
-        By piece; none for those of which nothing can be said now, since no broker answers or the
+        By range; none for those of which nothing can be said now, since no broker answers or the
         partition has no leader.
 
     Raises:
         KafkaFailedError: If a leader does not answer in time, or a topic may not be read.
     """
     look = look_closely if closely else glance
-    topics = look(client, {piece.place.topic for piece in nexts})
+    topics = look(client, {wanted.tp.topic for wanted in nexts})
     if topics is None:
         return {}
     try:
@@ -72,49 +72,53 @@ def look_at_remains(
 
 
 def _remains(
-    client: Client, nexts: Mapping[Piece, int], topics: Mapping[str, Topic]
-) -> dict[Piece, Remains]:
-    fates = {piece: _fate(piece, at, topics.get(piece.place.topic)) for piece, at in nexts.items()}
-    found = {piece: fate for piece, fate in fates.items() if fate is not None}
-    rest = {piece: at for piece, at in nexts.items() if piece not in found}
+    client: Client, nexts: Mapping[OffsetRange, int], topics: Mapping[str, Topic]
+) -> dict[OffsetRange, Remains]:
+    fates = {wanted: _fate(wanted, at, topics.get(wanted.tp.topic)) for wanted, at in nexts.items()}
+    found = {wanted: fate for wanted, fate in fates.items() if fate is not None}
+    rest = {wanted: at for wanted, at in nexts.items() if wanted not in found}
     return {**found, **_held(client, {p: at for p, at in rest.items() if _is_led(p, topics)})}
 
 
-def _fate(piece: Piece, at: int, topic: Topic | None) -> Remains | None:
+def _fate(wanted: OffsetRange, at: int, topic: Topic | None) -> Remains | None:
     """What metadata says: nothing is left, or no more than that."""
-    name = piece.place.topic
+    name = wanted.tp.topic
     if topic is None:
         why = f"topic {name!r} was deleted"
         return Remains(at, at, why, is_certain=False, whole_topic=True)
-    if piece.topic_id and usable_id(topic) != piece.topic_id:
+    if wanted.topic_id and usable_id(topic) != wanted.topic_id:
         return Remains(at, at, f"topic {name!r} was deleted and made anew", whole_topic=True)
-    if piece.place.partition not in topic.leaders:
+    if wanted.tp.partition not in topic.leaders:
         why = f"topic {name!r} has only {len(topic.leaders)} partitions now"
         return Remains(at, at, why, is_certain=False)
     return None
 
 
-def _is_led(piece: Piece, topics: Mapping[str, Topic]) -> bool:
-    return topics[piece.place.topic].leaders[piece.place.partition] >= 0
+def _is_led(wanted: OffsetRange, topics: Mapping[str, Topic]) -> bool:
+    return topics[wanted.tp.topic].leaders[wanted.tp.partition] >= 0
 
 
-def _held(client: Client, nexts: Mapping[Piece, int]) -> dict[Piece, Remains]:
+def _held(client: Client, nexts: Mapping[OffsetRange, int]) -> dict[OffsetRange, Remains]:
     """What the leaders have."""
     if not nexts:
         return {}
-    places = [piece.place for piece in nexts]
-    oldest = list_offsets(client, dict.fromkeys(places, EARLIEST))
-    highs = list_offsets(client, dict.fromkeys(places, LATEST), committed=False)
-    found = cuts(client, {piece.place: Stand(piece.end, piece.epoch) for piece in nexts}, highs)
+    partitions = [wanted.tp for wanted in nexts]
+    oldest = list_offsets(client, dict.fromkeys(partitions, EARLIEST))
+    high_watermarks = list_offsets(client, dict.fromkeys(partitions, LATEST), committed=False)
+    found = cuts(
+        client,
+        {wanted.tp: Position(wanted.end, wanted.epoch) for wanted in nexts},
+        high_watermarks,
+    )
     return {
-        piece: _left(piece, max(at, oldest[place].offset), found.get(place), highs[place].epoch)
-        for (piece, at), place in zip(nexts.items(), places, strict=True)
+        wanted: _left(wanted, max(at, oldest[tp].offset), found.get(tp), high_watermarks[tp].epoch)
+        for (wanted, at), tp in zip(nexts.items(), partitions, strict=True)
     }
 
 
-def _left(piece: Piece, begin: int, cut: Cut | None, epoch: int) -> Remains:
-    begin = min(begin, piece.end)
+def _left(wanted: OffsetRange, begin: int, cut: Cut | None, epoch: int) -> Remains:
+    begin = min(begin, wanted.end)
     if cut is None:
-        return Remains(begin, piece.end, epoch=epoch)
-    end = min(max(begin, cut.offset), piece.end)
+        return Remains(begin, wanted.end, epoch=epoch)
+    end = min(max(begin, cut.offset), wanted.end)
     return Remains(begin, end, cut.why, cut.is_certain, epoch=epoch)

@@ -15,7 +15,7 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery
 from krishiv_spark.kafka.network import LEAST_LOADED
-from krishiv_spark.kafka.places import Place, Topic
+from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 __all__ = ["Subscription", "glance", "look_closely", "some_gone"]
@@ -40,7 +40,7 @@ class Subscription:
         self._options = options
         self._assigned = None if options.assign is None else frozenset(options.assign)
         self._found: dict[str, Topic] = {}
-        self._seen: set[Place] = set()
+        self._seen: set[TopicPartition] = set()
         self._until_s = 0.0
 
     def topics(self, client: Client, known: Collection[str]) -> dict[str, Topic]:
@@ -67,11 +67,11 @@ class Subscription:
         self._until_s = 0.0
         return some_gone(client, self._found)
 
-    def places(self, topics: Mapping[str, Topic]) -> list[Place]:
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """The partitions of these topics that are read."""
-        found = [place for topic in topics.values() for place in topic.places]
+        found = [tp for topic in topics.values() for tp in topic.partitions]
         assigned = self._assigned
-        return found if assigned is None else [place for place in found if place in assigned]
+        return found if assigned is None else [tp for tp in found if tp in assigned]
 
     def _looked_up(self, client: Client, known: set[str]) -> dict[str, Topic]:
         return _look_again(lambda: self._look(client, known), known)
@@ -86,7 +86,7 @@ class Subscription:
 
     def _names(self) -> set[str]:
         assigned = self._options.assign or ()
-        return {*(self._options.subscribe or ()), *(place.topic for place in assigned)}
+        return {*(self._options.subscribe or ()), *(tp.topic for tp in assigned)}
 
     def wants(self, name: str) -> bool:
         """Whether the options ask for a topic of this name."""
@@ -97,19 +97,22 @@ class Subscription:
         """Whether the options name a topic, not only a pattern that it matches."""
         return topic in self._names()
 
-    def asks_for(self, place: Place) -> bool:
+    def asks_for(self, tp: TopicPartition) -> bool:
         """Whether the options ask for a partition."""
-        return self.wants(place.topic) and (self._assigned is None or place in self._assigned)
+        return self.wants(tp.topic) and (self._assigned is None or tp in self._assigned)
 
     def refuse_missing(
-        self, found: Mapping[str, Topic], topics: Collection[str], places: Collection[Place]
+        self,
+        found: Mapping[str, Topic],
+        topics: Collection[str],
+        partitions: Collection[TopicPartition],
     ) -> None:
         """What the options name and the cluster does not have must have been there once.
 
         Args:
             found: The topics that are there.
             topics: Those that the query has read before.
-            places: Where it stands.
+            partitions: Where it stands.
 
         Raises:
             OptionError: If a topic or partition that is named in the options was never there.
@@ -120,14 +123,14 @@ class Subscription:
                 f"{self._options.format_name}: topic {missing[0]!r} does not exist on "
                 f"{self._options.kafka.bootstrap}: create it, or correct the option"
             )
-        there = set(self.places(found)) if self._assigned else set()
-        self._seen |= {place for place in self._assigned or () if place in there or place in places}
-        for place in self._options.assign or ():
-            if place.topic in found and place not in self._seen:
+        there = set(self.partitions(found)) if self._assigned else set()
+        self._seen |= {tp for tp in self._assigned or () if tp in there or tp in partitions}
+        for tp in self._options.assign or ():
+            if tp.topic in found and tp not in self._seen:
                 raise OptionError(
                     f"{self._options.format_name}: option 'assign' names partition "
-                    f"{place.partition} of topic {place.topic!r}, which has "
-                    f"{len(found[place.topic].leaders)}"
+                    f"{tp.partition} of topic {tp.topic!r}, which has "
+                    f"{len(found[tp.topic].leaders)}"
                 )
 
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import epoch_ends, list_offsets
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import LATEST, FoundOffset, Place
+from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
 
-__all__ = ["Cut", "Stand", "certain_cuts", "cut_of", "cuts", "is_doubtful"]
+__all__ = ["Cut", "Position", "certain_cuts", "cut_of", "cuts", "is_doubtful"]
 
 
-class Stand(NamedTuple):
+class Position(NamedTuple):
     """A position in a partition.
 
     Attributes:
@@ -47,23 +47,23 @@ class Cut:
     is_certain: bool
 
 
-def is_doubtful(stand: Stand, end: FoundOffset) -> bool:
+def is_doubtful(position: Position, end: FoundOffset) -> bool:
     """Whether the log may not reach a position any more, by the end that its leader gives.
 
     Args:
-        stand: The position.
+        position: Where the query stands.
         end: The high watermark, or the last stable offset.
     """
-    is_another = stand.epoch != end.epoch and stand.epoch >= 0
-    return is_another or end.offset < stand.offset
+    is_another = position.epoch != end.epoch and position.epoch >= 0
+    return is_another or end.offset < position.offset
 
 
-def cut_of(stand: Stand, high: FoundOffset, epoch_end: int = -1) -> Cut | None:
+def cut_of(position: Position, high_watermark: FoundOffset, epoch_end: int = -1) -> Cut | None:
     """What became of the log in which a position was found.
 
     Args:
-        stand: The position.
-        high: The high watermark now. The last stable offset may lie before a position at which
+        position: Where the query stands.
+        high_watermark: That of now. The last stable offset may lie before a position at which
             uncommitted records were read.
         epoch_end: Where the records of the position's leader epoch, and of those before it, end in
             the log of today's leader; -1 if it was not asked, or does not know.
@@ -71,51 +71,66 @@ def cut_of(stand: Stand, high: FoundOffset, epoch_end: int = -1) -> Cut | None:
     Returns:
         None if the log still reaches the position.
     """
-    if 0 <= high.epoch < stand.epoch:
-        why = f"its leader epoch has gone back from {stand.epoch} to {high.epoch}"
-        return Cut(min(stand.offset, high.offset), why, is_certain=False)
+    if 0 <= high_watermark.epoch < position.epoch:
+        why = f"its leader epoch has gone back from {position.epoch} to {high_watermark.epoch}"
+        return Cut(min(position.offset, high_watermark.offset), why, is_certain=False)
     if epoch_end >= 0:
         why = f"its new leader has only what lies before offset {epoch_end} of that"
-        return Cut(epoch_end, why, is_certain=True) if epoch_end < stand.offset else None
-    if high.offset < stand.offset:
-        return Cut(high.offset, f"the partition ends at {high.offset}", is_certain=False)
+        return Cut(epoch_end, why, is_certain=True) if epoch_end < position.offset else None
+    if high_watermark.offset < position.offset:
+        return Cut(
+            high_watermark.offset,
+            f"the partition ends at {high_watermark.offset}",
+            is_certain=False,
+        )
     return None
 
 
 def cuts(
-    client: Client, stands: Mapping[Place, Stand], highs: Mapping[Place, FoundOffset]
-) -> dict[Place, Cut]:
+    client: Client,
+    positions: Mapping[TopicPartition, Position],
+    high_watermarks: Mapping[TopicPartition, FoundOffset],
+) -> dict[TopicPartition, Cut]:
     """The partitions whose log has lost its end.
 
     Args:
         client: The cluster.
-        stands: Positions.
-        highs: The high watermarks. They must have been looked up before: whoever goes on in their
-            leader epochs is then told of every election after this look.
+        positions: Where the query, or a batch of it, stands or ends in these partitions.
+        high_watermarks: They must have been looked up before: whoever goes on in their leader
+            epochs is then told of every election after this look.
 
     Raises:
         KafkaFailedError: If a partition has no answer in time.
     """
-    asked = {p: stand.epoch for p, stand in stands.items() if 0 <= stand.epoch < highs[p].epoch}
+    asked = {
+        p: position.epoch
+        for p, position in positions.items()
+        if 0 <= position.epoch < high_watermarks[p].epoch
+    }
     ends = epoch_ends(client, asked) if asked else {}
-    found = {p: cut_of(stand, highs[p], ends.get(p, -1)) for p, stand in stands.items()}
-    return {place: cut for place, cut in found.items() if cut is not None}
+    found = {
+        p: cut_of(position, high_watermarks[p], ends.get(p, -1))
+        for p, position in positions.items()
+    }
+    return {tp: cut for tp, cut in found.items() if cut is not None}
 
 
-def certain_cuts(client: Client, stands: Mapping[Place, Stand]) -> dict[Place, Cut]:
+def certain_cuts(
+    client: Client, positions: Mapping[TopicPartition, Position]
+) -> dict[TopicPartition, Cut]:
     """`cuts`, looked for again until they are certain, or patience is over.
 
     Raises:
         KafkaFailedError: If a partition has no answer in time.
     """
-    found: dict[Place, Cut] = {}
-    doubtful, pauses = dict(stands), Pauses(client.connection.patience_s)
+    found: dict[TopicPartition, Cut] = {}
+    doubtful, backoff = dict(positions), Backoff(client.connection.api_timeout_s)
     while doubtful:
-        highs = list_offsets(client, dict.fromkeys(doubtful, LATEST), committed=False)
-        found = {place: cut for place, cut in found.items() if place not in doubtful}
-        found |= cuts(client, doubtful, highs)
-        doubtful = {place: stands[place] for place, cut in found.items() if not cut.is_certain}
-        client.forget_leaders({place.topic for place in doubtful})
-        if doubtful and not pauses.pause():
+        high_watermarks = list_offsets(client, dict.fromkeys(doubtful, LATEST), committed=False)
+        found = {tp: cut for tp, cut in found.items() if tp not in doubtful}
+        found |= cuts(client, doubtful, high_watermarks)
+        doubtful = {tp: positions[tp] for tp, cut in found.items() if not cut.is_certain}
+        client.forget_leaders({tp.topic for tp in doubtful})
+        if doubtful and not backoff.pause():
             break
     return found

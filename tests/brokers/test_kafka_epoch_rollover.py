@@ -18,8 +18,8 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
-from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.producing import Begin
+from krishiv_spark.kafka.producing import InitProducerId
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts
@@ -76,9 +76,9 @@ class Bench:
         return found
 
     def in_log(self, staged):
-        place = Place(staged.topic, staged.partition)
+        tp = TopicPartition(staged.topic, staged.partition)
         producer = staged.transaction.producer_id
-        return outcome_in_log(self.client, place, staged.offset, producer)
+        return outcome_in_log(self.client, tp, staged.offset, producer)
 
     def assert_lost(self, staged):
         """It was aborted, and cannot be committed."""
@@ -180,7 +180,7 @@ def test_the_whole_way(bench):
     """One id, initialised until its producer id changes."""
     name = f"krishiv.{bench.query}.whole.0"
     begun = transactions.begin(bench.client, name, 60_000)
-    node, request = bench.client.coordinators[name].node, Begin(60_000).request([name])
+    node, request = bench.client.coordinators[name].node, InitProducerId(60_000).request([name])
     producers = set()
     while producers <= {begun.producer_id}:
         answers = bench.client.ask([(node, request)] * 50)

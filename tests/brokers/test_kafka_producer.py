@@ -13,11 +13,11 @@ from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import LATEST, Place
+from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts
-from krishiv_spark.sinks.kafka.lanes import Lane
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.partition_queue import PartitionQueue
 
 ROWS = 200_000
 YOUNG = {"kafka.metadata.max.age.ms": "1"}
@@ -123,7 +123,7 @@ def test_a_leader_that_dies_for_good():
 
 def test_the_rules_of_older_brokers(bench, topic):
     """TV1: partitions are added to a transaction one by one. A client notices the change."""
-    assert transactions.rules(open_client(bench.options(topic, **YOUNG).kafka)) == 2
+    assert transactions.transaction_version(open_client(bench.options(topic, **YOUNG).kafka)) == 2
     set_transaction_version(bench.cluster.bootstrap, 1)
     staged = bench.stage(topic, rows(20_000), **YOUNG)
     assert staged.transaction.rules == 1
@@ -140,8 +140,8 @@ def wide(bench, request) -> str:
     """A topic of many partitions."""
     name = f"w-{abs(hash(request.node.name))}"
     make_topic(bench.cluster.bootstrap, name, partitions=MANY)
-    place = Place(name, MANY - 1)
-    list_offsets(bench.client, {place: LATEST})
+    tp = TopicPartition(name, MANY - 1)
+    list_offsets(bench.client, {tp: LATEST})
     return name
 
 
@@ -166,7 +166,7 @@ def spread_rows(total: int, size: int = 5_000):
 
 def test_many_partitions_are_added_together(bench, wide, monkeypatch):
     """Under the older rules, which the test before has left; one by one that is a second."""
-    calls = counted(monkeypatch, transactions, "add_places")
+    calls = counted(monkeypatch, transactions, "add_partitions")
     staged = bench.stage(wide, spread_rows(20_000), **YOUNG)
     assert staged.transaction.rules == 1
     assert 1 <= len(calls) <= 2
@@ -175,8 +175,8 @@ def test_many_partitions_are_added_together(bench, wide, monkeypatch):
 
 
 def test_the_work_for_a_batch_does_not_grow_with_the_partitions(bench, wide, monkeypatch):
-    looks = counted(monkeypatch, Lane, "is_ready")
-    batches = counted(monkeypatch, Lane, "put")
+    looks = counted(monkeypatch, PartitionQueue, "is_ready")
+    batches = counted(monkeypatch, PartitionQueue, "put")
     bench.commit(bench.stage(wide, spread_rows(40_000), **{"kafka.batch.size": "1000"}))
     assert len(batches) > 10 * MANY
     assert len(looks) < MANY / 4 * len(batches)

@@ -17,7 +17,7 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import LATEST, Place
+from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.testing import Crash, SinkUnderTest
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
@@ -64,9 +64,9 @@ class Bench:
         while True:
             name = f"t-{uuid.uuid4().hex}"
             make_topic(self.cluster.bootstrap, name)
-            place = Place(name, 0)
-            list_offsets(self.client, {place: LATEST})  # once all know of it
-            if self.client.leader(place) == node:
+            tp = TopicPartition(name, 0)
+            list_offsets(self.client, {tp: LATEST})  # once all know of it
+            if self.client.leader(tp) == node:
                 return name
 
     def sink(self, topic):

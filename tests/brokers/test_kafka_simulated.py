@@ -27,8 +27,8 @@ _PATIENCE_S = 60
 
 def double(rules, topic):
     def decided(ended):
-        for place in ended.places:
-            cluster.write_marker(ended, place)
+        for tp in ended.partitions:
+            cluster.write_marker(ended, tp)
         cluster.coordinator.complete(ended)
 
     cluster = Cluster(

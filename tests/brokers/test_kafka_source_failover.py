@@ -15,7 +15,7 @@ from patience import PATIENCE
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
@@ -54,7 +54,7 @@ def test_a_task_goes_on_with_the_new_leaders(cluster, topic):
     reader = KafkaReader(parsed, None, streaming=False)
     start = reader.initial()
     (share,) = reader.plan(start, reader.latest(start, UNLIMITED))
-    assert {piece.place for piece in share} == {Place(topic, n) for n in range(3)}
+    assert {each.tp for each in share} == {TopicPartition(topic, n) for n in range(3)}
     batches = reader.read(share)
     found = next(batches).column(0).to_pylist()
     cluster.brokers[2].kill()

@@ -11,7 +11,7 @@ from kafka_topics import LIMITS, make_topic
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.sources.kafka.feed import Feed
+from krishiv_spark.sources.kafka.fetcher import Fetcher
 
 pytestmark = pytest.mark.once
 
@@ -101,8 +101,8 @@ def rest(batches):
 )
 def test_a_topic_that_goes_before_its_batch_is_read_is_lost(kafka, fresh):
     topic = kafka.topic(1, 2, 3)
-    chooser = reading(kafka, topic, **({} if fresh else HASTE))
-    start, end = chooser.initial(), newest(chooser)
+    planner = reading(kafka, topic, **({} if fresh else HASTE))
+    start, end = planner.initial(), newest(planner)
     kafka.delete(topic)
     why = f"{topic}-0: offsets 0 to 2 of the batch will not come: topic '{topic}' was deleted"
     with pytest.raises(DataLossError, match=why):
@@ -220,8 +220,8 @@ def test_a_task_that_is_reading_when_the_log_is_cut_off_takes_no_new_records_for
 def test_a_batch_beyond_the_end_of_the_log_is_lost_when_patience_is_over(kafka):
     """As with an offset of the first version, which knows no leader epoch."""
     topic = kafka.topic(*range(10))
-    chooser = reading(kafka, topic)
-    start, end = chooser.initial(), newest(chooser)
+    planner = reading(kafka, topic)
+    start, end = planner.initial(), newest(planner)
     planned = end.model_copy(update={"topics": {topic: {"0": 15}}, "epochs": {}})
     why = f"{topic}-0: offsets 10 to 14 of the batch will not come: the partition ends at 10"
     with pytest.raises(DataLossError, match=why):
@@ -248,6 +248,6 @@ def test_records_that_their_leader_finds_damaged_are_asked_for_again_but_not_for
         KafkaFailedError, match="CorruptRecordError: its leader's own log is damaged"
     ):
         read_on(after)
-    tried = Feed._wrong
-    monkeypatch.setattr(Feed, "_wrong", lambda *args: (mend(), tried(*args)))
+    tried = Fetcher._wrong
+    monkeypatch.setattr(Fetcher, "_wrong", lambda *args: (mend(), tried(*args)))
     assert read_on(after)[0] == [3, 4]

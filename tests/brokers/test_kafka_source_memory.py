@@ -22,8 +22,8 @@ from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 given = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": "large"}
 reader = KafkaReader(KafkaSourceOptions.parse(given, "krishiv-kafka"), None, streaming=False)
 start = reader.initial()
-shares = reader.plan(start, reader.latest(start, UNLIMITED))
-task = tuple(piece for share in shares for piece in share)
+tasks = reader.plan(start, reader.latest(start, UNLIMITED))
+task = tuple(each for ranges in tasks for each in ranges)
 rows = sum(len(batch) for batch in reader.read(task))
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(len(task), rows, int(peak.split()[1]) // 1024)
@@ -53,7 +53,7 @@ def test_a_task_with_many_large_records_stays_under_500_mb(cluster):
     command = [sys.executable, "-c", READER, cluster.bootstrap]
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
-    pieces, rows, peak_mb = map(int, run.stdout.split())
+    ranges, rows, peak_mb = map(int, run.stdout.split())
     print(f"peak {peak_mb} MB")
-    assert (pieces, rows) == (PARTITIONS, PARTITIONS * EACH)
+    assert (ranges, rows) == (PARTITIONS, PARTITIONS * EACH)
     assert 50 < peak_mb < LIMIT_MB

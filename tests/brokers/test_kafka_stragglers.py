@@ -18,7 +18,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import LATEST, Place
+from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
@@ -74,8 +74,8 @@ class Bench:
         return transactions.end(self.client, [staged.transaction], commit=True)
 
     def end(self, *, committed):
-        place = Place(self.topic, 0)
-        return list_offsets(self.client, {place: LATEST}, committed=committed)[place].offset
+        tp = TopicPartition(self.topic, 0)
+        return list_offsets(self.client, {tp: LATEST}, committed=committed)[tp].offset
 
     def read(self):
         onlooker = Onlooker(self.bootstrap)

@@ -56,7 +56,7 @@ def zeros(count):
     return np.zeros(count, np.int32)
 
 
-def sealed(given, partitions=None, **options):
+def encoded(given, partitions=None, **options):
     accumulator = Accumulator(**options)
     partitions = zeros(len(given.value)) if partitions is None else partitions
     return [*accumulator.add(given, partitions), *accumulator.flush()]
@@ -87,13 +87,13 @@ def test_rows_come_back_by_partition_in_their_order(found, codec, batch_bytes, s
 
 @given(given_rows.filter(bool), st.sampled_from(CODECS))
 def test_another_client_reads_the_same(found, codec):
-    (batch,) = sealed(columns(found), codec=codec)
+    (batch,) = encoded(columns(found), codec=codec)
     assert theirs(batch.to_bytes()) == [(i, *row[:3], row[3] or []) for i, row in enumerate(found)]
 
 
 def test_the_header_is_what_a_producer_sends():
     given = RecordColumns(pa.array(["a", None, "c"]), None, None, np.array([50, 10, 90]))
-    (batch,) = sealed(given)
+    (batch,) = encoded(given)
     data = batch.to_bytes(17, 3, 2**31 - 2, transactional=True)
     read = DefaultRecordBatch(data)
     assert read.validate_crc()
@@ -107,19 +107,19 @@ def test_the_header_is_what_a_producer_sends():
 
 def test_timestamps_may_be_far_apart():
     far = [2**61 - 1, -(2**61) + 1, 0]
-    (batch,) = sealed(values(b"", b"", b"", timestamps=np.array(far)))
+    (batch,) = encoded(values(b"", b"", b"", timestamps=np.array(far)))
     assert [row[1] for row in theirs(batch.to_bytes())] == far
 
 
 def test_without_a_producer_the_header_says_so():
-    (batch,) = sealed(values(b"a"))
+    (batch,) = encoded(values(b"a"))
     read = DefaultRecordBatch(batch.to_bytes())
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (-1, -1, -1)
     assert not read.is_transactional
 
 
 def test_a_batch_can_be_stamped_more_than_once():
-    (batch,) = sealed(values(b"a", b"b"))
+    (batch,) = encoded(values(b"a", b"b"))
     first = batch.to_bytes(1, 0, 0)
     assert batch.to_bytes(2, 5, 9) != first
     assert batch.to_bytes(1, 0, 0) == first
@@ -138,7 +138,7 @@ def test_sequences_begin_again_behind_the_largest(base, count, following):
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(1, 500))
 def test_batches_keep_within_their_size_unless_one_record_is_larger(sizes, batch_bytes):
-    out = sealed(values(*map(bytes, sizes)), batch_bytes=batch_bytes)
+    out = encoded(values(*map(bytes, sizes)), batch_bytes=batch_bytes)
     assert sum(batch.count for batch in out) == len(sizes)
     for batch in out:
         assert batch.size <= batch_bytes or batch.count == 1
@@ -169,21 +169,21 @@ def test_a_batch_goes_on_growing_after_one_was_sealed():
 def test_what_does_not_shrink_is_sent_as_it_is():
     noise = np.random.default_rng(1).bytes(1000)
     for codec in CODECS:
-        (batch,) = sealed(values(noise), codec=codec)
+        (batch,) = encoded(values(noise), codec=codec)
         assert batch.codec == 0
         assert [row[3] for row in in_order([batch])] == [noise]
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_what_shrinks_is_compressed(codec):
-    (batch,) = sealed(values(*[b"abcdefgh" * 40] * 2000), codec=codec)
+    (batch,) = encoded(values(*[b"abcdefgh" * 40] * 2000), codec=codec)
     assert batch.codec == CODECS.index(codec)
     assert batch.size < 100_000
     assert theirs(batch.to_bytes()) == in_order([batch])
 
 
 def test_blocks_of_lz4_do_not_depend_on_each_other():
-    (batch,) = sealed(values(*[b"abcdefgh" * 40] * 2000), codec="lz4")
+    (batch,) = encoded(values(*[b"abcdefgh" * 40] * 2000), codec="lz4")
     magic, flags = struct.unpack_from("<IB", batch.records)
     assert magic == 0x184D2204
     assert flags & 0x20  # or Java's client refuses it
@@ -193,7 +193,7 @@ def test_blocks_of_lz4_do_not_depend_on_each_other():
 def test_a_codec_may_be_told_how_hard_to_try(codec, level):
     words = np.random.default_rng(2).integers(0, 50, 20_000)
     given = values(*[b"word%d" % word for word in words])
-    (usual,), (other,) = sealed(given, codec=codec), sealed(given, codec=codec, level=level)
+    (usual,), (other,) = encoded(given, codec=codec), encoded(given, codec=codec, level=level)
     assert in_order([usual]) == in_order([other])
     assert usual.size != other.size
 
@@ -209,7 +209,7 @@ def test_a_codec_that_does_not_exist_is_named():
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
 def test_text_and_bytes_of_any_kind_become_bytes(kind):
     given = pa.array(["", "ä", None], kind)
-    assert [row[2:4] for row in in_order(sealed(values(value=given, key=given)))] == [
+    assert [row[2:4] for row in in_order(encoded(values(value=given, key=given)))] == [
         (b"", b""),
         ("ä".encode(), "ä".encode()),
         (None, None),
@@ -226,13 +226,13 @@ def test_columns_may_be_parts_of_longer_ones(found, start, end):
         whole.timestamps[start:end],
     )
     expected = [(*row[:3], row[3] or []) for row in found[start:end]]
-    assert [row[1:] for row in in_order(sealed(part))] == expected
+    assert [row[1:] for row in in_order(encoded(part))] == expected
 
 
 def test_headers_may_be_large_lists_of_bytes():
     kind = pa.large_list(pa.struct([("key", pa.large_binary()), ("value", pa.large_string())]))
     given = pa.array([[{"key": b"a", "value": "1"}], None, []], kind)
-    assert [row[4] for row in in_order(sealed(values(b"", b"", b"", headers=given)))] == [
+    assert [row[4] for row in in_order(encoded(values(b"", b"", b"", headers=given)))] == [
         [("a", b"1")],
         [],
         [],
@@ -244,13 +244,13 @@ def test_a_header_without_a_key_is_an_error():
         [[{"key": "a", "value": b""}], None, [{"key": None, "value": b"x"}]], pa.list_(PAIR)
     )
     with pytest.raises(SchemaError, match="a header of row 2 has no key"):
-        sealed(values(b"", b"", b"", headers=given))
-    assert len(sealed(values(b"", b"", headers=given[:2]))) == 1
+        encoded(values(b"", b"", b"", headers=given))
+    assert len(encoded(values(b"", b"", headers=given[:2]))) == 1
 
 
 def test_a_header_that_is_null_has_no_key():
     with pytest.raises(SchemaError, match="a header of row 0 has no key"):
-        sealed(values(b"", headers=pa.array([[None]], pa.list_(PAIR))))
+        encoded(values(b"", headers=pa.array([[None]], pa.list_(PAIR))))
 
 
 def test_only_keys_of_headers_that_belong_to_a_row_count():
@@ -259,7 +259,7 @@ def test_only_keys_of_headers_that_belong_to_a_row_count():
     ends = pa.py_buffer(np.array([0, 1, 2], np.int32))
     given = pa.Array.from_buffers(kind, 2, [pa.py_buffer(b"\x02"), ends], children=[inside])
     assert given.to_pylist()[0] is None
-    assert [row[4] for row in in_order(sealed(values(b"", b"", headers=given)))] == [
+    assert [row[4] for row in in_order(encoded(values(b"", b"", headers=given)))] == [
         [],
         [("b", None)],
     ]
@@ -280,29 +280,29 @@ def test_only_keys_of_headers_that_belong_to_a_row_count():
 )
 def test_columns_that_make_no_records_are_named(given, reason):
     with pytest.raises(SchemaError, match=reason):
-        sealed(values(b"a", b"b", **given))
+        encoded(values(b"a", b"b", **given))
 
 
 @pytest.mark.parametrize("ends", [[0, 9, 3], [0, -1, 3]])  # Arrow itself sees others
 def test_an_array_whose_offsets_are_damaged_is_refused(ends):
     buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"abc")]
     with pytest.raises(SchemaError, match="'value' is no valid Arrow array"):
-        sealed(values(value=pa.Array.from_buffers(pa.binary(), 2, buffers)))
+        encoded(values(value=pa.Array.from_buffers(pa.binary(), 2, buffers)))
 
 
 @pytest.mark.parametrize("partition", [-1, 2**20, 2**31 - 1])
 def test_a_partition_that_no_topic_has_is_refused(partition):
     with pytest.raises(SchemaError, match="a partition is not among 0 to 1048575"):
-        sealed(values(b"a"), np.array([partition], np.int32))
+        encoded(values(b"a"), np.array([partition], np.int32))
 
 
 def test_each_row_needs_a_partition():
     with pytest.raises(SchemaError, match="2 partitions are given for 1 rows"):
-        sealed(values(b"a"), zeros(2))
+        encoded(values(b"a"), zeros(2))
 
 
 def test_no_rows_make_no_batches():
-    assert sealed(values()) == []
+    assert encoded(values()) == []
 
 
 # ---------------------------------------------------------------- partitions

@@ -6,9 +6,9 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
-from krishiv_spark.kafka.coordinators import Describe
-from krishiv_spark.kafka.places import Broker
+from krishiv_spark.kafka.coordinators import DescribeTransactions
 from krishiv_spark.kafka.requests import exchange
+from krishiv_spark.kafka.topic_partition import Broker
 
 
 class Refusing(Connections):
@@ -36,7 +36,7 @@ class Refusing(Connections):
     "ask",
     [
         lambda client: client.ask_any("find out", object()),
-        lambda client: exchange(client, Describe(), ["an id"]),
+        lambda client: exchange(client, DescribeTransactions(), ["an id"]),
     ],
     ids=["any broker", "many items"],
 )

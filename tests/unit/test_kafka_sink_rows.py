@@ -5,7 +5,7 @@ import pytest
 
 from krishiv_spark.errors import SinkError
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, check_same
-from krishiv_spark.sinks.kafka.staging import Fingerprint
+from krishiv_spark.sinks.kafka.task_writer import Fingerprint
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 FIRST_FORM = {  # as an intent of the first release has it, for the rows below

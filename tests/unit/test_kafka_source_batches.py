@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.sources.kafka.event_time import known_times
 from krishiv_spark.sources.kafka.limits import Delay, in_proportion, waiting
 from krishiv_spark.sources.kafka.position import KafkaOffset, flat, nested
+from krishiv_spark.sources.kafka.ranges import OffsetRange, cut, spread_over_tasks
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
-from krishiv_spark.sources.kafka.shares import Piece, cut, shares
 
-A, B, C = (Place("t", n) for n in range(3))
+A, B, C = (TopicPartition("t", n) for n in range(3))
 
 sizes = st.dictionaries(
-    st.builds(Place, st.sampled_from("ab"), st.integers(0, 4)),
+    st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 4)),
     st.tuples(st.integers(0, 2**62), st.integers(0, 2**40)),
 )
 
@@ -38,8 +38,8 @@ def test_small_partitions_never_starve():
 
 @given(sizes, st.integers(1, 2**40))
 def test_a_limited_batch_moves_every_partition_and_passes_no_end(found, most):
-    begins = {place: begin for place, (begin, _) in found.items()}
-    ends = {place: begin + size for place, (begin, size) in found.items()}
+    begins = {tp: begin for tp, (begin, _) in found.items()}
+    ends = {tp: begin + size for tp, (begin, size) in found.items()}
     limited = in_proportion(begins, ends, most)
     assert limited.keys() == ends.keys()
     assert all(begins[p] <= limited[p] <= ends[p] for p in ends)
@@ -56,34 +56,37 @@ def test_a_small_batch_is_held_back_but_not_for_ever():
     assert not delay.holds(9, now_s=92)
 
 
-def piece(place, start, end):
-    return Piece(place, "id", start, end)
+def offset_range(tp, start, end):
+    return OffsetRange(tp, "id", start, end)
 
 
 def test_each_partition_is_a_task_where_it_is_large():
-    pieces = [piece(A, 0, 20_000), piece(B, 5, 5), piece(C, 3, 20_000)]
-    assert shares(pieces, together=10_000) == [(pieces[0],), (pieces[2],)]
+    ranges = [offset_range(A, 0, 20_000), offset_range(B, 5, 5), offset_range(C, 3, 20_000)]
+    assert spread_over_tasks(ranges, together=10_000) == [(ranges[0],), (ranges[2],)]
 
 
 def test_small_partitions_share_a_task():
-    pieces = [piece(A, 0, 4), piece(B, 0, 5), piece(C, 0, 6)]
-    assert shares(pieces, together=10) == [(pieces[0], pieces[1]), (pieces[2],)]
-    assert shares(pieces, together=0) == [(each,) for each in pieces]
-    assert shares(pieces, together=100, most_offsets=9) == [(pieces[0], pieces[1]), (pieces[2],)]
+    ranges = [offset_range(A, 0, 4), offset_range(B, 0, 5), offset_range(C, 0, 6)]
+    assert spread_over_tasks(ranges, together=10) == [(ranges[0], ranges[1]), (ranges[2],)]
+    assert spread_over_tasks(ranges, together=0) == [(each,) for each in ranges]
+    assert spread_over_tasks(ranges, together=100, most_offsets=9) == [
+        (ranges[0], ranges[1]),
+        (ranges[2],),
+    ]
 
 
 def test_large_partitions_are_split_for_more_tasks():
     # KafkaOffsetRangeCalculator: small ones stay whole, the others share what is left
-    pieces = [piece(A, 0, 5), piece(B, 0, 20), piece(C, 0, 1)]
-    found = shares(pieces, fewest=4, together=100)
-    assert [(p.place, p.start, p.end) for (p,) in found] == [
+    ranges = [offset_range(A, 0, 5), offset_range(B, 0, 20), offset_range(C, 0, 1)]
+    found = spread_over_tasks(ranges, fewest=4, together=100)
+    assert [(p.tp, p.start, p.end) for (p,) in found] == [
         (A, 0, 5), (B, 0, 10), (B, 10, 20), (C, 0, 1),
     ]  # fmt: skip
-    assert shares(pieces, fewest=2) == [(each,) for each in pieces]
+    assert spread_over_tasks(ranges, fewest=2) == [(each,) for each in ranges]
 
 
 def test_no_task_has_more_offsets_than_asked():
-    found = shares([piece(A, 0, 10)], most_offsets=4)
+    found = spread_over_tasks([offset_range(A, 0, 10)], most_offsets=4)
     assert [p.size for (p,) in found] == [3, 3, 4]
 
 
@@ -94,11 +97,13 @@ def test_no_task_has_more_offsets_than_asked():
     st.integers(0, 2000),
 )
 def test_every_offset_is_in_one_task(found, fewest, most, together):
-    pieces = [piece(Place("t", n), b, b + size) for n, (b, size) in enumerate(found)]
-    tasks = shares(pieces, fewest=fewest, most_offsets=most, together=together)
-    parts = sorted((p.place, p.start, p.end) for task in tasks for p in task)
-    for whole in pieces:
-        mine = [(start, end) for place, start, end in parts if place == whole.place]
+    ranges = [
+        offset_range(TopicPartition("t", n), b, b + size) for n, (b, size) in enumerate(found)
+    ]
+    tasks = spread_over_tasks(ranges, fewest=fewest, most_offsets=most, together=together)
+    parts = sorted((p.tp, p.start, p.end) for task in tasks for p in task)
+    for whole in ranges:
+        mine = [(start, end) for tp, start, end in parts if tp == whole.tp]
         ends = [whole.start, *(end for _, end in mine)]
         assert [start for start, _ in mine] == ends[:-1]
         assert ends[-1] == whole.end
@@ -106,9 +111,9 @@ def test_every_offset_is_in_one_task(found, fewest, most, together):
         assert all(sum(p.size for p in task) <= most for task in tasks)
 
 
-def test_parts_of_a_piece_differ_by_one():
-    assert [p.size for p in cut(piece(A, 7, 17), 4)] == [2, 3, 2, 3]
-    assert len(cut(piece(A, 0, 2), 5)) == 2
+def test_parts_of_a_range_differ_by_one():
+    assert [p.size for p in cut(offset_range(A, 7, 17), 4)] == [2, 3, 2, 3]
+    assert len(cut(offset_range(A, 0, 2), 5)) == 2
 
 
 # --- plans
@@ -117,9 +122,7 @@ def test_parts_of_a_piece_differ_by_one():
 def planned(start, end, **given):
     options = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", **given}
     reader = KafkaReader(KafkaSourceOptions.parse(options, "krishiv-kafka"), None, streaming=True)
-    return [
-        [(p.place, p.topic_id, p.start, p.end) for p in task] for task in reader.plan(start, end)
-    ]
+    return [[(p.tp, p.topic_id, p.start, p.end) for p in task] for task in reader.plan(start, end)]
 
 
 def offset(numbers, **fields):
@@ -142,7 +145,11 @@ def test_the_first_batch_begins_where_its_end_says():
     assert planned(first, first) == []
 
 
-@given(st.dictionaries(st.builds(Place, st.text(max_size=3), st.integers(0, 99)), st.integers()))
+@given(
+    st.dictionaries(
+        st.builds(TopicPartition, st.text(max_size=3), st.integers(0, 99)), st.integers()
+    )
+)
 def test_numbers_by_partition_come_back(numbers):
     assert flat(nested(numbers)) == numbers
 
@@ -179,5 +186,5 @@ def test_without_any_record_nothing_is_known():
 
 @pytest.mark.parametrize("order", [(A, B, C), (C, B, A)])
 def test_offsets_have_one_text(order):
-    numbers = {place: place.partition for place in order}
+    numbers = {tp: tp.partition for tp in order}
     assert offset(numbers).to_json() == offset({A: 0, B: 1, C: 2}).to_json()

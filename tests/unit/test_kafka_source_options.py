@@ -3,10 +3,10 @@
 import pytest
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.reader import KafkaOffset, KafkaReader
-from krishiv_spark.sources.kafka.where import Where
+from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
 BROKER = {"kafka.bootstrap.servers": "nowhere:9092"}
 
@@ -26,9 +26,9 @@ def started(*, streaming=True, **given):
 def test_spark_defaults():
     options = parse()
     assert options.subscribe == ("t",)
-    assert options.start(streaming=True) == Where(LATEST)
-    assert options.start(streaming=False) == Where(EARLIEST)
-    assert options.end() == Where(LATEST)
+    assert options.start(streaming=True) == StartingPosition(LATEST)
+    assert options.start(streaming=False) == StartingPosition(EARLIEST)
+    assert options.end() == StartingPosition(LATEST)
     assert (options.fail_on_data_loss, options.committed) == (True, True)
     assert options.max_trigger_delay == 15 * 60_000
 
@@ -58,7 +58,7 @@ def test_names_of_the_topic(name):
 
 def test_partitions_are_assigned():
     assigned = parse(assign='{"b": [1, 0, 1], "a": [2]}').assign
-    assert assigned == (Place("b", 1), Place("b", 0), Place("a", 2))
+    assert assigned == (TopicPartition("b", 1), TopicPartition("b", 0), TopicPartition("a", 2))
 
 
 OFFSETS = '{"t": {"0": 23, "1": -2}}'
@@ -66,16 +66,18 @@ OFFSETS = '{"t": {"0": 23, "1": -2}}'
 
 def test_starts_have_the_precedence_of_spark():
     given = {"startingOffsets": OFFSETS}
-    assert started(**given) == Where(each={Place("t", 0): 23, Place("t", 1): EARLIEST})
+    assert started(**given) == StartingPosition(
+        each={TopicPartition("t", 0): 23, TopicPartition("t", 1): EARLIEST}
+    )
     given["startingOffsetsByTimestamp"] = '{"t": {"0": 5}}'
-    assert started(**given) == Where(each={Place("t", 0): 5}, is_time=True)
+    assert started(**given) == StartingPosition(each={TopicPartition("t", 0): 5}, is_time=True)
     given["startingTimestamp"] = "7"
-    assert started(**given) == Where(7, is_time=True)
+    assert started(**given) == StartingPosition(7, is_time=True)
 
 
 def test_words_are_read_in_any_case():
-    assert started(startingOffsets="Earliest") == Where(EARLIEST)
-    assert parse(endingOffsets="LATEST").end() == Where(LATEST)
+    assert started(startingOffsets="Earliest") == StartingPosition(EARLIEST)
+    assert parse(endingOffsets="LATEST").end() == StartingPosition(LATEST)
 
 
 BAD = [

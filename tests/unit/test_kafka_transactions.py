@@ -2,14 +2,14 @@
 
 import pytest
 
-from krishiv_spark.kafka.coordinators import Described
+from krishiv_spark.kafka.coordinators import TransactionDescription, TransactionVersion
 from krishiv_spark.kafka.transactions import Outcome, Transaction, outcome
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka.attempts import transactional_ids
 
 EPOCH = 7
 TABLE = [
-    # rules, state, raised by, outcome: as a broker answered (Kafka 4.3)
+    # version, state, raised by, outcome: as a broker answered (Kafka 4.3)
     (1, "Ongoing", 0, Outcome.OPEN),
     (2, "Ongoing", 0, Outcome.OPEN),
     (1, "PrepareCommit", 0, Outcome.COMMITTED),
@@ -28,22 +28,29 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("rules", "state", "raised", "became"), TABLE)
-def test_outcomes(rules, state, raised, became):
-    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=EPOCH, rules=rules)
-    assert outcome(one, Described(state, 3, EPOCH + raised, -1, 1, ())) is became
+def transaction(epoch, version):
+    return Transaction(
+        transactional_id="t", producer_id=3, producer_epoch=epoch, rules=TransactionVersion(version)
+    )
+
+
+@pytest.mark.parametrize(("version", "state", "raised", "became"), TABLE)
+def test_outcomes(version, state, raised, became):
+    one = transaction(EPOCH, version)
+    assert outcome(one, TransactionDescription(state, 3, EPOCH + raised, -1, 1, ())) is became
 
 
 def test_another_producer_hides_the_outcome():
-    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=EPOCH, rules=2)
-    assert outcome(one, Described("CompleteCommit", 4, 0, -1, 1, ())) is Outcome.UNKNOWN
+    one = transaction(EPOCH, 2)
+    now = TransactionDescription("CompleteCommit", 4, 0, -1, 1, ())
+    assert outcome(one, now) is Outcome.UNKNOWN
 
 
 LAST_EPOCH = 32_766
 
 
 @pytest.mark.parametrize(
-    ("rules", "epoch", "now", "became"),
+    ("version", "epoch", "now", "became"),
     [
         (2, LAST_EPOCH, ("CompleteCommit", 0), Outcome.COMMITTED),
         (2, LAST_EPOCH, ("CompleteAbort", 0), Outcome.ABORTED),
@@ -54,10 +61,10 @@ LAST_EPOCH = 32_766
         (1, LAST_EPOCH, ("CompleteCommit", 0), Outcome.UNKNOWN),
     ],
 )
-def test_behind_the_last_epoch_comes_another_producer(rules, epoch, now, became):
-    one = Transaction(transactional_id="t", producer_id=3, producer_epoch=epoch, rules=rules)
+def test_after_the_last_epoch_comes_another_producer(version, epoch, now, became):
+    one = transaction(epoch, version)
     state, raised_to = now
-    assert outcome(one, Described(state, 1004, raised_to, -1, 1, ())) is became
+    assert outcome(one, TransactionDescription(state, 1004, raised_to, -1, 1, ())) is became
 
 
 def ids(turn, number=0):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.kafka.records.decode import Decoded, decode
-from krishiv_spark.kafka.records.encode import Accumulator, Sealed, next_sequence
+from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch, next_sequence
 from krishiv_spark.kafka.records.partitioning import partition_rows
 from krishiv_spark.kafka.records.rows import RecordColumns
 from krishiv_spark.kafka.records.wanted import Range, RecordError
@@ -17,10 +17,10 @@ __all__ = [
     "SCHEMA",
     "Accumulator",
     "Decoded",
+    "EncodedBatch",
     "Range",
     "RecordColumns",
     "RecordError",
-    "Sealed",
     "await_warm",
     "decode",
     "next_sequence",

@@ -23,7 +23,7 @@ from krishiv_spark.kafka.records.layout import (
 )
 from krishiv_spark.kafka.records.rows import RecordColumns, Table
 
-__all__ = ["Accumulator", "Sealed", "next_sequence"]
+__all__ = ["Accumulator", "EncodedBatch", "next_sequence"]
 
 _FIRST_BYTES = 4096
 
@@ -40,7 +40,7 @@ def next_sequence(base: int, count: int) -> int:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class EncodedBatch:
     """Records of one batch, which no more are added to.
 
     Attributes:
@@ -131,7 +131,7 @@ class Accumulator:
         """Memory that open batches take."""
         return sum(batch.out.nbytes for batch in self._open.values())
 
-    def add(self, columns: RecordColumns, partitions: NDArray[np.int32]) -> Iterator[Sealed]:
+    def add(self, columns: RecordColumns, partitions: NDArray[np.int32]) -> Iterator[EncodedBatch]:
         """Add rows, in their order; the batches that are full by then come out.
 
         Everything has been added only when the iterator is exhausted.
@@ -149,7 +149,9 @@ class Accumulator:
         for partition in np.flatnonzero(np.diff(ends)).tolist():
             yield from self._add(partition, table, order[ends[partition] : ends[partition + 1]])
 
-    def _add(self, partition: int, table: Table, order: NDArray[np.int64]) -> Iterator[Sealed]:
+    def _add(
+        self, partition: int, table: Table, order: NDArray[np.int64]
+    ) -> Iterator[EncodedBatch]:
         from krishiv_spark.kafka.records.write import append
 
         done = 0
@@ -186,14 +188,14 @@ class Accumulator:
         larger[:used] = batch.out[:used]
         batch.out = larger
 
-    def flush(self) -> Iterator[Sealed]:
+    def flush(self) -> Iterator[EncodedBatch]:
         """Seal all open batches, by partition."""
         for partition in sorted(self._open):
             if self._open[partition].state.any():
                 yield self._seal(partition)
         self._open.clear()
 
-    def _seal(self, partition: int) -> Sealed:
+    def _seal(self, partition: int) -> EncodedBatch:
         batch = self._open.pop(partition)
         used, count, base, newest, _ = batch.state.tolist()
         records = batch.out.data[:used]
@@ -204,7 +206,7 @@ class Accumulator:
                 records = memoryview(packed)
             else:
                 codec = "none"
-        return Sealed(partition, count, CODECS.index(codec), base, newest, records)
+        return EncodedBatch(partition, count, CODECS.index(codec), base, newest, records)
 
 
 def _ends(partitions: NDArray[np.int32], count: int) -> NDArray[np.int64]:

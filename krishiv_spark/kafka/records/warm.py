@@ -12,7 +12,7 @@ from pathlib import Path
 
 from krishiv_spark.caches import user_cache
 from krishiv_spark.kafka.records.decode import decode
-from krishiv_spark.kafka.records.encode import Accumulator, Sealed
+from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch
 from krishiv_spark.kafka.records.partitioning import partition_rows
 from krishiv_spark.kafka.records.rows import RecordColumns
 from krishiv_spark.kafka.records.wanted import Range
@@ -25,7 +25,7 @@ _RECORD = b"\x18\0\0\0\x02k\x02v\x02\x02h\x02v"
 
 def warm_up() -> None:
     """Import numba and load every kernel, by sending a record through all of them."""
-    data = Sealed(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
+    data = EncodedBatch(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
     for batch in decode(data, Range("", 0, 0, 1)).batches:
         keys, values, headers = (batch.column(name) for name in ("key", "value", "headers"))
         columns = RecordColumns(values, keys, headers, 0)

@@ -13,14 +13,19 @@ import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import ProduceRequest
 
-from krishiv_spark.kafka.coordinators import Describe, Described, Transaction
+from krishiv_spark.kafka.coordinators import (
+    DescribeTransactions,
+    Transaction,
+    TransactionDescription,
+    TransactionVersion,
+)
 from krishiv_spark.kafka.fetches import Wanted
 from krishiv_spark.kafka.fetches import answers as fetched
 from krishiv_spark.kafka.fetches import request as fetch
 from krishiv_spark.kafka.lookups import ListOffsets
-from krishiv_spark.kafka.places import LATEST, Place
-from krishiv_spark.kafka.producing import AddPlaces, Begin, End, Fence
+from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, FenceProducer, InitProducerId
 from krishiv_spark.kafka.records import Accumulator, RecordColumns
+from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 
 __all__ = ["Conversation", "Ticket"]
 
@@ -84,7 +89,7 @@ class Conversation:
 
     def begin(self, name: str, timeout_ms: int = _TIMEOUT_MS) -> Answered:
         """InitProducerId."""
-        ((_, code, answer),) = self._ask(Begin(timeout_ms), [name])
+        ((_, code, answer),) = self._ask(InitProducerId(timeout_ms), [name])
         self._settle()
         if code:
             return (code,)
@@ -93,21 +98,21 @@ class Conversation:
 
     def fence(self, ticket: Ticket) -> Answered:
         """InitProducerId by somebody else, who knows the producer."""
-        meant = Described("", ticket.producer, ticket.epoch, -1, _TIMEOUT_MS, ())
-        request = Fence({ticket.name: meant}).request([ticket.name])
+        meant = TransactionDescription("", ticket.producer, ticket.epoch, -1, _TIMEOUT_MS, ())
+        request = FenceProducer({ticket.name: meant}).request([ticket.name])
         code = self._send(request).error_code
         self._settle()
         return (code,)
 
     def add(self, ticket: Ticket, partition: int) -> Answered:
         """AddPartitionsToTxn."""
-        kind = AddPlaces(self._transaction(ticket, 1))
-        ((_, code, _),) = self._ask(kind, [Place(self._topic, partition)])
+        kind = AddPartitionsToTxn(self._transaction(ticket, 1))
+        ((_, code, _),) = self._ask(kind, [TopicPartition(self._topic, partition)])
         return (code,)
 
     def end(self, ticket: Ticket, rules: Any, *, commit: bool) -> Answered:
         """EndTxn."""
-        kind = End({ticket.name: self._transaction(ticket, rules)}, commit)
+        kind = EndTxn({ticket.name: self._transaction(ticket, rules)}, commit)
         ((_, code, _),) = self._ask(kind, [ticket.name])
         self._settle()
         return (code,)
@@ -117,7 +122,7 @@ class Conversation:
             transactional_id=ticket.name,
             producer_id=ticket.producer,
             producer_epoch=ticket.epoch,
-            rules=rules,
+            rules=TransactionVersion(rules),
         )
 
     def produce(self, ticket: Ticket, partition: int, *, again: bool = False) -> Answered:
@@ -147,10 +152,10 @@ class Conversation:
 
     def describe(self, name: str) -> Answered:
         """DescribeTransactions."""
-        ((_, code, now),) = self._ask(Describe(), [name])
+        ((_, code, now),) = self._ask(DescribeTransactions(), [name])
         if code:
             return (code,)
-        return now.state, self._shown(now.producer_id), now.producer_epoch, sorted(now.places)
+        return now.state, self._shown(now.producer_id), now.producer_epoch, sorted(now.partitions)
 
     def is_settled(self, name: str) -> bool:
         """Whether the markers of an id's transaction are written."""
@@ -158,13 +163,13 @@ class Conversation:
 
     def ends(self, partition: int) -> Answered:
         """The last stable offset, and the end."""
-        place = Place(self._topic, partition)
-        kinds = [ListOffsets({place: LATEST}, committed=each) for each in (True, False)]
-        return tuple(self._ask(kind, [place])[0][2].offset for kind in kinds)
+        tp = TopicPartition(self._topic, partition)
+        kinds = [ListOffsets({tp: LATEST}, committed=each) for each in (True, False)]
+        return tuple(self._ask(kind, [tp])[0][2].offset for kind in kinds)
 
     def records(self, partition: int) -> bytes:
         """All of a partition, of open and of aborted transactions too."""
-        wanted = Wanted(Place(self._topic, partition), "", 0, 2**20)
+        wanted = Wanted(TopicPartition(self._topic, partition), "", 0, 2**20)
         (answer,) = fetched(self._send(fetch([wanted], committed=False, most_bytes=2**20)), {})
         return bytes(answer.records)
 

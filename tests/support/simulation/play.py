@@ -97,9 +97,9 @@ class Play:
 
     def _check_that_nothing_hangs(self) -> None:
         """Readers of committed records read to the end, once all that was open has timed out."""
-        for place, partition in self.cluster.partitions.items():
-            if partition.stable != partition.end:
-                self.world.fail(f"readers of {place} stop for ever at {partition.stable}")
+        for tp, partition in self.cluster.partitions.items():
+            if partition.last_stable_offset != partition.end:
+                self.world.fail(f"readers of {tp} stop for ever at {partition.last_stable_offset}")
 
     def writer(self) -> Writer[Any]:
         """As Spark makes one in each process that needs one."""
@@ -119,8 +119,8 @@ class Play:
             self._tell("promised", self.cluster.batches_of(ended))
 
         def write() -> None:
-            for place in ended.places:
-                self.cluster.write_marker(ended, place)
+            for tp in ended.partitions:
+                self.cluster.write_marker(ended, tp)
             self.cluster.coordinator.complete(ended)
 
         if self.scenario.lazy:

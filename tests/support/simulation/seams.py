@@ -12,12 +12,12 @@ from typing import Any
 from unittest import mock
 
 from krishiv_spark import checkpoint
-from krishiv_spark.kafka import client, connections, coordinators, outcomes, pauses, requests
+from krishiv_spark.kafka import backoff, client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import entries, journal
 from krishiv_spark.sinks import logged, values
-from krishiv_spark.sinks.kafka import attempts, rows, staging
+from krishiv_spark.sinks.kafka import attempts, rows, task_writer
 from krishiv_spark.sinks.kafka import writer as kafka
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedNetwork
@@ -96,10 +96,10 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (requests, "time", TIME),
     (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
     (outcomes, "_LAST_EPOCH", 2**15 - 2),
-    (pauses, "time", TIME),
+    (backoff, "time", TIME),
     (rows, "time", TIME),
     (attempts, "warm_ahead", lambda: None),
-    (staging, "await_warm", lambda: None),
+    (task_writer, "await_warm", lambda: None),
     (kafka, "open_log", lambda _, query=None: present().open_log(query)),
     (checkpoint, "_read", _read),
     (checkpoint, "_names", _names),

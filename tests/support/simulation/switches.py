@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from krishiv_spark.kafka.outcomes import Outcome
-from krishiv_spark.kafka.producing import End
+from krishiv_spark.kafka.producing import EndTxn
 from krishiv_spark.kafka.requests import exchange
 from krishiv_spark.kafka.transactions import transaction_of
 from krishiv_spark.offsets import EpochLog, State
@@ -148,7 +148,7 @@ def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]
         name: transaction_of(client, name, now.producer_id, now.producer_epoch)
         for name, now in ongoing.items()
     }
-    answers = exchange(client, End(exact, commit=False), exact, within_s)
+    answers = exchange(client, EndTxn(exact, commit=False), exact, within_s)
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 

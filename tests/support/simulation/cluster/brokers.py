@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka.errors import KafkaConnectionError
 
-from krishiv_spark.kafka.places import READ, WRITE, Place
+from krishiv_spark.kafka.topic_partition import READ, WRITE, TopicPartition
 from simulation.clock import Clock
 from simulation.cluster.coordinator import (
     ID_NOT_FOUND,
@@ -47,7 +47,7 @@ class Cluster(Leaders):
 
     Attributes:
         coordinator: Of all ids.
-        partitions: By place.
+        partitions: By name.
         down: Brokers that do not answer.
     """
 
@@ -65,9 +65,9 @@ class Cluster(Leaders):
         topic: str = TOPIC,
     ) -> None:
         nodes = list(range(1, brokers + 1))
-        places = {Place(topic, number): Partition() for number in range(partitions)}
+        logs = {TopicPartition(topic, number): Partition() for number in range(partitions)}
         coordinator = Coordinator(rules, top, lambda: clock.now_ms, decided)
-        super().__init__(nodes, places, coordinator, verify=verify, shown=shown)
+        super().__init__(nodes, logs, coordinator, verify=verify, shown=shown)
         self.down: set[int] = set()
         self._clock = clock
         self._topic_name = topic
@@ -85,8 +85,8 @@ class Cluster(Leaders):
     def move(self, number: int) -> None:
         """Coordinators and a leader move to other brokers."""
         self._moved += 1
-        place = list(self.partitions)[number % len(self.partitions)]
-        self.lead(place, self.nodes[number % len(self.nodes)])
+        tp = list(self.partitions)[number % len(self.partitions)]
+        self.lead(tp, self.nodes[number % len(self.nodes)])
 
     # --- what happens by itself
 
@@ -134,9 +134,9 @@ class Cluster(Leaders):
 
     def _topic(self, name: str) -> Any:
         parts = [
-            Answer(partition_index=place.partition, leader_id=self.leader_of(place))
-            for place in self.partitions
-            if place.topic == name
+            Answer(partition_index=tp.partition, leader_id=self.leader_of(tp))
+            for tp in self.partitions
+            if tp.topic == name
         ]
         code = NONE if parts else UNKNOWN_TOPIC
         return Answer(
@@ -171,9 +171,11 @@ class Cluster(Leaders):
     def _addpartitionstotxn(self, node: int, request: Any) -> Any:
         name = request.v3_and_below_transactional_id
         topics = request.v3_and_below_topics
-        places = {Place(topic.name, number) for topic in topics for number in topic.partitions}
+        partitions = {
+            TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
+        }
         who = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code, _ = self._guarded(node, name, lambda: self.coordinator.add(name, *who, places))
+        code, _ = self._guarded(node, name, lambda: self.coordinator.add(name, *who, partitions))
         found = [
             Answer(
                 name=topic.name,
@@ -198,15 +200,17 @@ class Cluster(Leaders):
 
     def _describetransactions(self, node: int, request: Any) -> Any:
         return Answer(
-            transaction_states=[self._described(node, n) for n in sorted(request.transactional_ids)]
+            transaction_states=[
+                self._description(node, n) for n in sorted(request.transactional_ids)
+            ]
         )
 
-    def _described(self, node: int, name: str) -> Any:
+    def _description(self, node: int, name: str) -> Any:
         known = self.coordinator.known.get(name)
         code = NOT_COORDINATOR if node != self.coordinator_of(name) else NONE
         if known is None or code:
             return Answer(transactional_id=name, error_code=code or ID_NOT_FOUND)
-        numbers = sorted(place.partition for place in known.places)
+        numbers = sorted(tp.partition for tp in known.partitions)
         return Answer(
             transactional_id=name,
             error_code=NONE,

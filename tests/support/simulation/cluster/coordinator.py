@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 
 __all__ = ["Coordinator", "Ended", "KafkaRefusal", "Known"]
 
@@ -50,7 +50,7 @@ class Known:
         previous: The producer id before.
         following: The producer id to come, when the epochs of this one are used up.
         state: As DescribeTransactions has it.
-        places: Partitions of the transaction.
+        partitions: Partitions of the transaction.
         begun_ms: When the transaction began; -1 without one.
         timeout_ms: How long it may be open.
         used_ms: When anything was asked last.
@@ -63,7 +63,7 @@ class Known:
     previous: int = -1
     following: int = -1
     state: str = _EMPTY
-    places: set[Place] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
     begun_ms: int = -1
     timeout_ms: int = 0
     used_ms: int = 0
@@ -78,14 +78,14 @@ class Ended:
         name: The id.
         producer: Whose records.
         epoch: That the markers carry.
-        places: Where.
+        partitions: Where.
         commit: How it has ended.
     """
 
     name: str
     producer: int
     epoch: int
-    places: tuple[Place, ...]
+    partitions: tuple[TopicPartition, ...]
     commit: bool
 
 
@@ -172,19 +172,21 @@ class Coordinator:
 
     # --- partitions of a transaction
 
-    def add(self, name: str, producer: int, epoch: int, places: set[Place], rules: int = 1) -> None:
+    def add(
+        self, name: str, producer: int, epoch: int, partitions: set[TopicPartition], rules: int = 1
+    ) -> None:
         """AddPartitionsToTxn, of a client (TV1) or of a leader that was written to (TV2)."""
         it = self._checked(name, producer, epoch)
         it.rules = rules
         if it.state in _RESTING:
-            it.places, it.begun_ms = set(), self._now_ms()
+            it.partitions, it.begun_ms = set(), self._now_ms()
         it.state, it.used_ms = _ONGOING, self._now_ms()
-        it.places |= places
+        it.partitions |= partitions
 
-    def verify(self, name: str, producer: int, epoch: int, place: Place) -> None:
+    def verify(self, name: str, producer: int, epoch: int, tp: TopicPartition) -> None:
         """The same, asked by a leader that only wants to know (KIP-890, part 1)."""
         it = self._checked(name, producer, epoch)
-        if it.state != _ONGOING or place not in it.places:
+        if it.state != _ONGOING or tp not in it.partitions:
             raise KafkaRefusal(TRANSACTION_ABORTABLE)
 
     def _checked(self, name: str, producer: int, epoch: int) -> Known:
@@ -239,7 +241,7 @@ class Coordinator:
         elif it.state == _EMPTY or (it.state in _COMPLETE.values() and not repeated):
             if commit:
                 raise KafkaRefusal(INVALID_TXN_STATE)
-            it.places, it.begun_ms = set(), self._now_ms()
+            it.partitions, it.begun_ms = set(), self._now_ms()
             self._end_and_raise(name, it, commit=False)
         elif it.state != _COMPLETE[commit]:
             raise KafkaRefusal(INVALID_TXN_STATE)
@@ -268,13 +270,13 @@ class Coordinator:
 
     def _decide(self, name: str, it: Known, *, commit: bool) -> None:
         it.state, it.used_ms = _PREPARED[commit], self._now_ms()
-        self._ended(Ended(name, it.producer, it.epoch, tuple(sorted(it.places)), commit))
+        self._ended(Ended(name, it.producer, it.epoch, tuple(sorted(it.partitions)), commit))
 
     def complete(self, ended: Ended) -> None:
         """All markers are written."""
         it = self.known[ended.name]
         it.state = _COMPLETE[ended.commit]
-        it.places = set()
+        it.partitions = set()
         if it.following != -1:
             it.previous, it.producer, it.following = it.producer, it.following, -1
             it.epoch = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from simulation.cluster.coordinator import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_EPOCH,
@@ -30,7 +30,7 @@ class Leaders:
 
     Args:
         nodes: Brokers.
-        partitions: By place.
+        partitions: By name.
         coordinator: Whom they ask.
         verify: TV1: whether they ask.
         shown: Called with batches that readers of committed records see from now on.
@@ -39,7 +39,7 @@ class Leaders:
     def __init__(
         self,
         nodes: list[int],
-        partitions: dict[Place, Partition],
+        partitions: dict[TopicPartition, Partition],
         coordinator: Coordinator,
         *,
         verify: bool,
@@ -50,27 +50,27 @@ class Leaders:
         self.coordinator = coordinator
         self._verify = verify
         self._shown = shown
-        self._led: dict[Place, int] = {}
+        self._led: dict[TopicPartition, int] = {}
 
-    def leader_of(self, place: Place) -> int:
+    def leader_of(self, tp: TopicPartition) -> int:
         """The broker that leads a partition."""
-        return self._led.get(place, self.nodes[place.partition % len(self.nodes)])
+        return self._led.get(tp, self.nodes[tp.partition % len(self.nodes)])
 
-    def lead(self, place: Place, node: int) -> None:
+    def lead(self, tp: TopicPartition, node: int) -> None:
         """Another broker leads a partition from now on."""
-        self._led[place] = node
+        self._led[tp] = node
 
-    def write_marker(self, ended: Ended, place: Place) -> None:
+    def write_marker(self, ended: Ended, tp: TopicPartition) -> None:
         """A leader writes the marker of a transaction."""
-        partition = self.partitions[place]
+        partition = self.partitions[tp]
         decided = partition.end_transaction(ended.producer, ended.epoch, commit=ended.commit)
         if ended.commit and decided:
             self._shown(decided)
 
     def batches_of(self, ended: Ended) -> list[Arrived]:
         """What a transaction consists of whose markers are not written yet."""
-        places = (self.partitions[place] for place in ended.places)
-        return [batch for place in places for batch in place.open_batches(ended.producer)]
+        logs = (self.partitions[tp] for tp in ended.partitions)
+        return [batch for log in logs for batch in log.open_batches(ended.producer)]
 
     # --- messages
 
@@ -90,32 +90,32 @@ class Leaders:
         )
 
     def _write(self, node: int, name: str, topic: str, part: Any, rules: int) -> Any:
-        place, batch = Place(topic, part.index), arrived(part.records)
+        tp, batch = TopicPartition(topic, part.index), arrived(part.records)
         offset, code = -1, NONE
         try:
-            offset = self._take(node, name, place, batch, rules)
+            offset = self._take(node, name, tp, batch, rules)
         except KafkaRefusal as refusal:
             code = refusal.code
         return Answer(index=part.index, error_code=code, error_message=None, base_offset=offset)
 
-    def _take(self, node: int, name: str, place: Place, batch: Arrived, rules: int) -> int:
-        if place not in self.partitions:
+    def _take(self, node: int, name: str, tp: TopicPartition, batch: Arrived, rules: int) -> int:
+        if tp not in self.partitions:
             raise KafkaRefusal(UNKNOWN_TOPIC)
-        if self.leader_of(place) != node:
+        if self.leader_of(tp) != node:
             raise KafkaRefusal(_NOT_LEADER)
-        partition = self.partitions[place]
+        partition = self.partitions[tp]
         if not partition.is_open(batch.producer, batch.epoch):
-            self._ask_coordinator(name, place, batch, rules)
+            self._ask_coordinator(name, tp, batch, rules)
         return partition.append(batch)
 
-    def _ask_coordinator(self, name: str, place: Place, batch: Arrived, rules: int) -> None:
+    def _ask_coordinator(self, name: str, tp: TopicPartition, batch: Arrived, rules: int) -> None:
         """A leader that does not know the transaction asks (``AddPartitionsToTxnManager``)."""
         who = (name, batch.producer, batch.epoch)
         try:
             if rules == 2:
-                self.coordinator.add(*who, {place}, rules)
+                self.coordinator.add(*who, {tp}, rules)
             elif self._verify:
-                self.coordinator.verify(*who, place)
+                self.coordinator.verify(*who, tp)
         except KafkaRefusal as refusal:
             raise KafkaRefusal(_as_leaders_say(refusal.code, rules)) from None
 
@@ -135,8 +135,8 @@ class Leaders:
         )
 
     def _end(self, topic: str, part: Any, committed: bool) -> Any:
-        found = self.partitions[Place(topic, part.partition_index)]
-        end = found.stable if committed else found.end
+        found = self.partitions[TopicPartition(topic, part.partition_index)]
+        end = found.last_stable_offset if committed else found.end
         number = part.partition_index
         return Answer(
             partition_index=number, error_code=NONE, offset=end, timestamp=-1, leader_epoch=0
@@ -153,16 +153,16 @@ class Leaders:
         return Answer(API_VERSION=12, responses=found)
 
     def _read(self, node: int, topic: str, part: Any) -> Any:
-        place = Place(topic, part.partition)
-        partition = self.partitions[place]
+        tp = TopicPartition(topic, part.partition)
+        partition = self.partitions[tp]
         records = partition.fetch(part.fetch_offset)
-        code = _NOT_LEADER if self.leader_of(place) != node else NONE
+        code = _NOT_LEADER if self.leader_of(tp) != node else NONE
         return Answer(
             partition_index=part.partition,
             error_code=code or (_OUT_OF_RANGE if records is None else NONE),
             records=records,
             aborted_transactions=(),
-            last_stable_offset=partition.stable,
+            last_stable_offset=partition.last_stable_offset,
             high_watermark=partition.end,
             log_start_offset=partition.start,
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kafka.errors import KafkaConnectionError, KafkaError
 
 from krishiv_spark.kafka.network import LEAST_LOADED
-from krishiv_spark.kafka.places import Broker
+from krishiv_spark.kafka.topic_partition import Broker
 from simulation.cluster.words import shown
 from simulation.present import present
 from simulation.world import CallKind
@@ -57,7 +57,7 @@ class SimulatedNetwork:
         self._cluster = present().cluster
         self.heard_s = self._world.clock.now_ms / 1000
 
-    def bootstrap(self, patience_s: float) -> None:
+    def bootstrap(self, timeout_s: float) -> None:
         """Nothing is to be reached."""
 
     def close(self) -> None:

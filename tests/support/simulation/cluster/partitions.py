@@ -96,7 +96,7 @@ class Partition:
         self._producers: dict[int, _Producer] = {}
 
     @property
-    def stable(self) -> int:
+    def last_stable_offset(self) -> int:
         """The last stable offset: behind it, transactions are open."""
         opened = (each.open_at for each in self._producers.values() if each.open_at is not None)
         return min(opened, default=self.end)
@@ -174,7 +174,7 @@ class Partition:
 
     def age_out(self) -> None:
         """Retention removes all that is stable."""
-        self.start = self.stable
+        self.start = self.last_stable_offset
         self._log = [entry for entry in self._log if entry.offset >= self.start]
 
 

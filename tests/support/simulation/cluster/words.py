@@ -36,8 +36,8 @@ def _batches(request: Any) -> Iterator[str]:
         for part in topic.partition_data:
             batch = arrived(part.records)
             who = f"producer {batch.producer} epoch {batch.epoch}"
-            place = f"{topic.name}-{part.index}"
-            yield f"{batch.count} records to {place} by {who} from {batch.sequence}"
+            tp = f"{topic.name}-{part.index}"
+            yield f"{batch.count} records to {tp} by {who} from {batch.sequence}"
 
 
 class Said:

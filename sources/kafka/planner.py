@@ -10,20 +10,20 @@ from typing import Any
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import LATEST, FoundOffset, Place, Topic
+from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, Topic, TopicPartition
 from krishiv_spark.sources.base import Limit
-from krishiv_spark.sources.kafka.bounds import Bounds
 from krishiv_spark.sources.kafka.event_time import EventTime
 from krishiv_spark.sources.kafka.footing import Footing, View
 from krishiv_spark.sources.kafka.lag import Lag
 from krishiv_spark.sources.kafka.limits import Delay, in_proportion, waiting
 from krishiv_spark.sources.kafka.losses import Losses
+from krishiv_spark.sources.kafka.offset_lookup import OffsetLookup
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset, flat, nested
 from krishiv_spark.sources.kafka.topics import Subscription
-from krishiv_spark.sources.kafka.truncation import Stand
+from krishiv_spark.sources.kafka.truncation import Position
 
-__all__ = ["Chooser"]
+__all__ = ["BatchPlanner"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class _Reach:
         left: Where the query stands in partitions that it no longer reads.
     """
 
-    begins: Mapping[Place, int]
-    newest: Mapping[Place, int]
-    left: Mapping[Place, Stand]
+    begins: Mapping[TopicPartition, int]
+    newest: Mapping[TopicPartition, int]
+    left: Mapping[TopicPartition, Position]
 
 
-class Chooser:
+class BatchPlanner:
     """Chooses the ends of batches, for the life of a reader.
 
     Args:
@@ -106,8 +106,8 @@ class Chooser:
 
     # --- what there is
 
-    def _bounds(self, client: Client) -> Bounds:
-        return Bounds(client, self._options, self._losses)
+    def _bounds(self, client: Client) -> OffsetLookup:
+        return OffsetLookup(client, self._options, self._losses)
 
     def _seen(self, client: Client, start: KafkaOffset) -> View:
         view = self._frozen
@@ -125,53 +125,57 @@ class Chooser:
         topics = self._subscription.topics(client, () if start is None else start.topics)
         if start is not None:
             self._refuse_missing(topics, start)
-        places = self._subscription.places(topics)
-        cluster = self._cluster(client, places)
+        partitions = self._subscription.partitions(topics)
+        cluster = self._cluster(client, partitions)
         if not self._streaming:
-            return View(topics, cluster, self._bounds(client).last(places))
-        return View(topics, cluster, {place: end.offset for place, end in cluster.items()})
+            return View(topics, cluster, self._bounds(client).last(partitions))
+        return View(topics, cluster, {tp: end.offset for tp, end in cluster.items()})
 
-    def _cluster(self, client: Client, places: Collection[Place]) -> dict[Place, FoundOffset]:
-        asked, committed = dict.fromkeys(places, LATEST), self._options.committed
+    def _cluster(
+        self, client: Client, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, FoundOffset]:
+        asked, committed = dict.fromkeys(partitions, LATEST), self._options.committed
         if not (self._streaming and committed):
             return list_offsets(client, asked, committed=committed)
-        self._lag.look(client, places)
+        self._lag.look(client, partitions)
         ends = list_offsets(client, asked, committed=True)
         self._lag.compare(ends)
         return ends
 
     def _refuse_missing(self, topics: Mapping[str, Topic], start: KafkaOffset) -> None:
         known = start.ids.keys() | start.topics.keys()
-        self._subscription.refuse_missing(topics, known, start.stands())
+        self._subscription.refuse_missing(topics, known, start.positions())
 
     # --- begins
 
-    def _reach(self, bounds: Bounds, start: KafkaOffset, view: View) -> _Reach:
-        stands = start.stands()
-        left = {p: stand for p, stand in stands.items() if not self._subscription.asks_for(p)}
+    def _reach(self, bounds: OffsetLookup, start: KafkaOffset, view: View) -> _Reach:
+        positions = start.positions()
+        left = {
+            p: position for p, position in positions.items() if not self._subscription.asks_for(p)
+        }
         if start.at is not None:
             begins = bounds.first(view.ends.keys(), streaming=self._streaming)
         else:
-            asked = {place: stand for place, stand in stands.items() if place not in left}
+            asked = {tp: position for tp, position in positions.items() if tp not in left}
             begins = Footing(bounds).begins(start, asked, view)
         self._tell_left(start, left)
-        newest = {place: max(end, begins[place]) for place, end in view.ends.items()}
+        newest = {tp: max(end, begins[tp]) for tp, end in view.ends.items()}
         return _Reach(begins, newest, left)
 
-    def _tell_left(self, start: KafkaOffset, left: Mapping[Place, Stand]) -> None:
-        for place in left.keys() & flat(start.topics):
+    def _tell_left(self, start: KafkaOffset, left: Mapping[TopicPartition, Position]) -> None:
+        for tp in left.keys() & flat(start.topics):
             _log.warning(
                 "%s is not read any more, since the options do not ask for it; if they do again, "
                 "the query goes on from offset %d",
-                place,
-                left[place].offset,
+                tp,
+                left[tp].offset,
             )
 
     # --- ends
 
     def _limited(
-        self, bounds: Bounds, start: KafkaOffset, reach: _Reach, limit: Limit
-    ) -> Mapping[Place, int]:
+        self, bounds: OffsetLookup, start: KafkaOffset, reach: _Reach, limit: Limit
+    ) -> Mapping[TopicPartition, int]:
         waits = sum(waiting(reach.begins, reach.newest).values())
         if self._frozen is None and self._delay.holds(waits, time.monotonic()):
             return reach.begins
@@ -179,22 +183,22 @@ class Chooser:
         return in_proportion(reach.begins, aligned, limit.rows)
 
     def _offset(
-        self, start: KafkaOffset, reach: _Reach, ends: Mapping[Place, int], view: View
+        self, start: KafkaOffset, reach: _Reach, ends: Mapping[TopicPartition, int], view: View
     ) -> KafkaOffset:
         stood = flat(start.topics)
-        began = {place: n for place, n in reach.begins.items() if stood.get(place) != n}
+        began = {tp: n for tp, n in reach.begins.items() if stood.get(tp) != n}
         epochs = {
-            **{place: stand.epoch for place, stand in reach.left.items()},
-            **{place: view.cluster[place].epoch for place in ends},
+            **{tp: position.epoch for tp, position in reach.left.items()},
+            **{tp: view.cluster[tp].epoch for tp in ends},
         }
-        kept = {place.topic for place in reach.left}
+        kept = {tp.topic for tp in reach.left}
         ids = {n: i for n, i in start.ids.items() if n in kept or self._subscription.names(n)}
         return KafkaOffset(
             topics=nested(ends),
             ids={**ids, **view.ids},
             began=nested(began),
-            epochs=nested({place: epoch for place, epoch in epochs.items() if epoch >= 0}),
-            left=nested({place: stand.offset for place, stand in reach.left.items()}),
+            epochs=nested({tp: epoch for tp, epoch in epochs.items() if epoch >= 0}),
+            left=nested({tp: position.offset for tp, position in reach.left.items()}),
         )
 
 

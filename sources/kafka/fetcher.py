@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.kafka.client import Client, is_passing
+from krishiv_spark.kafka.backoff import Backoff
+from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import Answer, answers, request
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.pauses import Pauses
 from krishiv_spark.kafka.records import Decoded, Range, await_warm, decode
 from krishiv_spark.sources.kafka.cursor import Cursor
 from krishiv_spark.sources.kafka.losses import Losses
+from krishiv_spark.sources.kafka.ranges import TaskRanges
 from krishiv_spark.sources.kafka.remains import look_at_remains
-from krishiv_spark.sources.kafka.shares import Share
 
-__all__ = ["Feed", "FetchRules"]
+__all__ = ["FetchRules", "Fetcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,22 +64,22 @@ class _Flight:
     cursors: list[Cursor]
 
 
-class Feed:
-    """The rows of a share.
+class Fetcher:
+    """Fetches the rows of one task.
 
     Args:
         client: The cluster.
-        share: What is read.
-        rules: How.
+        ranges: The offsets that the task reads.
+        rules: Which columns and rows are wanted, and how much at once.
     """
 
-    def __init__(self, client: Client, share: Share, rules: FetchRules) -> None:
+    def __init__(self, client: Client, ranges: TaskRanges, rules: FetchRules) -> None:
         self._client = client
         self._rules = rules
         self._losses = Losses(rules.fail_on_data_loss)
-        self._cursors = [Cursor(piece, piece.start, piece.end, piece.epoch) for piece in share]
-        self._names = {piece.topic_id: piece.place.topic for piece in share}
-        self._pauses = Pauses(client.connection.patience_s)
+        self._cursors = [Cursor(each, each.start, each.end, each.epoch) for each in ranges]
+        self._names = {each.topic_id: each.tp.topic for each in ranges}
+        self._backoff = Backoff(client.connection.api_timeout_s)
         self._alone = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -92,9 +92,9 @@ class Feed:
         """
         flight = self._ask()
         await_warm()
-        self._pauses.succeeded()  # that took none of the cluster's time
+        self._backoff.succeeded()  # that took none of the cluster's time
         while flight is not None:
-            found = self._landed(flight)
+            found = self._await_response(flight)
             flight = self._ask()
             for decoded in found:
                 yield from decoded.batches
@@ -106,10 +106,10 @@ class Feed:
         self._cursors = self._open()
         while self._cursors:
             first = self._cursors[0]
-            node = self._client.leader(first.piece.place)
+            node = self._client.leader(first.range.tp)
             if node is not None:
                 return self._sent(node)
-            self._try_again([first], f"{first.piece.place} has no leader")
+            self._try_again([first], f"{first.range.tp} has no leader")
             self._cursors = self._open()
         return None
 
@@ -118,7 +118,7 @@ class Feed:
 
     def _sent(self, node: int) -> _Flight:
         leader = self._client.leader
-        theirs = [c for c in self._cursors if leader(c.piece.place) == node]
+        theirs = [c for c in self._cursors if leader(c.range.tp) == node]
         cursors = theirs[:1] if self._alone else theirs
         most = self._rules.most_bytes
         wanted = [cursor.wanted(most) for cursor in cursors]
@@ -126,44 +126,44 @@ class Feed:
         return _Flight(self._client.submit(message, node), cursors)
 
     def _failed(self, cursor: Cursor, why: object) -> Exception:
-        return self._client.failed(f"read {cursor.piece.place} from offset {cursor.next}", why)
+        return self._client.failed(f"read {cursor.range.tp} from offset {cursor.next}", why)
 
     # --- answers
 
-    def _landed(self, flight: _Flight) -> list[Decoded]:
+    def _await_response(self, flight: _Flight) -> list[Decoded]:
         from kafka.errors import KafkaError
 
         try:
             response = self._client.wait(flight.future)
         except KafkaError as error:
-            if not is_passing(error):
+            if not is_retriable(error):
                 raise self._failed(flight.cursors[0], error) from error
             self._try_again(flight.cursors, error)
             return []
         found = list(self._taken(response, flight.cursors))
         self._alone = not found
         if found:
-            self._pauses.succeeded()
+            self._backoff.succeeded()
         return found
 
     def _taken(self, response: Any, cursors: Collection[Cursor]) -> Iterator[Decoded]:
-        by_place = {cursor.piece.place: cursor for cursor in cursors}
+        by_tp = {cursor.range.tp: cursor for cursor in cursors}
         if response.error_code or not response.responses:
             self._try_again(cursors, _error(response.error_code))
             return
         throttled = response.throttle_time_ms > 0
         for answer in answers(response, self._names):
-            cursor = by_place[answer.place]
+            cursor = by_tp[answer.tp]
             if answer.code:
                 self._wrong(cursor, answer.code)
             elif len(answer.records):
-                yield self._brought(cursor, answer)
+                yield self._decode_partition(cursor, answer)
             elif len(cursors) == 1 and not throttled:
                 self._nothing(cursor, answer)
 
-    def _brought(self, cursor: Cursor, answer: Answer) -> Decoded:
-        place = cursor.piece.place
-        wanted = Range(place.topic, place.partition, cursor.next, cursor.end)
+    def _decode_partition(self, cursor: Cursor, answer: Answer) -> Decoded:
+        tp = cursor.range.tp
+        wanted = Range(tp.topic, tp.partition, cursor.next, cursor.end)
         decoded = decode(answer.records, wanted, self._rules.columns, answer.aborted)
         cursor.advance(decoded.next_offset, len(answer.records))
         self._cursors.remove(cursor)
@@ -176,22 +176,22 @@ class Feed:
         A broker that lags behind, or one that waits for tiered storage, answers the same.
         """
         cursor.empties += 1
-        reached = answer.stable if self._rules.committed else answer.high
-        if answer.high >= cursor.end > reached:
+        reached = answer.last_stable_offset if self._rules.committed else answer.high_watermark
+        if answer.high_watermark >= cursor.end > reached:
             why = f"a transaction is open, committed records end at offset {reached}"
             self._try_again([cursor], f"{why} (see 'krishiv-spark kafka transactions list')")
         elif reached < cursor.end:
             self._try_again([cursor], f"it has only offsets up to {reached} yet")
         elif cursor.empties >= _EMPTY_ANSWERS and self._is_local(cursor):
-            _log.info("%s has no records from offset %d", cursor.piece.place, cursor.next)
+            _log.info("%s has no records from offset %d", cursor.range.tp, cursor.next)
             cursor.next = cursor.end
         else:
             self._wait([cursor], "the answers are empty")
 
     def _is_local(self, cursor: Cursor) -> bool:
         """Whether the offsets lie on the broker's own disks, not in tiered storage (KIP-405)."""
-        place = cursor.piece.place
-        return list_offsets(self._client, {place: _EARLIEST_LOCAL})[place].offset <= cursor.next
+        tp = cursor.range.tp
+        return list_offsets(self._client, {tp: _EARLIEST_LOCAL})[tp].offset <= cursor.next
 
     # --- what goes wrong
 
@@ -200,13 +200,13 @@ class Feed:
         cursor.corrupt += code == _CORRUPT_MESSAGE
         if cursor.corrupt > _MOST_CORRUPT:
             raise self._failed(cursor, f"{error}: its leader's own log is damaged there")
-        if not is_passing(error) and code not in {_UNKNOWN_SERVER_ERROR, *_TELLING}:
+        if not is_retriable(error) and code not in {_UNKNOWN_SERVER_ERROR, *_TELLING}:
             raise self._failed(cursor, error)
         if code not in _TELLING or not self._look([cursor], believed=()):
             self._try_again([cursor], error)
 
     def _try_again(self, cursors: Collection[Cursor], why: object) -> None:
-        self._client.forget_leaders({cursor.piece.place.topic for cursor in cursors})
+        self._client.forget_leaders({cursor.range.tp.topic for cursor in cursors})
         self._wait(cursors, why)
 
     def _wait(self, cursors: Collection[Cursor], why: object) -> None:
@@ -216,13 +216,13 @@ class Feed:
             DataLossError: If something will not come, and losses are errors.
             KafkaFailedError: If everything is there, or the cluster does not say, but time is up.
         """
-        if self._pauses.pause():
+        if self._backoff.pause():
             return
-        topics = {cursor.piece.place.topic for cursor in cursors}
-        theirs = [c for c in self._open() if c.piece.place.topic in topics]
+        topics = {cursor.range.tp.topic for cursor in cursors}
+        theirs = [c for c in self._open() if c.range.tp.topic in topics]
         if not self._look(theirs, believed=cursors):
             raise self._failed(next(iter(cursors)), f"{why}, time is up")
-        self._pauses.succeeded()
+        self._backoff.succeeded()
 
     def _look(self, cursors: Collection[Cursor], *, believed: Collection[Cursor]) -> bool:
         """Find out whether what is still to be read will come.
@@ -234,9 +234,9 @@ class Feed:
         Returns:
             Whether the next fetch is another one than the last.
         """
-        nexts = {cursor.piece: cursor.next for cursor in cursors}
+        nexts = {cursor.range: cursor.next for cursor in cursors}
         remains = look_at_remains(self._client, nexts, closely=bool(believed))
-        found = [(cursor, remains[cursor.piece]) for cursor in cursors if cursor.piece in remains]
+        found = [(cursor, remains[cursor.range]) for cursor in cursors if cursor.range in remains]
         all_go = any(each.whole_topic for cursor, each in found if cursor in believed)
         news = [
             cursor.learn(

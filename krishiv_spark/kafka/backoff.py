@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Pauses"]
+__all__ = ["Backoff"]
 
 _SHORTEST_S, _LONGEST_S = 0.001, 0.25
 
 
-class Pauses:
+class Backoff:
     """Pauses while something does not succeed.
 
     Args:
-        patience_s: How long it may go on.
+        timeout_s: How long it may go on.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self.succeeded()
 
     def succeeded(self) -> None:
         """There was progress: begin anew."""
-        self._until_s = time.monotonic() + self._patience_s
+        self._until_s = time.monotonic() + self._timeout_s
         self._next_s = _SHORTEST_S
 
     @property
@@ -39,7 +39,7 @@ class Pauses:
         self._next_s = min(2 * self._next_s, _LONGEST_S)
         return True
 
-    def pause_or(self, error: Callable[[], Exception]) -> None:
+    def pause_or_raise(self, error: Callable[[], Exception]) -> None:
         """Wait a little.
 
         Raises:

@@ -8,14 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.records import Sealed
-from krishiv_spark.sinks.kafka.lanes import Identity, Lane, Sending
-from krishiv_spark.sinks.kafka.refusals import advice
+from krishiv_spark.kafka.records import EncodedBatch
+from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.kafka.transactions import TransactionVersion
+from krishiv_spark.sinks.kafka.partition_queue import (
+    InFlightBatch,
+    PartitionQueue,
+    ProducerIdAndEpoch,
+)
+from krishiv_spark.sinks.kafka.refusals import explain
 
-__all__ = ["Producer"]
+__all__ = ["BatchSender"]
 
 _MOST_BYTES = 32 * 2**20
 """Of batches that no leader has acknowledged yet."""
@@ -42,10 +47,10 @@ class _Request:
 
     node: int
     future: Any
-    parts: dict[Place, Sending]
+    parts: dict[TopicPartition, InFlightBatch]
 
 
-class Producer:
+class BatchSender:
     """Sends what one task writes. Executor.
 
     Args:
@@ -60,54 +65,54 @@ class Producer:
     def __init__(
         self,
         client: Client,
-        identity: Identity,
-        join: Callable[[Collection[Place]], None] | None = None,
+        identity: ProducerIdAndEpoch,
+        join: Callable[[Collection[TopicPartition]], None] | None = None,
     ) -> None:
         self._client = client
         self._identity = identity
         self._join = join
-        self._new: list[Place] = []
-        self._lanes: dict[Place, Lane] = {}
-        self._waiting: dict[Place, Lane] = {}
+        self._new: list[TopicPartition] = []
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._waiting: dict[TopicPartition, PartitionQueue] = {}
         self._unacknowledged = 0
         self._requests: deque[_Request] = deque()
-        self._pauses: Pauses | None = None
-        self.first: tuple[Place, int] | None = None
+        self._backoff: Backoff | None = None
+        self.first: tuple[TopicPartition, int] | None = None
 
-    def put(self, topic: str, batches: Iterable[Sealed]) -> None:
+    def put(self, topic: str, batches: Iterable[EncodedBatch]) -> None:
         """Send batches; waits while too much is unacknowledged.
 
         Raises:
             KafkaFailedError: If a leader refuses one, or does not answer in time.
         """
-        for sealed in batches:
-            lane = self._take_in(topic, sealed)
+        for encoded in batches:
+            queue = self._take_in(topic, encoded)
             if not self._new:
-                self._send([lane])
+                self._send([queue])
         if self._new:  # they are added together
             self._send(list(self._waiting.values()))
 
-    def put_last(self, topic: str, batches: Iterable[Sealed]) -> None:
+    def put_last(self, topic: str, batches: Iterable[EncodedBatch]) -> None:
         """As `put`, for batches that `flush` sends: small ones then share requests.
 
         Raises:
             KafkaFailedError: If a leader refuses one, or does not answer in time.
         """
-        for sealed in batches:
-            self._take_in(topic, sealed)
+        for encoded in batches:
+            self._take_in(topic, encoded)
 
-    def _take_in(self, topic: str, sealed: Sealed) -> Lane:
+    def _take_in(self, topic: str, encoded: EncodedBatch) -> PartitionQueue:
         while self._unacknowledged > _MOST_BYTES:
             self._step()
-        place = Place(topic, sealed.partition)
-        lane = self._lanes.get(place)
-        if lane is None:
-            lane = self._lanes[place] = Lane(place, self._identity)
+        tp = TopicPartition(topic, encoded.partition)
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue(tp, self._identity)
             if self._join is not None:
-                self._new.append(place)
-        self._unacknowledged += lane.put(sealed)
-        self._waiting[place] = lane
-        return lane
+                self._new.append(tp)
+        self._unacknowledged += queue.put(encoded)
+        self._waiting[tp] = queue
+        return queue
 
     def flush(self) -> None:
         """Wait until everything is acknowledged.
@@ -131,69 +136,71 @@ class Producer:
         """Send what can be sent, and wait for one answer."""
         self._send(list(self._waiting.values()))
         if self._requests:
-            self._pauses = None
+            self._backoff = None
             self._receive(self._requests.popleft())
         else:
             self._await_leaders()
 
     def _await_leaders(self) -> None:
-        self._pauses = self._pauses or Pauses(self._client.connection.patience_s)
-        waiting = [place for place, lane in self._lanes.items() if not lane.is_empty()]
-        self._client.forget_leaders({place.topic for place in waiting})
-        if not self._pauses.pause():
+        self._backoff = self._backoff or Backoff(self._client.connection.api_timeout_s)
+        waiting = [tp for tp, queue in self._queues.items() if not queue.is_empty()]
+        self._client.forget_leaders({tp.topic for tp in waiting})
+        if not self._backoff.pause():
             raise self._client.failed(f"write to {waiting[0]}", "nobody leads it, time is up")
 
     # --- requests
 
-    def _send(self, lanes: Iterable[Lane]) -> None:
+    def _send(self, queues: Iterable[PartitionQueue]) -> None:
         """Send what waits in some lanes, as far as their leaders are free."""
         if self._join is not None and self._new:
             self._join(self._new)
             self._new = []
         busy = Counter(request.node for request in self._requests)
-        for node, ready in self._ready(lanes, busy).items():
-            while busy[node] < _REQUESTS and any(lane.is_ready() for lane in ready):
+        for node, ready in self._ready(queues, busy).items():
+            while busy[node] < _REQUESTS and any(queue.is_ready() for queue in ready):
                 parts = self._take(ready)
                 future = self._client.submit(self._message(parts), node)
                 self._requests.append(_Request(node, future, parts))
                 busy[node] += 1
 
-    def _take(self, lanes: Iterable[Lane]) -> dict[Place, Sending]:
+    def _take(self, queues: Iterable[PartitionQueue]) -> dict[TopicPartition, InFlightBatch]:
         """The next batch of each partition, as many as fit into a request."""
-        parts: dict[Place, Sending] = {}
+        parts: dict[TopicPartition, InFlightBatch] = {}
         size = 0
-        for lane in lanes:
-            if lane.is_ready() and size < _REQUEST_BYTES:
-                parts[lane.place] = lane.next()
-                size += len(parts[lane.place].data)
-                if not lane.is_waiting():
-                    del self._waiting[lane.place]
+        for queue in queues:
+            if queue.is_ready() and size < _REQUEST_BYTES:
+                parts[queue.tp] = queue.next()
+                size += len(parts[queue.tp].data)
+                if not queue.is_waiting():
+                    del self._waiting[queue.tp]
         return parts
 
-    def _ready(self, lanes: Iterable[Lane], busy: Mapping[int, int]) -> dict[int, list[Lane]]:
-        found: dict[int, list[Lane]] = {}
-        for lane in lanes:
-            leader = self._client.leader(lane.place) if lane.is_ready() else None
+    def _ready(
+        self, queues: Iterable[PartitionQueue], busy: Mapping[int, int]
+    ) -> dict[int, list[PartitionQueue]]:
+        found: dict[int, list[PartitionQueue]] = {}
+        for queue in queues:
+            leader = self._client.leader(queue.tp) if queue.is_ready() else None
             if leader is not None and busy[leader] < _REQUESTS:
-                found.setdefault(leader, []).append(lane)
+                found.setdefault(leader, []).append(queue)
         return found
 
-    def _message(self, parts: dict[Place, Sending]) -> Any:
+    def _message(self, parts: dict[TopicPartition, InFlightBatch]) -> Any:
         from kafka.protocol.producer import ProduceRequest
 
         topic = ProduceRequest.TopicProduceData
         grouped: dict[str, list[Any]] = {}
-        for place, sending in parts.items():
-            data = topic.PartitionProduceData(index=place.partition, records=sending.data)
-            grouped.setdefault(place.topic, []).append(data)
-        second = self._identity.rules == 2  # noqa: PLR2004
+        for tp, batch in parts.items():
+            data = topic.PartitionProduceData(index=tp.partition, records=batch.data)
+            grouped.setdefault(tp.topic, []).append(data)
+        adds_partitions = self._identity.version is TransactionVersion.TV2
         return ProduceRequest(
             transactional_id=self._identity.transactional_id,
             acks=-1,
             timeout_ms=_REPLICAS_MS,
             topic_data=[topic(name=name, partition_data=data) for name, data in grouped.items()],
-            min_version=12 if second else 3,  # from 12 on, Produce itself adds the partition
-            max_version=12 if second else 11,
+            min_version=12 if adds_partitions else 3,  # from 12 on, Produce itself does
+            max_version=12 if adds_partitions else 11,
         )
 
     # --- answers
@@ -204,39 +211,39 @@ class Producer:
         try:
             response = self._client.wait(request.future)
         except KafkaError as error:
-            for place, sending in request.parts.items():
-                self._repeat(place, sending, error)
+            for tp, batch in request.parts.items():
+                self._repeat(tp, batch, error)
             return
         for topic in response.responses:
             for part in topic.partition_responses:
-                place = Place(topic.name, part.index)
-                self._answered(place, request.parts[place], part)
+                tp = TopicPartition(topic.name, part.index)
+                self._answered(tp, request.parts[tp], part)
 
-    def _answered(self, place: Place, sending: Sending, part: Any) -> None:
+    def _answered(self, tp: TopicPartition, batch: InFlightBatch, part: Any) -> None:
         from kafka.errors import for_code
 
         if self.first is None and part.error_code == _NO_ERROR:
-            self.first = place, part.base_offset
-        lane = self._lanes[place]
+            self.first = tp, part.base_offset
+        queue = self._queues[tp]
         if part.error_code in {_NO_ERROR, _DUPLICATE}:
-            self._unacknowledged -= len(sending.data)
-            lane.acknowledge(sending)
-            self._wait_if_needed(lane)
+            self._unacknowledged -= len(batch.data)
+            queue.acknowledge(batch)
+            self._wait_if_needed(queue)
         else:
-            self._repeat(place, sending, for_code(part.error_code)(part.error_message or ""))
+            self._repeat(tp, batch, for_code(part.error_code)(part.error_message or ""))
 
-    def _repeat(self, place: Place, sending: Sending, error: Exception) -> None:
-        lane = self._lanes[place]
-        if not lane.may_repeat(sending, error):
-            raise self._failed(place, advice(error, sending.count, len(sending.data)))
-        if not lane.repeat(sending, self._client):
-            raise self._failed(place, f"{error}, time is up")
-        self._wait_if_needed(lane)
+    def _repeat(self, tp: TopicPartition, batch: InFlightBatch, error: Exception) -> None:
+        queue = self._queues[tp]
+        if not queue.may_repeat(batch, error):
+            raise self._failed(tp, explain(error, batch.count, len(batch.data)))
+        if not queue.repeat(batch, self._client):
+            raise self._failed(tp, f"{error}, time is up")
+        self._wait_if_needed(queue)
 
-    def _wait_if_needed(self, lane: Lane) -> None:
+    def _wait_if_needed(self, queue: PartitionQueue) -> None:
         """What was sent in vain may be waiting again."""
-        if lane.is_waiting():
-            self._waiting[lane.place] = lane
+        if queue.is_waiting():
+            self._waiting[queue.tp] = queue
 
-    def _failed(self, place: Place, why: str) -> KafkaFailedError:
-        return self._client.failed(f"write to {place}", why)
+    def _failed(self, tp: TopicPartition, why: str) -> KafkaFailedError:
+        return self._client.failed(f"write to {tp}", why)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.where import Where
+from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
-__all__ = ["Bounds"]
+__all__ = ["OffsetLookup"]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class OffsetLookup:
     """Looks up where to begin and end.
 
     Attributes:
@@ -30,7 +30,9 @@ class Bounds:
     options: KafkaSourceOptions
     losses: Losses
 
-    def first(self, places: Collection[Place], *, streaming: bool) -> dict[Place, int]:
+    def first(
+        self, partitions: Collection[TopicPartition], *, streaming: bool
+    ) -> dict[TopicPartition, int]:
         """Where a new query begins.
 
         Raises:
@@ -42,9 +44,9 @@ class Bounds:
         if not streaming and where.uses(LATEST):
             raise self._error("a batch read cannot begin at the latest offset")
         otherwise = self.options.starting_offsets_by_timestamp_strategy == "latest"
-        return self._found(where, places, "start", latest_otherwise=otherwise)
+        return self._found(where, partitions, "start", latest_otherwise=otherwise)
 
-    def last(self, places: Collection[Place]) -> dict[Place, int]:
+    def last(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where a batch read ends.
 
         Raises:
@@ -52,40 +54,47 @@ class Bounds:
                 not exist yet.
             DataLossError: If an offset is named that is no longer there, and losses are errors.
         """
-        return self._found(self.options.end(), places, "end", latest_otherwise=True)
+        return self._found(self.options.end(), partitions, "end", latest_otherwise=True)
 
-    def newest(self, places: Collection[Place]) -> dict[Place, int]:
+    def newest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each partition: the last stable offset, unless all rows are asked for."""
-        return self._look(dict.fromkeys(places, LATEST))
+        return self._look(dict.fromkeys(partitions, LATEST))
 
-    def oldest(self, places: Collection[Place]) -> dict[Place, int]:
+    def oldest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
-        return self._look(dict.fromkeys(places, EARLIEST))
+        return self._look(dict.fromkeys(partitions, EARLIEST))
 
-    def at_times(self, times: Mapping[Place, int]) -> dict[Place, int]:
+    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset of the first record that is not older; -1 if there is none."""
         return self._look(times)
 
-    def _look(self, asked: Mapping[Place, int]) -> dict[Place, int]:
+    def _look(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not asked:
             return {}
         found = list_offsets(self.client, asked, committed=self.options.committed)
-        return {place: each.offset for place, each in found.items()}
+        return {tp: each.offset for tp, each in found.items()}
 
     def _found(
-        self, where: Where, places: Collection[Place], what: str, *, latest_otherwise: bool
-    ) -> dict[Place, int]:
-        self._check_named(where, places, what)
-        asked = {place: where.of(place) for place in places}
+        self,
+        where: StartingPosition,
+        partitions: Collection[TopicPartition],
+        what: str,
+        *,
+        latest_otherwise: bool,
+    ) -> dict[TopicPartition, int]:
+        self._check_named(where, partitions, what)
+        asked = {tp: where.of(tp) for tp in partitions}
         if where.is_time:
             return self._timed(asked, latest_otherwise=latest_otherwise)
-        named = {place: offset for place, offset in asked.items() if offset >= 0}
-        words = {place: offset for place, offset in asked.items() if offset < 0}
+        named = {tp: offset for tp, offset in asked.items() if offset >= 0}
+        words = {tp: offset for tp, offset in asked.items() if offset < 0}
         return {**self._look(words), **self._there(named, what)}
 
-    def _timed(self, asked: Mapping[Place, int], *, latest_otherwise: bool) -> dict[Place, int]:
+    def _timed(
+        self, asked: Mapping[TopicPartition, int], *, latest_otherwise: bool
+    ) -> dict[TopicPartition, int]:
         found = self.at_times(asked)
-        missing = [place for place, offset in found.items() if offset < 0]
+        missing = [tp for tp, offset in found.items() if offset < 0]
         if missing and not latest_otherwise:
             raise self._error(
                 f"{missing[0]} has no record at or after {asked[missing[0]]} ms since 1970, where "
@@ -94,29 +103,31 @@ class Bounds:
             )
         return {**found, **self.newest(missing)}
 
-    def _check_named(self, where: Where, places: Collection[Place], what: str) -> None:
-        if where.everywhere is not None or where.each.keys() == set(places):
+    def _check_named(
+        self, where: StartingPosition, partitions: Collection[TopicPartition], what: str
+    ) -> None:
+        if where.everywhere is not None or where.each.keys() == set(partitions):
             return
-        missing = sorted(set(places) - where.each.keys())
-        extra = sorted(where.each.keys() - set(places))
+        missing = sorted(set(partitions) - where.each.keys())
+        extra = sorted(where.each.keys() - set(partitions))
         found = f"no offset for {missing[0]}" if missing else f"{extra[0]}, which is not read"
         raise self._error(
             f"the {what} must be given for all partitions that are read, and for no others; it "
             f"has {found}"
         )
 
-    def _there(self, named: Mapping[Place, int], what: str) -> dict[Place, int]:
+    def _there(self, named: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int]:
         """Offsets that users name, or the oldest ones, where those have gone."""
         newest, oldest = self.newest(named), self.oldest(named)
-        for place, offset in named.items():
-            if offset > newest[place]:
+        for tp, offset in named.items():
+            if offset > newest[tp]:
                 raise self._error(
-                    f"the {what} in {place} is given as offset {offset}, but the newest is "
-                    f"{newest[place]}"
+                    f"the {what} in {tp} is given as offset {offset}, but the newest is "
+                    f"{newest[tp]}"
                 )
-            if offset < oldest[place]:
-                self.losses.named_aged_out(place, what, offset, oldest[place])
-        return {place: max(offset, oldest[place]) for place, offset in named.items()}
+            if offset < oldest[tp]:
+                self.losses.report_named_aged_out(tp, what, offset, oldest[tp])
+        return {tp: max(offset, oldest[tp]) for tp, offset in named.items()}
 
     def _error(self, text: str) -> OptionError:
         return OptionError(f"{self.options.format_name}: {text}")

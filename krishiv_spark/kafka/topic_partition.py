@@ -15,8 +15,8 @@ __all__ = [
     "WRITE",
     "Broker",
     "FoundOffset",
-    "Place",
     "Topic",
+    "TopicPartition",
 ]
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
@@ -26,7 +26,7 @@ READ, WRITE = 3, 4
 """What may be done with a topic (``AclOperation``)."""
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -65,9 +65,9 @@ class Topic:
         return self.operations is None or operation in self.operations
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def partitions(self) -> tuple[TopicPartition, ...]:
         """Its partitions."""
-        return tuple(Place(self.name, partition) for partition in self.leaders)
+        return tuple(TopicPartition(self.name, partition) for partition in self.leaders)
 
 
 class FoundOffset(NamedTuple):

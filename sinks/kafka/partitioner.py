@@ -11,10 +11,10 @@ from krishiv_spark.kafka.records import RecordColumns, partition_rows
 from krishiv_spark.sinks.kafka.rows import TopicRows
 from krishiv_spark.sinks.kafka.topics import PlannedTopic, partition_count
 
-__all__ = ["Spread"]
+__all__ = ["Partitioner"]
 
 
-class Spread:
+class Partitioner:
     """Spreads the rows of one task over the partitions of their topics.
 
     Keys are spread over as many partitions as all tasks of an epoch agree upon, or those of one key

@@ -9,76 +9,77 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.client import Client, is_passing
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
-from krishiv_spark.kafka.records import Sealed, next_sequence
+from krishiv_spark.kafka.backoff import Backoff
+from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.records import EncodedBatch, next_sequence
+from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.kafka.transactions import TransactionVersion
 
-__all__ = ["Identity", "Lane", "Sending"]
+__all__ = ["InFlightBatch", "PartitionQueue", "ProducerIdAndEpoch"]
 
 _IN_FLIGHT = 5
 """So many batches of a producer a leader knows again (``ProducerStateEntry``)."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProducerIdAndEpoch:
     """Who sends: what a broker knows a producer by.
 
     Attributes:
         producer_id: Given by a broker.
         producer_epoch: The epoch in which it is valid.
         transactional_id: Of a transaction, else None.
-        rules: Of the transaction, see `krishiv_spark.kafka.transactions`; 1 without one.
+        version: Of the transaction's protocol; TV1 without one.
     """
 
     producer_id: int
     producer_epoch: int
     transactional_id: str | None = None
-    rules: int = 1
+    version: TransactionVersion = TransactionVersion.TV1
 
 
 @dataclass
-class Sending:
+class InFlightBatch:
     """A batch with its number.
 
     Attributes:
         data: As it is sent.
         count: Records in it.
-        flying: Whether an answer is awaited.
+        in_flight: Whether an answer is awaited.
     """
 
     data: bytes
     count: int
-    flying: bool = False
+    in_flight: bool = False
 
 
-class Lane:
+class PartitionQueue:
     """The batches of one partition.
 
     Args:
-        place: The partition.
+        tp: The partition.
         identity: Who sends.
     """
 
-    def __init__(self, place: Place, identity: Identity) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition, identity: ProducerIdAndEpoch) -> None:
+        self.tp = tp
         self._identity = identity
         self._sequence = 0
-        self._waiting: deque[Sending] = deque()
-        self._sent: deque[Sending] = deque()
-        self._pauses: Pauses | None = None
+        self._waiting: deque[InFlightBatch] = deque()
+        self._sent: deque[InFlightBatch] = deque()
+        self._backoff: Backoff | None = None
 
-    def put(self, sealed: Sealed) -> int:
+    def put(self, encoded: EncodedBatch) -> int:
         """Number a batch, behind those before; how many bytes it has."""
         who = self._identity
-        data = sealed.to_bytes(
+        data = encoded.to_bytes(
             who.producer_id,
             who.producer_epoch,
             self._sequence,
             transactional=who.transactional_id is not None,
         )
-        self._sequence = next_sequence(self._sequence, sealed.count)
-        self._waiting.append(Sending(data, sealed.count))
+        self._sequence = next_sequence(self._sequence, encoded.count)
+        self._waiting.append(InFlightBatch(data, encoded.count))
         return len(data)
 
     def is_waiting(self) -> bool:
@@ -91,45 +92,45 @@ class Lane:
 
     def is_ready(self) -> bool:
         """Whether the next batch may be sent now."""
-        failed = self._pauses is not None and bool(self._sent)
+        failed = self._backoff is not None and bool(self._sent)
         return bool(self._waiting) and not failed and len(self._sent) < _IN_FLIGHT
 
-    def next(self) -> Sending:
+    def next(self) -> InFlightBatch:
         """The next batch, which counts as sent."""
-        sending = self._waiting.popleft()
-        sending.flying = True
-        self._sent.append(sending)
-        return sending
+        batch = self._waiting.popleft()
+        batch.in_flight = True
+        self._sent.append(batch)
+        return batch
 
-    def acknowledge(self, sending: Sending) -> None:
+    def acknowledge(self, batch: InFlightBatch) -> None:
         """It is in the log of every replica that counts."""
-        self._sent.remove(sending)
+        self._sent.remove(batch)
         if not self._sent:
-            self._pauses = None
-        elif self._pauses is not None:
+            self._backoff = None
+        elif self._backoff is not None:
             self._gather()
 
-    def may_repeat(self, sending: Sending, error: Exception) -> bool:
+    def may_repeat(self, batch: InFlightBatch, error: Exception) -> bool:
         """Whether an error is one after which a batch is sent again."""
         from kafka.errors import OutOfOrderSequenceNumberError
 
-        behind = self._sent[0] is not sending  # one before it is on its way again
-        return is_passing(error) or (behind and isinstance(error, OutOfOrderSequenceNumberError))
+        behind = self._sent[0] is not batch  # one before it is on its way again
+        return is_retriable(error) or (behind and isinstance(error, OutOfOrderSequenceNumberError))
 
-    def repeat(self, sending: Sending, client: Client) -> bool:
+    def repeat(self, batch: InFlightBatch, client: Client) -> bool:
         """Send it again, with all behind it, once none of them is under way any more.
 
         Returns:
             False when that has been tried for too long.
         """
-        sending.flying = False
-        self._pauses = self._pauses or Pauses(client.connection.patience_s)
-        client.forget_leaders([self.place.topic])
-        return not self._gather() or self._pauses.pause()
+        batch.in_flight = False
+        self._backoff = self._backoff or Backoff(client.connection.api_timeout_s)
+        client.forget_leaders([self.tp.topic])
+        return not self._gather() or self._backoff.pause()
 
     def _gather(self) -> bool:
         """Queue again what failed, in its order, unless an answer is still awaited."""
-        if any(other.flying for other in self._sent):
+        if any(other.in_flight for other in self._sent):
             return False
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from krishiv_spark.kafka.records import Accumulator, await_warm
 from krishiv_spark.kafka.records.checksum import crc32c
 from krishiv_spark.kafka.records.rows import bytes_of
+from krishiv_spark.sinks.kafka.batch_sender import BatchSender
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.producer import Producer
+from krishiv_spark.sinks.kafka.partitioner import Partitioner
 from krishiv_spark.sinks.kafka.rows import by_topic
-from krishiv_spark.sinks.kafka.spread import Spread
 
-__all__ = ["Fingerprint", "Sender"]
+__all__ = ["Fingerprint", "TaskWriter"]
 
 
 _MOST_BYTES = 32 * 2**20
@@ -79,7 +79,7 @@ class Fingerprint:
         self._sums[name] = crc32c(data, self._sums.get(name, 0))
 
 
-class Sender:
+class TaskWriter:
     """Sends rows; memory stays bounded, however many there are.
 
     Attributes:
@@ -93,13 +93,13 @@ class Sender:
     """
 
     def __init__(
-        self, options: KafkaSinkOptions, spread: Spread, start: Callable[[], Producer]
+        self, options: KafkaSinkOptions, spread: Partitioner, start: Callable[[], BatchSender]
     ) -> None:
         self.sent = Fingerprint()
         self._options = options
         self._spread = spread
         self._start = start
-        self.producer: Producer | None = None
+        self.producer: BatchSender | None = None
         self._open: dict[str, Accumulator] = {}
 
     @property
@@ -139,7 +139,7 @@ class Sender:
             for topic, accumulator in self._open.items():
                 self.producer.put(topic, accumulator.flush())
 
-    def _started(self) -> Producer:
+    def _started(self) -> BatchSender:
         if self.producer is None:
             self.producer = self._start()
             await_warm()

@@ -1,8 +1,9 @@
-"""The work behind ``krishiv-spark kafka transactions``."""
+"""Transactions for people who look after them: ``krishiv-spark kafka transactions``."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +11,85 @@ import pyarrow as pa
 
 from krishiv_spark.checkpoint import BATCH_PREFIX, query_id
 from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.coordinators import TransactionDescription
+from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.kafka.inspection import Found, inspect, open_transactions
+from krishiv_spark.sinks.kafka.attempts import StagedTransaction
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import abort_open
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
-__all__ = ["Desk", "abort_job", "open_lines"]
+__all__ = ["TransactionAdmin", "TransactionStatus", "abort_job", "open_lines"]
+
+
+@dataclass(frozen=True)
+class TransactionStatus:
+    """A transaction, with what is known of it.
+
+    Attributes:
+        transactional_id: Of it.
+        now: What its coordinator says.
+        intent: Epoch of the newest intent, if that names it; else None.
+        outcome: What became of it, if an intent names it.
+    """
+
+    transactional_id: str
+    now: TransactionDescription
+    intent: int | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def will(self) -> str:
+        """What `resolve` does with it."""
+        if self.intent is None:
+            return "abort"
+        return {
+            Outcome.OPEN: "commit",
+            Outcome.COMMITTED: "nothing, it is committed",
+            Outcome.ABORTED: "nothing, it was aborted: the epoch is written again",
+            Outcome.UNKNOWN: "nothing, its outcome is unknown",
+        }[self.outcome or Outcome.UNKNOWN]
+
+
+def _open_transactions(client: Client, start: str) -> list[TransactionStatus]:
+    """What is open under ids that begin so; ids that this sink did not make are left out.
+
+    Raises:
+        KafkaFailedError: If a broker refuses, or does not answer in time.
+    """
+    ids = [name for name in transactions.unfinished(client, start) if name.count(".") >= 3]  # noqa: PLR2004
+    return [
+        TransactionStatus(name, now)
+        for name, now in sorted(transactions.describe(client, ids).items())
+    ]
+
+
+def _inspect(
+    client: Client, named: Mapping[str, StagedTransaction], epoch: int | None, start: str
+) -> list[TransactionStatus]:
+    """The transactions that the newest intent names, and whatever else is open.
+
+    Args:
+        client: Of this process.
+        named: What the newest intent names, if it may not be finished, by transactional id.
+        epoch: Of that intent.
+        start: Of the query's transactional ids.
+
+    Raises:
+        KafkaFailedError: If a broker refuses, or does not answer in time.
+    """
+    now = transactions.describe(client, list(named))
+    found = [
+        TransactionStatus(name, now[name], epoch, transactions.outcome(item.transaction, now[name]))
+        for name, item in named.items()
+    ]
+    others = [
+        each for each in _open_transactions(client, start) if each.transactional_id not in named
+    ]
+    return [*found, *others]
 
 
 def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> list[str]:
@@ -30,7 +101,7 @@ def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> 
     """
     client = open_client(Connection.of(_settings(bootstrap, config)))
     start = f"{prefix}.{query}." if query else f"{prefix}."
-    return [_line(found) for found in open_transactions(client, start)]
+    return [_line(found) for found in _open_transactions(client, start)]
 
 
 def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> None:
@@ -50,7 +121,7 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
 
 
 @dataclass(frozen=True)
-class Desk:
+class TransactionAdmin:
     """One query's sink, as if its next driver looked at it.
 
     Attributes:
@@ -69,7 +140,7 @@ class Desk:
         prefix: str,
         checkpoint: str,
         epoch_log: str | None = None,
-    ) -> Desk:
+    ) -> TransactionAdmin:
         """From what was said on the command line.
 
         Raises:
@@ -101,7 +172,7 @@ class Desk:
         start = f"{self.writer.options.id_prefix}.{self.query}."
         epoch, staged = self.writer.committer().unfinished(self.query)
         named = {item.transaction.transactional_id: item for item in staged}
-        listed = inspect(self._client, named, epoch, start)
+        listed = _inspect(self._client, named, epoch, start)
         return [f"{_line(found)}  {_named(found)}  -> {found.will}" for found in listed]
 
     def resolve(self) -> None:
@@ -121,9 +192,10 @@ def _settings(bootstrap: str, config: Path | None) -> dict[str, str]:
     return {**given, "kafka.bootstrap.servers": bootstrap}
 
 
-def _line(found: Found) -> str:
-    places = ", ".join(str(place) for place in found.now.places[:5])
-    return f"{found.transactional_id}  {found.now.state}  {_since(found.now.started_ms)}  {places}"
+def _line(status: TransactionStatus) -> str:
+    now = status.now
+    partitions = ", ".join(str(tp) for tp in now.partitions[:5])
+    return f"{status.transactional_id}  {now.state}  {_since(now.started_ms)}  {partitions}"
 
 
 def _since(started_ms: int) -> str:
@@ -133,5 +205,5 @@ def _since(started_ms: int) -> str:
     return f"since {begun} UTC"
 
 
-def _named(found: Found) -> str:
-    return "no intent" if found.intent is None else f"intent of epoch {found.intent}"
+def _named(status: TransactionStatus) -> str:
+    return "no intent" if status.intent is None else f"intent of epoch {status.intent}"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from krishiv_spark.kafka.places import EARLIEST, LATEST, Place
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 
 __all__ = [
-    "Where",
+    "StartingPosition",
     "parse_assignment",
     "parse_moment",
     "parse_moments",
@@ -21,7 +21,7 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True)
-class Where:
+class StartingPosition:
     """A position in each partition.
 
     Attributes:
@@ -32,16 +32,16 @@ class Where:
     """
 
     everywhere: int | None = None
-    each: Mapping[Place, int] = field(default_factory=dict)
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_time: bool = False
 
     def uses(self, word: int) -> bool:
         """Whether `EARLIEST` or `LATEST` is asked for anywhere."""
         return not self.is_time and (self.everywhere == word or word in self.each.values())
 
-    def of(self, place: Place) -> int:
+    def of(self, tp: TopicPartition) -> int:
         """The number for a partition."""
-        return self.each[place] if self.everywhere is None else self.everywhere
+        return self.each[tp] if self.everywhere is None else self.everywhere
 
 
 def parse_offsets(given: object) -> object:
@@ -53,9 +53,11 @@ def parse_offsets(given: object) -> object:
     if not isinstance(given, str):
         return given
     if given.strip().lower() in _WORDS:
-        return Where(_WORDS[given.strip().lower()])
+        return StartingPosition(_WORDS[given.strip().lower()])
     example = "'earliest', 'latest' or JSON such as '{\"orders\": {\"0\": 23, \"1\": -2}}'"
-    return Where(each=_by_place(given, EARLIEST, f"{example} (-2: earliest, -1: latest)"))
+    return StartingPosition(
+        each=_by_partition(given, EARLIEST, f"{example} (-2: earliest, -1: latest)")
+    )
 
 
 def parse_moment(given: object) -> object:
@@ -68,7 +70,7 @@ def parse_moment(given: object) -> object:
         return given
     if not given.strip().isdecimal():
         raise ValueError("a whole number is needed: milliseconds since 1970 UTC")
-    return Where(int(given), is_time=True)
+    return StartingPosition(int(given), is_time=True)
 
 
 def parse_moments(given: object) -> object:
@@ -80,7 +82,7 @@ def parse_moments(given: object) -> object:
     if not isinstance(given, str):
         return given
     example = 'JSON such as \'{"orders": {"0": 1700000000000}}\', milliseconds since 1970 UTC'
-    return Where(each=_by_place(given, 0, example), is_time=True)
+    return StartingPosition(each=_by_partition(given, 0, example), is_time=True)
 
 
 def parse_assignment(given: object) -> object:
@@ -93,23 +95,23 @@ def parse_assignment(given: object) -> object:
         return given
     example = "JSON such as '{\"orders\": [0, 2]}'"
     found = _parsed(given, example)
-    places = [
-        Place(topic, _whole(partition, 0, example))
+    partitions = [
+        TopicPartition(topic, _whole(partition, 0, example))
         for topic, each in found.items()
         for partition in _list(each, example)
     ]
-    if not places:
+    if not partitions:
         raise ValueError(f"at least one partition is needed: {example}")
-    return tuple(dict.fromkeys(places))
+    return tuple(dict.fromkeys(partitions))
 
 
-def _by_place(text: str, least: int, example: str) -> dict[Place, int]:
+def _by_partition(text: str, least: int, example: str) -> dict[TopicPartition, int]:
     found = {}
     for topic, each in _parsed(text, example).items():
         _need(isinstance(each, dict), f"{topic!r} needs a number for each partition: {example}")
         for partition, number in each.items():
-            place = Place(topic, _whole(_number(partition), 0, example))
-            found[place] = _whole(number, least, example)
+            tp = TopicPartition(topic, _whole(_number(partition), 0, example))
+            found[tp] = _whole(number, least, example)
     if not found:
         raise ValueError(f"at least one partition is needed: {example}")
     return found

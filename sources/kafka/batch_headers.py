@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from krishiv_spark.kafka.client import Client, is_passing
+from krishiv_spark.kafka.backoff import Backoff
+from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import Answer, Wanted, answers, request, usable_id
-from krishiv_spark.kafka.pauses import Pauses
-from krishiv_spark.kafka.places import Place
+from krishiv_spark.kafka.topic_partition import TopicPartition
 
-__all__ = ["Head", "heads"]
+__all__ = ["BatchHeader", "read_batch_headers"]
 
 _BYTES = 64 * 1024
 """Of each partition; a whole batch comes at least (KIP-74)."""
@@ -19,7 +19,7 @@ _ANSWERED = {0, 1}
 """Without an error, or OFFSET_OUT_OF_RANGE: the offset has just aged out, or was cut off."""
 
 
-class Head(NamedTuple):
+class BatchHeader(NamedTuple):
     """What the header of a batch says.
 
     Attributes:
@@ -36,7 +36,9 @@ class Head(NamedTuple):
     is_marker: bool
 
 
-def heads(client: Client, offsets: Mapping[Place, int]) -> dict[Place, list[Head]]:
+def read_batch_headers(
+    client: Client, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[BatchHeader]]:
     """Look at the batches that hold some offsets, or follow them, and a few behind each.
 
     Args:
@@ -49,38 +51,40 @@ def heads(client: Client, offsets: Mapping[Place, int]) -> dict[Place, list[Head
     Raises:
         KafkaFailedError: If a partition has no answer in time, or may not be read.
     """
-    found: dict[Place, list[Head]] = {}
-    pauses = Pauses(client.connection.patience_s)
-    while waiting := [place for place in offsets if place not in found]:
+    found: dict[TopicPartition, list[BatchHeader]] = {}
+    backoff = Backoff(client.connection.api_timeout_s)
+    while waiting := [tp for tp in offsets if tp not in found]:
         for answer in _asked(client, waiting, offsets):
             if answer.code in _ANSWERED:
-                found[answer.place] = list(_heads(answer.records))
+                found[answer.tp] = list(_headers(answer.records))
             elif not _passes(answer):
-                raise client.failed(f"read {answer.place}", _error(answer))
+                raise client.failed(f"read {answer.tp}", _error(answer))
         if len(found) < len(offsets):
-            client.forget_leaders({place.topic for place in offsets})
-            pauses.pause_or(lambda: client.failed("read records", f"no answer for {waiting[0]}"))
+            client.forget_leaders({tp.topic for tp in offsets})
+            backoff.pause_or_raise(
+                lambda: client.failed("read records", f"no answer for {waiting[0]}")
+            )
     return found
 
 
 def _asked(
-    client: Client, places: Iterable[Place], offsets: Mapping[Place, int]
+    client: Client, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]
 ) -> Iterator[Answer]:
     """Ask for each partition by itself, all at once, since a message brings one whole batch."""
     from kafka.errors import KafkaError
 
     asked: list[tuple[Any, dict[str, str]]] = []
-    for place in places:
-        node, topic = client.leader(place), client.topic_of(place.topic)
+    for tp in partitions:
+        node, topic = client.leader(tp), client.topic_of(tp.topic)
         if node is not None and topic is not None:
-            wanted = Wanted(place, usable_id(topic), offsets[place], _BYTES)
+            wanted = Wanted(tp, usable_id(topic), offsets[tp], _BYTES)
             message = request([wanted], committed=False, most_bytes=_BYTES)
             asked.append((client.submit(message, node), {topic.id: topic.name}))
     for future, names in asked:
         try:
             yield from answers(client.wait(future), names)
         except KafkaError as error:
-            if not is_passing(error):
+            if not is_retriable(error):
                 raise client.failed("read records", error) from error
 
 
@@ -92,14 +96,14 @@ def _error(answer: Answer) -> Exception:
 
 
 def _passes(answer: Answer) -> bool:
-    return is_passing(_error(answer))
+    return is_retriable(_error(answer))
 
 
-def _heads(records: Any) -> Iterator[Head]:
+def _headers(records: Any) -> Iterator[BatchHeader]:
     from krishiv_spark.kafka.records.layout import CONTROL, HEADER, HEADER_BYTES, LOG_OVERHEAD
 
     at = 0
     while at + HEADER_BYTES <= len(records):
         base, length, _, _, _, attributes, delta, _, newest, *_ = HEADER.unpack_from(records, at)
-        yield Head(base, base + delta, newest, bool(attributes & CONTROL))
+        yield BatchHeader(base, base + delta, newest, bool(attributes & CONTROL))
         at += LOG_OVERHEAD + max(length, 0)

@@ -1,0 +1,103 @@
+"""Which offsets each task of a batch reads. Pure; driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+from krishiv_spark.kafka.topic_partition import TopicPartition
+
+__all__ = ["OffsetRange", "TaskRanges", "cut", "spread_over_tasks"]
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Offsets of one partition that one task reads.
+
+    Attributes:
+        tp: The partition.
+        topic_id: Id of its topic when the batch was chosen; empty if the cluster has no ids.
+        start: First offset.
+        end: Last offset, exclusive.
+        epoch: Leader epoch in which `end` was found; -1 if it is not known.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    start: int
+    end: int
+    epoch: int = -1
+
+    @property
+    def size(self) -> int:
+        """Number of offsets; there may be fewer rows."""
+        return self.end - self.start
+
+
+TaskRanges: TypeAlias = tuple[OffsetRange, ...]
+"""What one task reads."""
+
+
+def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Split a range into parts whose sizes differ by one at most."""
+    bounds = [whole.start + whole.size * i // parts for i in range(parts + 1)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(bounds) if start < end]
+
+
+def spread_over_tasks(
+    ranges: Iterable[OffsetRange],
+    *,
+    fewest: int | None = None,
+    most_offsets: int | None = None,
+    together: int = 0,
+) -> list[TaskRanges]:
+    """Spread ranges over tasks, as ``KafkaOffsetRangeCalculator`` does.
+
+    Args:
+        ranges: One for each partition.
+        fewest: Fewest tasks; larger ranges are split for it. None for one per partition.
+        most_offsets: Most offsets of a task.
+        together: Ranges that have no more offsets than this together share a task; without effect
+            where `fewest` is given.
+    """
+    found = [whole for whole in ranges if whole.size > 0]
+    parts = [part for whole in found for part in cut(whole, _parts(whole, most_offsets))]
+    if fewest is not None:
+        parts = parts if len(parts) >= fewest else _spread(found, fewest)
+        return [(part,) for part in parts]
+    return _packed(parts, min(together, most_offsets or together))
+
+
+def _parts(whole: OffsetRange, most_offsets: int | None) -> int:
+    return 1 if most_offsets is None else -(-whole.size // most_offsets)
+
+
+def _spread(ranges: Sequence[OffsetRange], fewest: int) -> list[OffsetRange]:
+    total = sum(whole.size for whole in ranges)
+    small = {whole for whole in ranges if _weight(whole, total, fewest) == 1}
+    rest = total - sum(whole.size for whole in small)
+    wanted = max(fewest - len(small), 1)
+    return [
+        part
+        for whole in ranges
+        for part in cut(whole, 1 if whole in small else _weight(whole, rest, wanted))
+    ]
+
+
+def _weight(whole: OffsetRange, total: int, parts: int) -> int:
+    return max((2 * whole.size * parts + total) // (2 * total), 1)  # rounded half up
+
+
+def _packed(parts: Iterable[OffsetRange], together: int) -> list[TaskRanges]:
+    found: list[list[OffsetRange]] = []
+    room = 0
+    for part in parts:
+        if found and part.size <= room:
+            found[-1].append(part)
+            room -= part.size
+        else:
+            found.append([part])
+            room = together - part.size
+    return [tuple(share) for share in found]
