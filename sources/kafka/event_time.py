@@ -7,7 +7,7 @@ timestamps in the cluster only, never on a clock of this machine.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, TopicPartition
@@ -16,7 +16,7 @@ from krishiv_spark.sources.kafka.batch_headers import BatchHeader, read_batch_he
 from krishiv_spark.sources.kafka.limits import waiting
 from krishiv_spark.sources.kafka.offset_lookup import OffsetLookup
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.position import KafkaOffset, flat, listed, nested
+from krishiv_spark.sources.kafka.position import QueryPosition
 
 __all__ = ["EventTime", "Known", "known_times"]
 
@@ -75,8 +75,8 @@ def known_times(
     return Known(times, quiet, idle)
 
 
-def _counts(head: BatchHeader, end: int) -> bool:
-    return not head.is_marker and head.last < end and head.newest_ms >= 0
+def _counts(header: BatchHeader, end: int) -> bool:
+    return not header.is_marker and header.last < end and header.newest_ms >= 0
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ class EventTime:
 
     Attributes:
         options: The options.
-        bounds: Looks up offsets.
+        lookup: Looks up offsets.
     """
 
     options: KafkaSourceOptions
-    bounds: OffsetLookup
+    lookup: OffsetLookup
 
-    def marked(
-        self, start: KafkaOffset, end: KafkaOffset, newest: Mapping[TopicPartition, int]
-    ) -> KafkaOffset:
+    def mark(
+        self, start: QueryPosition, end: QueryPosition, newest: Mapping[TopicPartition, int]
+    ) -> QueryPosition:
         """The end of a batch with its watermark.
 
         Args:
@@ -101,12 +101,12 @@ class EventTime:
             end: Its end, without any event time.
             newest: Where each partition ends in the cluster.
         """
-        stood, ends = flat(start.topics), flat(end.topics)
+        stood, ends = start.offsets, end.offsets
         moved = {tp: offset for tp, offset in ends.items() if stood.get(tp) != offset}
-        times = {tp: ms for tp, ms in flat(start.times).items() if tp in ends}
+        times = {tp: ms for tp, ms in start.times.items() if tp in ends}
         for tp, ms in self._times(stood, moved).items():
             times[tp] = max(ms, times.get(tp, ms))
-        known = known_times(times, flat(start.quiet), ends, newest, self.options.idle_timeout)
+        known = known_times(times, start.quiet, ends, newest, self.options.idle_timeout)
         held = "a partition has no record yet" if known.times else None
         slowest = known.slowest()
         watermark = advance(
@@ -115,13 +115,8 @@ class EventTime:
             self.options.watermark_delay,
             held if slowest is None else None,
         )
-        return end.model_copy(
-            update={
-                "watermark": watermark,
-                "times": nested(known.times),
-                "quiet": nested(known.quiet),
-                "idle": listed(known.idle),
-            }
+        return replace(
+            end, watermark=watermark, times=known.times, quiet=known.quiet, idle=known.idle
         )
 
     def _times(
@@ -134,7 +129,7 @@ class EventTime:
         It may be that of a record that was aborted or that the query did not read.
         """
         asked = dict.fromkeys(ends, MAX_TIMESTAMP)
-        found = list_offsets(self.bounds.client, asked, committed=self.options.committed)
+        found = list_offsets(self.lookup.client, asked, committed=self.options.committed)
         newest = {p: each.offset for p, each in found.items() if 0 <= each.offset < ends[p]}
         times = self._records_at(newest, ends)
         for stride in _STRIDES:
@@ -147,23 +142,23 @@ class EventTime:
     ) -> dict[TopicPartition, int]:
         """The greatest timestamp of records that lie at some offsets, wholly before the end."""
         inside = {tp: at for tp, at in offsets.items() if at < ends[tp]}
-        found = read_batch_headers(self.bounds.client, inside) if inside else {}
+        found = read_batch_headers(self.lookup.client, inside) if inside else {}
         times = {p: [h.newest_ms for h in found[p] if _counts(h, ends[p])] for p in found}
         return {tp: max(each) for tp, each in times.items() if each}
 
     # --- aligned reading
 
-    def aligned(
+    def align(
         self,
-        start: KafkaOffset,
+        start: QueryPosition,
         begins: Mapping[TopicPartition, int],
         newest: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
         """Ends that keep every partition within ``maxSkew`` of the slowest that has a backlog."""
         waits = waiting(begins, newest)
-        if self.options.max_skew is None or not waits:
+        if not waits:
             return newest
-        times = flat(start.times)
+        times = start.times
         unknown = {tp: begins[tp] for tp in waits if tp not in times}
         marks = {tp: times[tp] for tp in waits if tp in times}
         ends = self._within({**marks, **self._ahead(unknown)}, begins, newest)
@@ -175,9 +170,9 @@ class EventTime:
 
     def _ahead(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The newest timestamp in the first batch of records that waits in each partition."""
-        found = read_batch_headers(self.bounds.client, begins)
+        found = read_batch_headers(self.lookup.client, begins)
         first = {p: next((h for h in found[p] if not h.is_marker), None) for p in found}
-        return {tp: head.newest_ms for tp, head in first.items() if head is not None}
+        return {tp: header.newest_ms for tp, header in first.items() if header is not None}
 
     def _within(
         self,
@@ -188,6 +183,6 @@ class EventTime:
         if not marks:
             return dict(newest)
         limit = min(marks.values()) + (self.options.max_skew or 0)
-        past = self.bounds.at_times(dict.fromkeys(marks, max(limit + 1, 0)))
+        past = self.lookup.at_times(dict.fromkeys(marks, max(limit + 1, 0)))
         ends = {p: min(max(n, begins[p]), newest[p]) for p, n in past.items() if n >= 0}
         return {**newest, **ends}

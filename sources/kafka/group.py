@@ -16,7 +16,6 @@ from krishiv_spark.kafka.client import Client, is_retriable, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.sources.kafka.position import ByPartition, flat
 
 __all__ = ["ShownPosition"]
 
@@ -41,10 +40,10 @@ class ShownPosition:
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
         self._group = group
-        self._shown: ByPartition | None = None
+        self._shown: Mapping[TopicPartition, int] | None = None
         self._until_s = 0.0
 
-    def show(self, offsets: ByPartition) -> None:
+    def show(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets, the next of each partition, if they are not shown yet.
 
         When that has failed, nothing is tried for a minute.
@@ -52,7 +51,7 @@ class ShownPosition:
         if offsets == self._shown or time.monotonic() < self._until_s:
             return
         try:
-            _commit(open_client(self._connection), self._group, flat(offsets))
+            _commit(open_client(self._connection), self._group, offsets)
             self._shown = offsets
         except KrishivError as error:
             self._until_s = time.monotonic() + _REST_S

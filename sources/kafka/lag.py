@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.lookups import ListOffsets
+from krishiv_spark.kafka.lookups import ListOffsets, list_offsets
 from krishiv_spark.kafka.requests import gather
 from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
 from krishiv_spark.sources.kafka.position import nested
@@ -42,16 +42,28 @@ class Lag:
     def __init__(self) -> None:
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._held: dict[TopicPartition, _Held] = {}
-        self._ends: Mapping[TopicPartition, int] = {}
-        self._newest: Mapping[TopicPartition, int] = {}
         self._until_s = 0.0
 
-    def look(self, client: Client, partitions: Collection[TopicPartition]) -> None:
-        """Look up high watermarks, now and then. A partition without an answer in time has none.
+    def look_up_ends(
+        self, client: Client, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, FoundOffset]:
+        """The last stable offsets, with a look at what open transactions hold back after them.
 
-        To be called before the last stable offsets are looked up: then records between the two
-        wait for the end of a transaction, and have not just been written.
+        High watermarks are looked up before: then records between the two wait for the end of a
+        transaction, and have not just been written.
+
+        Raises:
+            KafkaFailedError: If a partition has no last stable offset in time.
         """
+        self._look_at_high_watermarks(client, partitions)
+        ends = list_offsets(client, dict.fromkeys(partitions, LATEST))
+        self._compare(ends)
+        return ends
+
+    def _look_at_high_watermarks(
+        self, client: Client, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Now and then. A partition without an answer in time has none."""
         began_s = time.monotonic()
         if began_s < self._until_s:
             return
@@ -63,7 +75,7 @@ class Lag:
         now_s = time.monotonic()
         self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
 
-    def compare(self, last_stable_offsets: Mapping[TopicPartition, FoundOffset]) -> None:
+    def _compare(self, last_stable_offsets: Mapping[TopicPartition, FoundOffset]) -> None:
         """Find out which last stable offsets lie before the high watermarks."""
         now = dt.datetime.now(dt.timezone.utc)
         self._held = {
@@ -77,23 +89,19 @@ class Lag:
         is_same = before is not None and before.last_stable_offset == last_stable_offset
         return before.since if before is not None and is_same else now
 
-    def chosen(
+    def report(
         self, ends: Mapping[TopicPartition, int], newest: Mapping[TopicPartition, int]
-    ) -> None:
-        """Take note of a batch.
+    ) -> dict[str, Any]:
+        """What waits after a batch, as JSON.
 
         Args:
-            ends: Where it ends.
+            ends: Where the batch ends.
             newest: Where it could have ended.
         """
-        self._ends, self._newest = ends, newest
-
-    def report(self) -> dict[str, Any]:
-        """As JSON."""
-        lag = {tp: self._newest[tp] - offset for tp, offset in self._ends.items()}
-        held = {p: _shown(each, self._newest[p]) for p, each in self._held.items() if p in lag}
+        lag = {tp: newest[tp] - offset for tp, offset in ends.items()}
+        held = {p: _shown(each, newest[p]) for p, each in self._held.items() if p in lag}
         return {
-            "latest": nested(self._newest),
+            "latest": nested(newest),
             "lag": nested(lag),
             "offsets_waiting": sum(lag.values()),
             "held_back": nested({tp: each for tp, each in held.items() if each["offsets"]}),

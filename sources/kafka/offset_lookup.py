@@ -1,4 +1,4 @@
-"""Positions that users ask for, as offsets of partitions. Driver."""
+"""Where a batch begins, and where options say that reading begins or ends, as offsets. Driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.position import Position, QueryPosition
 from krishiv_spark.sources.kafka.starting_position import StartingPosition
+from krishiv_spark.sources.kafka.topics import ClusterSnapshot
+from krishiv_spark.sources.kafka.truncation import find_cuts
 
 __all__ = ["OffsetLookup"]
 
@@ -29,6 +32,56 @@ class OffsetLookup:
     client: Client
     options: KafkaSourceOptions
     losses: Losses
+
+    def begins(
+        self, position: QueryPosition, snapshot: ClusterSnapshot
+    ) -> dict[TopicPartition, int]:
+        """Where the batch after a position begins, if the cluster still has that.
+
+        A position after the last stable offset stays where it is: the records up to it were read
+        when uncommitted ones were asked for. Partitions that are new begin with the first offset
+        that they have.
+
+        Args:
+            position: Where the batch before ended.
+            snapshot: What the cluster has.
+
+        Returns:
+            For each partition of the snapshot an offset that is there.
+
+        Raises:
+            DataLossError: If something has gone, and losses are errors.
+            KafkaFailedError: If the cluster does not answer in time.
+        """
+        known = self._find_known(position, snapshot)
+        begins = {tp: each.offset for tp, each in known.items()}
+        for tp, cut in find_cuts(self.client, known, snapshot.newest).items():
+            self.losses.report_cut_off(tp, begins[tp], cut)
+            begins[tp] = cut.offset
+        waiting = [tp for tp, offset in begins.items() if offset < snapshot.ends[tp]]
+        asked = [*(snapshot.ends.keys() - known.keys()), *waiting]
+        for tp, oldest in list_offsets(self.client, dict.fromkeys(asked, EARLIEST)).items():
+            if oldest.offset > begins.setdefault(tp, oldest.offset):
+                self.losses.report_aged_out(tp, begins[tp], oldest.offset)
+                begins[tp] = oldest.offset
+        return begins
+
+    def _find_known(
+        self, position: QueryPosition, snapshot: ClusterSnapshot
+    ) -> dict[TopicPartition, Position]:
+        """The positions in partitions that are still there; the others are lost."""
+        gone: dict[str, dict[TopicPartition, int]] = {}
+        known = {}
+        for tp, each in {**position.left, **position.read}.items():
+            if tp in snapshot.left:
+                continue
+            if tp in snapshot.ends and not _is_other(position, snapshot, tp.topic):
+                known[tp] = each
+            else:
+                gone.setdefault(tp.topic, {})[tp] = each.offset
+        for name, offsets in gone.items():
+            self.losses.report_topic_deleted(_what_became(position, snapshot, name), offsets)
+        return known
 
     def first(
         self, partitions: Collection[TopicPartition], *, streaming: bool
@@ -131,3 +184,20 @@ class OffsetLookup:
 
     def _error(self, text: str) -> OptionError:
         return OptionError(f"{self.options.format_name}: {text}")
+
+
+def _is_other(position: QueryPosition, snapshot: ClusterSnapshot, name: str) -> bool:
+    """Whether a topic is not the one that was read; without ids there is no telling."""
+    before, now = position.ids.get(name), snapshot.ids.get(name)
+    return before is not None and now is not None and before != now
+
+
+def _what_became(position: QueryPosition, snapshot: ClusterSnapshot, name: str) -> str:
+    if name not in snapshot.topics:
+        return f"topic {name!r} was deleted"
+    if _is_other(position, snapshot, name):
+        return (
+            f"topic {name!r} was deleted and made anew (its id was {position.ids[name]} and is "
+            f"{snapshot.ids[name]})"
+        )
+    return f"topic {name!r} has only {len(snapshot.topics[name].leaders)} partitions now"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.offsets import Offset
-from krishiv_spark.sources.kafka.truncation import Position
+from krishiv_spark.offsets.offset import Watermark
 
-__all__ = ["ByPartition", "KafkaOffset", "StartName", "flat", "listed", "nested"]
+__all__ = ["KafkaOffset", "Position", "QueryPosition", "StartName", "nested"]
 
 ByPartition: TypeAlias = dict[str, dict[str, int]]
 """A number for each partition, by topic and the text of the partition's number."""
@@ -59,18 +61,124 @@ class KafkaOffset(Offset):
     quiet: ByPartition = Field(default_factory=dict)
     idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
-    def positions(self) -> dict[TopicPartition, Position]:
-        """Where the query stands in each partition, also in those that it no longer reads."""
-        epochs = flat(self.epochs)
-        positions = {**flat(self.left), **flat(self.topics)}
-        return {tp: Position(offset, epochs.get(tp, -1)) for tp, offset in positions.items()}
-
     def to_dict(self) -> dict[str, Any]:
         """See `Offset`; what is empty is left out."""
         return {key: value for key, value in super().to_dict().items() if value != {}}
 
 
-def flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+class Position(NamedTuple):
+    """A position in a partition.
+
+    Attributes:
+        offset: The next offset; everything before it was there when the position was found.
+        epoch: Leader epoch of the leader that was asked then; -1 if it is not known.
+    """
+
+    offset: int
+    epoch: int = -1
+
+
+@dataclass(frozen=True)
+class QueryPosition:
+    """A `KafkaOffset` as it is worked with, its numbers by partition.
+
+    Attributes:
+        read: Where it stands in partitions that are read: `KafkaOffset.topics` and `epochs`.
+        left: Where it stands in partitions that the options no longer ask for.
+        began: `KafkaOffset.began`.
+        ids: `KafkaOffset.ids`.
+        at: `KafkaOffset.at`.
+        watermark: `KafkaOffset.watermark`.
+        times: `KafkaOffset.times`.
+        quiet: `KafkaOffset.quiet`.
+        idle: `KafkaOffset.idle`, partition by partition.
+    """
+
+    read: Mapping[TopicPartition, Position]
+    left: Mapping[TopicPartition, Position]
+    began: Mapping[TopicPartition, int]
+    ids: Mapping[str, str]
+    at: StartName | None = None
+    watermark: Watermark | None = None
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    quiet: Mapping[TopicPartition, int] = field(default_factory=dict)
+    idle: Collection[TopicPartition] = frozenset()
+
+    @classmethod
+    def of(cls, offset: KafkaOffset) -> QueryPosition:
+        """Read the numbers of an offset."""
+        epochs = _flat(offset.epochs)
+        read, left = (
+            {tp: Position(n, epochs.get(tp, -1)) for tp, n in _flat(numbers).items()}
+            for numbers in (offset.topics, offset.left)
+        )
+        return cls(
+            read=read,
+            left=left,
+            began=_flat(offset.began),
+            ids=offset.ids,
+            at=offset.at,
+            watermark=offset.watermark,
+            times=_flat(offset.times),
+            quiet=_flat(offset.quiet),
+            idle={TopicPartition(topic, n) for topic, each in offset.idle.items() for n in each},
+        )
+
+    def to_offset(self) -> KafkaOffset:
+        """The offset that Spark keeps."""
+        epochs = {tp: position.epoch for tp, position in {**self.left, **self.read}.items()}
+        return KafkaOffset(
+            topics=nested(self.offsets),
+            epochs=nested({tp: epoch for tp, epoch in epochs.items() if epoch >= 0}),
+            left=nested({tp: position.offset for tp, position in self.left.items()}),
+            began=nested(self.began),
+            ids=dict(self.ids),
+            at=self.at,
+            watermark=self.watermark,
+            times=nested(self.times),
+            quiet=nested(self.quiet),
+            idle=_listed(self.idle),
+        )
+
+    def advance(
+        self,
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, Position],
+        left: Mapping[TopicPartition, Position],
+        ids: Mapping[str, str],
+    ) -> QueryPosition:
+        """The end of the batch that begins here, without any event time.
+
+        Args:
+            begins: First offset of each partition in the batch.
+            ends: Where the batch ends in each of them.
+            left: Where the query stands in partitions that it does not read any more.
+            ids: Ids of the topics of all of them, as far as they have one.
+        """
+        began = {tp: n for tp, n in begins.items() if self.offsets.get(tp) != n}
+        return QueryPosition(read=ends, left=left, began=began, ids=ids)
+
+    @cached_property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition that is read."""
+        return {tp: position.offset for tp, position in self.read.items()}
+
+    def is_at(self, other: QueryPosition) -> bool:
+        """Whether both are one position.
+
+        Elections alone make no batch, epochs that were unknown do.
+        """
+        return self._parts() == other._parts()
+
+    def _parts(self) -> tuple[Any, ...]:
+        read, left = (
+            {tp: (position.offset, position.epoch >= 0) for tp, position in positions.items()}
+            for positions in (self.read, self.left)
+        )
+        return read, left, self.ids
+
+
+def _flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """The numbers of an offset by partition."""
     return {
         TopicPartition(topic, int(partition)): number
@@ -87,7 +195,7 @@ def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     return found
 
 
-def listed(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
+def _listed(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
     """The form in which an offset names partitions."""
     found: dict[str, list[int]] = {}
     for tp in partitions:

@@ -17,7 +17,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.position import KafkaOffset, StartName, flat
+from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition, StartName
 from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
 from krishiv_spark.sources.kafka.shape import KafkaShape
 from krishiv_spark.sources.kafka.starting_position import StartingPosition
@@ -70,9 +70,11 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
         """
+        planner, position = self._planner(), QueryPosition.of(start)
         if self.options.group_id is not None and start.at is None:
-            self._position(self.options.group_id).show(start.topics)
-        return self._planner().choose(start, limit)
+            self._position(self.options.group_id).show(position.offsets)
+        end = planner.plan_end(position, limit)
+        return start if end is position else end.to_offset()
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
@@ -105,10 +107,11 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         """See `StreamReader`. From the two offsets alone."""
         if start == end:
             return []
-        begins, epochs = {**flat(start.topics), **flat(end.began)}, flat(end.epochs)
+        before, after = QueryPosition.of(start), QueryPosition.of(end)
+        begins = {**before.offsets, **after.began}
         ranges = (
-            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], offset, epochs.get(tp, -1))
-            for tp, offset in flat(end.topics).items()
+            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position)
+            for tp, position in after.read.items()
         )
         return spread_over_tasks(
             ranges,

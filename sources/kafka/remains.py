@@ -13,9 +13,10 @@ from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, Topic
+from krishiv_spark.sources.kafka.position import Position
 from krishiv_spark.sources.kafka.ranges import OffsetRange
 from krishiv_spark.sources.kafka.topics import glance, look_closely, some_gone
-from krishiv_spark.sources.kafka.truncation import Cut, Position, cuts
+from krishiv_spark.sources.kafka.truncation import Cut, cuts
 
 __all__ = ["Remains", "look_at_remains"]
 

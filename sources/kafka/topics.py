@@ -5,9 +5,11 @@ The driver chooses; executors look again at what does not answer.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from krishiv_spark.errors import OptionError
@@ -15,10 +17,13 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery
 from krishiv_spark.kafka.network import LEAST_LOADED
-from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
+from krishiv_spark.kafka.topic_partition import FoundOffset, Topic, TopicPartition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.position import Position, QueryPosition
 
-__all__ = ["Subscription", "glance", "look_closely", "some_gone"]
+__all__ = ["ClusterSnapshot", "Subscription", "glance", "ids_of", "look_closely", "some_gone"]
+
+_log = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found", bound=Mapping[str, Topic] | None)
 
@@ -27,6 +32,28 @@ _SHARE_OF_TIME = 10
 
 _LOOKS, _PAUSE_S = 10, 0.2
 """How often, and after which pause, a topic that is missing is looked up again."""
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """What the cluster has at one moment.
+
+    Attributes:
+        topics: The topics that are read.
+        ids: The ids of those that have one.
+        newest: Where each partition that is read ends.
+        ends: Where reading ends: in streams there as well, in batch reads where the options say.
+        left: Where the query stands in partitions that the options do not ask for any more.
+        known_ids: As `ids`, with those of topics that are left, or that the options name and that
+            have gone.
+    """
+
+    topics: Mapping[str, Topic]
+    ids: Mapping[str, str]
+    newest: Mapping[TopicPartition, FoundOffset]
+    ends: Mapping[TopicPartition, int]
+    left: Mapping[TopicPartition, Position]
+    known_ids: Mapping[str, str]
 
 
 class Subscription:
@@ -93,15 +120,45 @@ class Subscription:
         pattern = self._options.subscribe_pattern
         return name in self._names() if pattern is None else bool(re.fullmatch(pattern, name))
 
-    def names(self, topic: str) -> bool:
-        """Whether the options name a topic, not only a pattern that it matches."""
-        return topic in self._names()
+    def compare(
+        self, position: QueryPosition, topics: Mapping[str, Topic]
+    ) -> tuple[dict[TopicPartition, Position], dict[str, str]]:
+        """Compare a position with the topics that are there.
 
-    def asks_for(self, tp: TopicPartition) -> bool:
-        """Whether the options ask for a partition."""
+        Args:
+            position: Where the query stands.
+            topics: The topics that are there.
+
+        Returns:
+            Where the query stands in partitions that the options do not ask for any more, and the
+            ids of all topics that it has to remember: see `ClusterSnapshot`.
+
+        Raises:
+            OptionError: If a topic or partition that is named in the options was never there.
+        """
+        known = position.ids.keys() | {tp.topic for tp in position.read}
+        self._refuse_missing(topics, known, {**position.left, **position.read})
+        left = self._find_left(position)
+        named = self._names() | {tp.topic for tp in left}
+        remembered = {name: number for name, number in position.ids.items() if name in named}
+        return left, {**remembered, **ids_of(topics)}
+
+    def _find_left(self, position: QueryPosition) -> dict[TopicPartition, Position]:
+        positions = {**position.left, **position.read}
+        left = {tp: each for tp, each in positions.items() if not self._asks_for(tp)}
+        for tp in left.keys() & position.read.keys():
+            _log.warning(
+                "%s is not read any more, since the options do not ask for it; if they do again, "
+                "the query goes on from offset %d",
+                tp,
+                left[tp].offset,
+            )
+        return left
+
+    def _asks_for(self, tp: TopicPartition) -> bool:
         return self.wants(tp.topic) and (self._assigned is None or tp in self._assigned)
 
-    def refuse_missing(
+    def _refuse_missing(
         self,
         found: Mapping[str, Topic],
         topics: Collection[str],
@@ -132,6 +189,11 @@ class Subscription:
                     f"{tp.partition} of topic {tp.topic!r}, which has "
                     f"{len(found[tp.topic].leaders)}"
                 )
+
+
+def ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
+    """The ids of those topics that have one, by name."""
+    return {name: number for name, topic in topics.items() if (number := usable_id(topic))}
 
 
 def look_closely(client: Client, names: Collection[str]) -> dict[str, Topic] | None:

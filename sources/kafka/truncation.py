@@ -10,26 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import epoch_ends, list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
+from krishiv_spark.sources.kafka.position import Position
 
-__all__ = ["Cut", "Position", "certain_cuts", "cut_of", "cuts", "is_doubtful"]
-
-
-class Position(NamedTuple):
-    """A position in a partition.
-
-    Attributes:
-        offset: The next offset; everything before it was there when the position was found.
-        epoch: Leader epoch of the leader that was asked then; -1 if it is not known.
-    """
-
-    offset: int
-    epoch: int = -1
+__all__ = ["Cut", "cut_of", "cuts", "find_cuts"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +35,7 @@ class Cut:
     is_certain: bool
 
 
-def is_doubtful(position: Position, end: FoundOffset) -> bool:
+def _is_doubtful(position: Position, end: FoundOffset) -> bool:
     """Whether the log may not reach a position any more, by the end that its leader gives.
 
     Args:
@@ -115,16 +103,25 @@ def cuts(
     return {tp: cut for tp, cut in found.items() if cut is not None}
 
 
-def certain_cuts(
-    client: Client, positions: Mapping[TopicPartition, Position]
+def find_cuts(
+    client: Client,
+    positions: Mapping[TopicPartition, Position],
+    ends: Mapping[TopicPartition, FoundOffset],
 ) -> dict[TopicPartition, Cut]:
-    """`cuts`, looked for again until they are certain, or patience is over.
+    """The positions that the log may not reach any more, looked at until that is certain.
+
+    Args:
+        client: The cluster.
+        positions: Where the query stands.
+        ends: Where these partitions end: the high watermark, or the last stable offset. Whatever
+            they leave no doubt about is not asked for again.
 
     Raises:
         KafkaFailedError: If a partition has no answer in time.
     """
+    doubtful = {tp: each for tp, each in positions.items() if _is_doubtful(each, ends[tp])}
     found: dict[TopicPartition, Cut] = {}
-    doubtful, backoff = dict(positions), Backoff(client.connection.api_timeout_s)
+    backoff = Backoff(client.connection.api_timeout_s)
     while doubtful:
         high_watermarks = list_offsets(client, dict.fromkeys(doubtful, LATEST), committed=False)
         found = {tp: cut for tp, cut in found.items() if tp not in doubtful}
