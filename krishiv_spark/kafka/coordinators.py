@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.failures import is_retriable
@@ -51,6 +53,13 @@ class TransactionVersion(IntEnum):
     TV2 = 2
 
 
+def _version(given: Any) -> TransactionVersion:
+    """The version for a number, as intents and messages have it; anything else is refused."""
+    if type(given) not in {int, TransactionVersion}:
+        raise ValueError(f"{given!r} is no version of transactions")
+    return TransactionVersion(given)
+
+
 class Transaction(Value):
     """A transaction, as it is named in commit messages and intents.
 
@@ -64,7 +73,7 @@ class Transaction(Value):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    rules: TransactionVersion
+    rules: Annotated[TransactionVersion, BeforeValidator(_version)]
 
 
 class TransactionDescription(NamedTuple):

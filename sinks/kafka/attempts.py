@@ -123,11 +123,13 @@ def stage(
     ids = transactional_ids(options.id_prefix, task, turn)
     attempt = _Attempt(open_client(options.kafka), task, options, ids, planned)
     try:
-        attempt.write(batches)
+        for batch in batches:
+            attempt.writer.accumulate(batch)
+        attempt.writer.flush()
     except BaseException:
-        attempt.abandon()
+        attempt.abort()
         raise
-    return attempt.staged()
+    return attempt.leave_open()
 
 
 def write_plainly(
@@ -154,11 +156,15 @@ def write_plainly(
     def start() -> BatchSender:
         return BatchSender(client, ProducerIdAndEpoch(*transactions.plain_producer(client)))
 
-    spread = Partitioner(client, planned, task.partition + task.epoch)
-    TaskWriter(options, spread, start).send(batches)
+    writer = TaskWriter(options, Partitioner(client, planned, task.partition + task.epoch), start)
+    for batch in batches:
+        writer.accumulate(batch)
+    writer.flush()
 
 
 class _Attempt:
+    """A transaction, from the first row that a task writes to its end."""
+
     def __init__(
         self,
         client: Client,
@@ -173,10 +179,10 @@ class _Attempt:
         self._task = task
         self._options = options
         self._transaction: Transaction | None = None
-        spread = Partitioner(client, planned, task.partition + task.epoch)
-        self._sender = TaskWriter(options, spread, self._start)
+        partitioner = Partitioner(client, planned, task.partition + task.epoch)
+        self.writer = TaskWriter(options, partitioner, self._begin)
 
-    def _start(self) -> BatchSender:
+    def _begin(self) -> BatchSender:
         name = transactions.first_free(self._client, self._ids)
         begun = transactions.begin(self._client, name, self._options.timeout_ms)
         self._transaction = begun
@@ -188,42 +194,40 @@ class _Attempt:
             self._client, who, lambda partitions: add(self._client, begun, partitions)
         )
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._sender.send(batches)
-
-    def staged(self) -> StagedTransaction | None:
+    def leave_open(self) -> StagedTransaction | None:
+        """Name the transaction for whoever commits it; None if there were no rows."""
         if self._transaction is None:
             return None
-        sent = self._sender.sent
+        written = self.writer.written
         return StagedTransaction(
             transaction=self._transaction,
             task=self._task.partition,
-            rows=sent.rows,
-            checksum=sent.checksum,
+            rows=written.rows,
+            checksum=written.checksum,
             form=Fingerprint.NEWEST,
             topics=self._topics(),
             **self._somewhere(),
         )
 
     def _topics(self) -> tuple[tuple[str, str], ...]:
-        found = topic_ids(self._client, self._sender.topics)
+        found = topic_ids(self._client, self.writer.topics)
         planned = self._planned
         if planned is not None and planned.name in found:
             found[planned.name] = planned.id  # what this process remembers may be of another topic
         return tuple(found.items())
 
     def _somewhere(self) -> dict[str, Any]:
-        producer = self._sender.producer
-        if producer is None or producer.first is None:
+        sender = self.writer.sender
+        if sender is None or sender.first is None:
             return {}
-        tp, offset = producer.first
+        tp, offset = sender.first
         return {"topic": tp.topic, "partition": tp.partition, "offset": offset}
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Abort at once, if that is easy; otherwise whoever comes next does it."""
         if self._transaction is not None:
-            if self._sender.producer is not None:
-                self._sender.producer.drain()
+            if self.writer.sender is not None:
+                self.writer.sender.drain()
             try_abort(self._client, self._transaction)
 
 

@@ -55,7 +55,7 @@ class BatchSender:
 
     Args:
         client: Of this process.
-        identity: Who sends.
+        producer: Who sends.
         join: Called with partitions before the first batches for them, if they have to be added.
 
     Attributes:
@@ -65,11 +65,11 @@ class BatchSender:
     def __init__(
         self,
         client: Client,
-        identity: ProducerIdAndEpoch,
+        producer: ProducerIdAndEpoch,
         join: Callable[[Collection[TopicPartition]], None] | None = None,
     ) -> None:
         self._client = client
-        self._identity = identity
+        self._producer = producer
         self._join = join
         self._new: list[TopicPartition] = []
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -107,7 +107,7 @@ class BatchSender:
         tp = TopicPartition(topic, encoded.partition)
         queue = self._queues.get(tp)
         if queue is None:
-            queue = self._queues[tp] = PartitionQueue(tp, self._identity)
+            queue = self._queues[tp] = PartitionQueue(tp, self._producer)
             if self._join is not None:
                 self._new.append(tp)
         self._unacknowledged += queue.put(encoded)
@@ -151,7 +151,7 @@ class BatchSender:
     # --- requests
 
     def _send(self, queues: Iterable[PartitionQueue]) -> None:
-        """Send what waits in some lanes, as far as their leaders are free."""
+        """Send what waits in some queues, as far as their leaders are free."""
         if self._join is not None and self._new:
             self._join(self._new)
             self._new = []
@@ -193,9 +193,9 @@ class BatchSender:
         for tp, batch in parts.items():
             data = topic.PartitionProduceData(index=tp.partition, records=batch.data)
             grouped.setdefault(tp.topic, []).append(data)
-        adds_partitions = self._identity.version is TransactionVersion.TV2
+        adds_partitions = self._producer.version is TransactionVersion.TV2
         return ProduceRequest(
-            transactional_id=self._identity.transactional_id,
+            transactional_id=self._producer.transactional_id,
             acks=-1,
             timeout_ms=_REPLICAS_MS,
             topic_data=[topic(name=name, partition_data=data) for name, data in grouped.items()],

@@ -58,12 +58,12 @@ class PartitionQueue:
 
     Args:
         tp: The partition.
-        identity: Who sends.
+        producer: Who sends.
     """
 
-    def __init__(self, tp: TopicPartition, identity: ProducerIdAndEpoch) -> None:
+    def __init__(self, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:
         self.tp = tp
-        self._identity = identity
+        self._producer = producer
         self._sequence = 0
         self._waiting: deque[InFlightBatch] = deque()
         self._sent: deque[InFlightBatch] = deque()
@@ -71,7 +71,7 @@ class PartitionQueue:
 
     def put(self, encoded: EncodedBatch) -> int:
         """Number a batch, behind those before; how many bytes it has."""
-        who = self._identity
+        who = self._producer
         data = encoded.to_bytes(
             who.producer_id,
             who.producer_epoch,

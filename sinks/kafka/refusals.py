@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["explain"]
 
 _FENCED = (
-    "another attempt at this task, or another driver on the same checkpoint, has taken its "
-    "transaction over"
+    "the producer was fenced, by another attempt at this task or by a newer driver on the same "
+    "checkpoint"
 )
 _EXPIRED = "the transaction was ended by the broker or by another driver: see its time-out"
 _EXPLANATIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,26 +80,26 @@ class Fingerprint:
 
 
 class TaskWriter:
-    """Sends rows; memory stays bounded, however many there are.
+    """Writes the rows of one task; memory stays bounded, however many there are.
 
     Attributes:
-        sent: What was added.
-        producer: Once there was a row.
+        written: By which the rows that were accumulated are known again.
+        sender: What sends the batches; None until there is a row.
 
     Args:
         options: Of the sink.
-        spread: Chooses the partitions.
-        start: Makes the producer, once there is a row.
+        partitioner: Chooses the partition of each row.
+        start: Makes the sender, once there is a row.
     """
 
     def __init__(
-        self, options: KafkaSinkOptions, spread: Partitioner, start: Callable[[], BatchSender]
+        self, options: KafkaSinkOptions, partitioner: Partitioner, start: Callable[[], BatchSender]
     ) -> None:
-        self.sent = Fingerprint()
+        self.written = Fingerprint()
         self._options = options
-        self._spread = spread
+        self._partitioner = partitioner
         self._start = start
-        self.producer: BatchSender | None = None
+        self.sender: BatchSender | None = None
         self._open: dict[str, Accumulator] = {}
 
     @property
@@ -107,43 +107,43 @@ class TaskWriter:
         """Those that had rows."""
         return self._open.keys()
 
-    def send(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Send rows, and wait until all of them are acknowledged.
+    def accumulate(self, batch: pa.RecordBatch) -> None:
+        """Encode rows into the batches of their partitions, and send those that are full.
 
         Raises:
             SchemaError: If a row cannot be a record.
             KafkaFailedError: If a leader refuses, or does not answer in time.
         """
-        for batch in batches:
-            self._add(batch)
-        self._close()
-
-    def _add(self, batch: pa.RecordBatch) -> None:
         for rows in by_topic(batch, self._options.topic) if batch.num_rows else ():
-            producer = self._started()
-            partitions = self._spread.of(rows)
-            producer.put(rows.topic, self._accumulator(rows.topic).add(rows.columns, partitions))
+            sender = self._started()
+            partitions = self._partitioner.of(rows)
+            sender.put(rows.topic, self._accumulator(rows.topic).add(rows.columns, partitions))
             self._relieve()
-        self.sent.add(batch)
-        self._spread.turn()
+        self.written.add(batch)
+        self._partitioner.turn()
 
-    def _close(self) -> None:
-        if self.producer is not None:
+    def flush(self) -> None:
+        """Send the batches that are not full, and wait until all are acknowledged.
+
+        Raises:
+            KafkaFailedError: If a leader refuses, or does not answer in time.
+        """
+        if self.sender is not None:
             for topic, accumulator in self._open.items():
-                self.producer.put_last(topic, accumulator.flush())
-            self.producer.flush()
+                self.sender.put_last(topic, accumulator.flush())
+            self.sender.flush()
 
     def _relieve(self) -> None:
         """Send batches that are not full, when many partitions have one."""
-        if self.producer and sum(o.buffered_bytes for o in self._open.values()) > _MOST_BYTES:
+        if self.sender and sum(o.buffered_bytes for o in self._open.values()) > _MOST_BYTES:
             for topic, accumulator in self._open.items():
-                self.producer.put(topic, accumulator.flush())
+                self.sender.put(topic, accumulator.flush())
 
     def _started(self) -> BatchSender:
-        if self.producer is None:
-            self.producer = self._start()
+        if self.sender is None:
+            self.sender = self._start()
             await_warm()
-        return self.producer
+        return self.sender
 
     def _accumulator(self, topic: str) -> Accumulator:
         if topic not in self._open:

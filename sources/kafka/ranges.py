@@ -100,4 +100,4 @@ def _packed(parts: Iterable[OffsetRange], together: int) -> list[TaskRanges]:
         else:
             found.append([part])
             room = together - part.size
-    return [tuple(share) for share in found]
+    return [tuple(ranges) for ranges in found]

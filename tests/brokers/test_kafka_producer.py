@@ -213,6 +213,6 @@ def test_an_attempt_that_was_fenced_cannot_go_on(bench, topic):
         name = max(transactions.unfinished(bench.client, "krishiv.query."))
         transactions.begin(bench.client, name, 60_000)
 
-    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+    with pytest.raises(KafkaFailedError, match="the producer was fenced"):
         bench.stage(topic, rows(half_way=fence))
     assert not transactions.unfinished(bench.client, "krishiv.query.")

@@ -119,7 +119,7 @@ def bench(cluster):
 
 
 def test_whoever_was_swept_writes_nothing_more(bench):
-    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+    with pytest.raises(KafkaFailedError, match="the producer was fenced"):
         bench.stage(1, "before", bench.sweep, "after")
     bench.assert_nothing_is_open()
     assert not bench.read()
@@ -189,7 +189,7 @@ def test_an_attempt_that_was_taken_over_leaves_its_successor_alone(bench):
         others.extend(bench.stage(1, "other", number=number) for number in (1, 2, 3))
         successor.append(bench.stage(1, "successor", number=4))
 
-    with pytest.raises(KafkaFailedError, match="taken its transaction over"):
+    with pytest.raises(KafkaFailedError, match="the producer was fenced"):
         bench.stage(1, "before", lambda: bench.await_open(1), take_over, "after")
     assert not bench.commit(successor[0])
     bench.sweep()
