@@ -1,4 +1,4 @@
-"""Removing what failed attempts left in a table, by hand: ``krishiv-spark vacuum``."""
+"""Removing what failed attempts left in a table, by hand: ``krishiv-spark parquet vacuum``."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_a_job_that_is_half_visible_is_finished_by_the_next_writer(
 
 
 def vacuumed(stream: Stream) -> str:
-    line = ["vacuum", str(stream.table), "--older-than", "0s"]
+    line = ["parquet", "vacuum", str(stream.table), "--older-than", "0s"]
     return CliRunner().invoke(main, line, catch_exceptions=False).output.splitlines()[-1]
 
 

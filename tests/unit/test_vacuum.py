@@ -36,7 +36,9 @@ def life(table: Path, query: str = "q") -> Life:
 
 
 def vacuum(table: Path, *options: str) -> str:
-    result = CliRunner().invoke(main, ["vacuum", str(table), *options], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, ["parquet", "vacuum", str(table), *options], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -189,7 +191,7 @@ def test_the_folder_of_a_batch_job_that_died_goes_when_it_is_old(table):
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(table, refuse_to_list):
     superseded(table)
     refuse_to_list(table / "_krishiv" / "q" / "staged")
-    code, said = run("vacuum", str(table))
+    code, said = run("parquet", "vacuum", str(table))
     assert code == 1
     assert said == f"Error: [Errno 13] Permission denied: '{table}/_krishiv/q/staged'\n"
 
@@ -197,7 +199,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(table, refuse_to_
 def test_a_batch_job_is_not_judged_by_a_part_of_its_folder(table, refuse_to_list):
     folder = abandoned_job(table)
     refuse_to_list(folder)
-    code, said = run("vacuum", str(table), "--older-than", "0s")
+    code, said = run("parquet", "vacuum", str(table), "--older-than", "0s")
     assert (code, str(folder) in said) == (1, True)
     assert folder.exists()
 
@@ -242,27 +244,27 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_folder_that_no_query_keeps_a_log_in_is_told_so(tmp_path):
-    code, said = run("vacuum", str(tmp_path))
+    code, said = run("parquet", "vacuum", str(tmp_path))
     assert code == 0
     assert "no query" in said
 
 
 def test_a_path_that_is_not_there_is_an_error(tmp_path):
-    code, said = run("vacuum", str(tmp_path / "nothing"))
+    code, said = run("parquet", "vacuum", str(tmp_path / "nothing"))
     assert code == 2
     assert "does not exist" in said
 
 
 def test_a_file_is_no_table(tmp_path):
     (tmp_path / "file").touch()
-    code, said = run("vacuum", str(tmp_path / "file"))
+    code, said = run("parquet", "vacuum", str(tmp_path / "file"))
     assert code == 2
     assert "is a file" in said
 
 
 @pytest.mark.parametrize("text", ["7", "soon", "-1d", ""])
 def test_a_guard_age_without_a_unit_is_an_error(table, text):
-    code, said = run("vacuum", str(table), "--older-than", text)
+    code, said = run("parquet", "vacuum", str(table), "--older-than", text)
     assert code == 2
     assert "--older-than" in said
 
@@ -272,7 +274,7 @@ def test_a_damaged_log_is_a_message_and_no_traceback(table):
     before = staged(table)
     newest = max((table / "_krishiv" / "q" / "log").glob("*.json"))
     newest.write_bytes(b"{")
-    code, said = run("vacuum", str(table))
+    code, said = run("parquet", "vacuum", str(table))
     assert code == 1
     assert said.startswith(f"Error: entry {newest.name} of the epoch log")
     assert "Traceback" not in said
@@ -281,7 +283,13 @@ def test_a_damaged_log_is_a_message_and_no_traceback(table):
 
 def test_the_version_and_the_help_are_there():
     assert version("krishiv-spark") in run("--version")[1]
-    code, said = run("vacuum", "--help")
+    code, said = run("parquet", "vacuum", "--help")
     assert code == 0
     assert "--older-than" in said
     assert "7d" in said
+
+
+def test_the_command_is_found_under_its_older_name_too(table):
+    code, said = run("vacuum", str(table), "--dry-run")
+    assert code == 0
+    assert "would be removed" in said

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from krishiv_spark.commands.common import name_and_value
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import format_names, format_of
 
@@ -137,11 +138,3 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"krishiv-{name} has no epoch log")
     return Operator(committer, query_id(checkpoint), checkpoint)
-
-
-def name_and_value(text: str) -> tuple[str, str]:
-    """One option of a query, as it is given on the command line."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
-    return name, value

@@ -1,0 +1,1 @@
+"""The commands of ``krishiv-spark``: one module each, which defines a command of its own name."""

@@ -1,0 +1,68 @@
+"""What several commands share: options, and how files that go are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import click
+
+from krishiv_spark.options import parse_duration
+
+__all__ = ["DRY_RUN", "OLDER_THAN", "clear", "echo", "name_and_value", "seconds"]
+
+
+class Sized(Protocol):
+    """A file that can go, which shows itself as text."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+
+OrphanT = TypeVar("OrphanT", bound=Sized)
+
+
+def seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    """A length of time, as it is given on the command line."""
+    try:
+        return int(str(parse_duration(text))) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+OLDER_THAN = click.option(
+    "--older-than",
+    "guard_s",
+    default="7d",
+    show_default=True,
+    callback=seconds,
+    help="Guard age for files that running queries may still need.",
+)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+
+
+def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_run: bool) -> None:
+    """Show and remove files that nobody names, and count them."""
+    count = size = 0
+    for orphan in orphans:
+        click.echo(orphan)
+        count, size = count + 1, size + orphan.size
+        if not dry_run:
+            remove(orphan)
+    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+
+
+def echo(lines: list[str], otherwise: str) -> None:
+    """Print lines, or one that says that there are none."""
+    for line in lines or [otherwise]:
+        click.echo(line)
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """One option of a query, as it is given on the command line."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
+    return name, value

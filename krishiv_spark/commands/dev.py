@@ -1,0 +1,37 @@
+"""``krishiv-spark dev``: real systems on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import click
+
+__all__ = ["dev"]
+
+
+@click.group()
+def dev() -> None:
+    """Real systems on loopback, for development and tests."""
+
+
+@dev.command("kafka")
+@click.option("--brokers", default=1, show_default=True, help="How many.")
+@click.option("--secure", is_flag=True, help="Listen with TLS and SASL too.")
+def dev_kafka(brokers: int, *, secure: bool) -> None:
+    """Run Apache Kafka until Ctrl-C.
+
+    It is KRISHIV_TEST_KAFKA if that is set, or a container, or a process with Kafka's own jars;
+    with --secure always the last. Then what is printed is for SCRAM-SHA-512; PLAIN works too.
+    """
+    from krishiv_spark.kafka.dev import open_cluster
+
+    with open_cluster(brokers, secure=secure) as cluster:
+        way_in = cluster.secure.options() if cluster.secure else {}
+        for name, text in {"kafka.bootstrap.servers": cluster.bootstrap, **way_in}.items():
+            click.echo(f"{name} = {text}")
+        if secure:
+            click.echo(f"without TLS and SASL: {cluster.bootstrap}", err=True)
+        click.echo(f"{cluster.origin}; Ctrl-C ends it", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()

@@ -1,0 +1,48 @@
+"""``krishiv-spark iceberg``: tables in catalogs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, name_and_value
+
+__all__ = ["iceberg"]
+
+
+@click.group()
+def iceberg() -> None:
+    """Tables of krishiv-iceberg."""
+
+
+@iceberg.command("vacuum")
+@click.argument("table")
+@click.option("--warehouse", help="The option warehouse of the query.")
+@click.option(
+    "-o", "--option", "given", multiple=True, help="Further options of the query, as name=value."
+)
+@click.option(
+    "--foreign-names",
+    is_flag=True,
+    help="Remove files too whose names do not have the table's id: those of other programs, and of "
+    "krishiv-spark before it put the id there. Only where no other table has files.",
+)
+@OLDER_THAN
+@DRY_RUN
+def iceberg_vacuum(
+    table: str, guard_s: float, *, foreign_names: bool, dry_run: bool, **place: Any
+) -> None:
+    """Remove files in the folders of TABLE that no snapshot names."""
+    from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+    from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
+
+    given = dict(map(name_and_value, place["given"]))
+    warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
+    options = IcebergOptions.parse({"table": table, **warehouse, **given}, FORMAT)
+    found = find_orphans(options, guard_s, foreign_names=foreign_names)
+    clear(found.files, remover(options), dry_run=dry_run)
+    if found.foreign:
+        click.echo(
+            f"{found.foreign} files left whose names do not have this table's id: --help says more"
+        )

@@ -1,0 +1,108 @@
+"""``krishiv-spark kafka``: what the sink keeps in a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from krishiv_spark.commands.common import echo
+
+__all__ = ["kafka"]
+
+
+@click.group()
+def kafka() -> None:
+    """What krishiv-kafka keeps in a cluster."""
+
+
+@kafka.group()
+def transactions() -> None:
+    """Transactions of the sink: what is open, and how to end it."""
+
+
+_BOOTSTRAP = click.option("--bootstrap", required=True, help="Brokers, as host:port,...")
+_CONFIG = click.option(
+    "--command-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with Kafka's settings for TLS and SASL, one name=value in a line.",
+)
+_PREFIX = click.option(
+    "--prefix", default="krishiv", show_default=True, help="kafka.transactional.id of the sink."
+)
+_CHECKPOINT = click.option(
+    "--checkpoint", required=True, help="The query's checkpointLocation, which holds its log."
+)
+
+
+_EPOCH_LOG = click.option("--epoch-log", help="The option epochLog of the query, if it has one.")
+
+
+@transactions.command("list")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@click.option("--query", default="", help="Id of one query; all without it.")
+def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, query: str) -> None:
+    """Show what is open, since when, and for which query."""
+    from krishiv_spark.sinks.kafka.admin import open_lines
+
+    echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+
+
+@transactions.command("show")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@_CHECKPOINT
+@_EPOCH_LOG
+def transactions_show(**where: Any) -> None:
+    """Show what the epoch log of a query says of its transactions."""
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
+
+    admin = TransactionAdmin.of(**where)
+    echo(admin.lines(), "nothing is open, and the newest epoch is complete")
+
+
+@transactions.command("resolve")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@_CHECKPOINT
+@_EPOCH_LOG
+@click.option("--dry-run", is_flag=True, help="Show what would be done; end nothing.")
+def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
+    """Commit what the epoch log names and abort the rest, as a restart of the query would.
+
+    A driver that still runs on the checkpoint is fenced, and fails.
+    """
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
+
+    admin = TransactionAdmin.of(**where)
+    echo(admin.lines(), "there is nothing to do")
+    if not dry_run:
+        admin.resolve()
+        click.echo("done")
+
+
+@transactions.command("abort")
+@_BOOTSTRAP
+@_CONFIG
+@_PREFIX
+@click.option("--query", required=True, help="Id of a batch job that is dead: batch-....")
+@click.option("--dry-run", is_flag=True, help="Show what would be aborted; end nothing.")
+def transactions_abort(
+    bootstrap: str, command_config: Path | None, prefix: str, query: str, *, dry_run: bool
+) -> None:
+    """Abort what a batch job has left open whose driver is dead.
+
+    If it died while it committed, rows of some tasks are visible, and those of the others go now.
+    A job that lives fails.
+    """
+    from krishiv_spark.sinks.kafka.admin import abort_job, open_lines
+
+    echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    if not dry_run:
+        abort_job(bootstrap, command_config, prefix, query)
+        click.echo("done")
