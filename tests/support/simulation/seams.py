@@ -86,7 +86,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (values, "uuid", UUID),
     (writing, "uuid", UUID),
     (writing, "TaskContext", _Context),
-    (writing, "settle", lambda: None),
+    (writing, "tune_worker", lambda: None),
     (logged, "application", lambda: present().world.current.process.application),
     (client, "_clients", _Clients()),
     (connections, "Network", SimulatedNetwork),
