@@ -91,7 +91,7 @@ class Connections:
         return self._alive(self._network.submit, request, node)
 
     def wait(self, future: Any) -> Any:
-        """The response behind a future, or kafka-python's error, raised."""
+        """Wait for the response of a future, or kafka-python's error, raised."""
         return self._alive(self._network.wait, future)
 
     def ask(self, messages: Sequence[tuple[Node, Any]], within_s: float | None = None) -> list[Any]:

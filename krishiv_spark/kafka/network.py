@@ -95,7 +95,7 @@ class Network:
         return self._manager.call_soon(self._send, request, node)
 
     def wait(self, future: Any) -> Any:
-        """The response behind a future, or kafka-python's error, raised."""
+        """Wait for the response of a future, or kafka-python's error, raised."""
         found = self._manager.run(_result, future)
         self.heard_s = time.monotonic()
         return found

@@ -53,11 +53,11 @@ def outcome(transaction: Transaction, now: TransactionDescription) -> Outcome:
 def _raised(transaction: Transaction, now: TransactionDescription) -> int | None:
     """By how much the epoch is higher than that of a transaction; None for another producer.
 
-    Behind the last epoch of a producer id comes epoch 0 of another one. Under TV2 an end leads
+    After the last epoch of a producer id comes epoch 0 of another one. Under TV2 an end leads
     there, and nothing else: whoever initialises an id begins there too, but ends at epoch 1.
     """
     if now.producer_id == transaction.producer_id:
         return now.producer_epoch - transaction.producer_epoch
-    behind_the_last = transaction.producer_epoch == _LAST_EPOCH and now.producer_epoch == 0
+    after_the_last = transaction.producer_epoch == _LAST_EPOCH and now.producer_epoch == 0
     ended = transaction.rules is TransactionVersion.TV2 and now.state in _COMPLETE
-    return 1 if behind_the_last and ended else None
+    return 1 if after_the_last and ended else None

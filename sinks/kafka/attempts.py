@@ -44,7 +44,7 @@ class StagedTransaction(Value):
         rows: How many rows.
         checksum: See `krishiv_spark.sinks.kafka.task_writer.Fingerprint`.
         topic: One of the topics that it wrote to; with `partition` and `offset`, where records of
-            it lie, and behind them the marker that ends it.
+            it lie, and after them the marker that ends it.
         partition: Of that topic.
         offset: Of the first record there; -1 if it is not known.
         form: Of the checksum.

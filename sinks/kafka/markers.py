@@ -1,7 +1,7 @@
 """What a partition's own log says of a transaction, when its coordinator no longer knows.
 
 A coordinator forgets an id after days, and shows of an id only its newest use. The log keeps the
-marker that ended a transaction as long as it keeps the records: behind a record of a producer, its
+marker that ended a transaction as long as it keeps the records: after a record of a producer, its
 first marker is that of the record's transaction.
 """
 
@@ -44,14 +44,14 @@ def outcome_in_log(client: Client, tp: TopicPartition, offset: int, producer_id:
         records = _fetch(client, tp, offset)
         if records is None:
             return Outcome.UNKNOWN
-        found, behind = _scan(records, producer_id, offset)
-        if found is not None or behind == offset:
+        found, after = _scan(records, producer_id, offset)
+        if found is not None or after == offset:
             return found or Outcome.OPEN
-        offset = behind
+        offset = after
 
 
 def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None, int]:
-    """The first marker of a producer, and the offset behind what was looked at."""
+    """The first marker of a producer, and the offset after what was looked at."""
     from kafka.record import MemoryRecords
 
     batches = MemoryRecords(records)

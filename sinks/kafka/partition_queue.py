@@ -70,7 +70,7 @@ class PartitionQueue:
         self._backoff: Backoff | None = None
 
     def put(self, encoded: EncodedBatch) -> int:
-        """Number a batch, behind those before; how many bytes it has."""
+        """Number a batch, after those before; how many bytes it has."""
         who = self._producer
         data = encoded.to_bytes(
             who.producer_id,
@@ -114,11 +114,11 @@ class PartitionQueue:
         """Whether an error is one after which a batch is sent again."""
         from kafka.errors import OutOfOrderSequenceNumberError
 
-        behind = self._sent[0] is not batch  # one before it is on its way again
-        return is_retriable(error) or (behind and isinstance(error, OutOfOrderSequenceNumberError))
+        follows = self._sent[0] is not batch  # one before it is on its way again
+        return is_retriable(error) or (follows and isinstance(error, OutOfOrderSequenceNumberError))
 
     def repeat(self, batch: InFlightBatch, client: Client) -> bool:
-        """Send it again, with all behind it, once none of them is under way any more.
+        """Send it again, with all after it, once none of them is under way any more.
 
         Returns:
             False when that has been tried for too long.

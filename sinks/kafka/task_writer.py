@@ -45,7 +45,7 @@ class Fingerprint:
         self._sums: dict[str, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows behind those before."""
+        """Count rows that follow those before."""
         self.rows += batch.num_rows
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_list(column.type):

@@ -39,7 +39,7 @@ class BatchHeader(NamedTuple):
 def read_batch_headers(
     client: Client, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, list[BatchHeader]]:
-    """Look at the batches that hold some offsets, or follow them, and a few behind each.
+    """Look at the batches that hold some offsets, or follow them, and a few after each.
 
     Args:
         client: The cluster.

@@ -22,7 +22,7 @@ __all__ = ["EventTime", "Known", "known_times"]
 
 
 _STRIDES = (1, 16, 256, 4096)
-"""How far before the end the last records are looked for, behind which only markers lie."""
+"""How far before the end the last records are looked for, after which only markers lie."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def known_times(
     newest: Mapping[TopicPartition, int],
     idle_timeout_ms: int,
 ) -> Known:
-    """Decide which partitions are idle: all is read, and they are far behind the newest of all.
+    """Decide which partitions are idle: all is read, and much newer records lie in others.
 
     Args:
         times: By partition, the greatest timestamp before `ends`.
         quiet_before: `Known.quiet` at the position before.
         ends: The position.
         newest: Where each partition ends in the cluster.
-        idle_timeout_ms: Further behind than this is idle.
+        idle_timeout_ms: A partition whose newest record is older by more than this is idle.
     """
     top = max(times.values(), default=None)
     if top is None:
@@ -124,7 +124,7 @@ class EventTime:
     ) -> dict[TopicPartition, int]:
         """The greatest timestamp before each end, or less where metadata does not tell.
 
-        The newest timestamp of a partition (KIP-734) may lie behind the end, or be that of a
+        The newest timestamp of a partition (KIP-734) may lie after the end, or be that of a
         marker, which is dated by a broker's clock. Then the last records before the end count.
         It may be that of a record that was aborted or that the query did not read.
         """

@@ -174,12 +174,12 @@ def test_a_length_may_not_reach_into_the_next_batch():
 def test_offsets_of_records_must_rise_within_those_of_the_batch(deltas):
     batch = build([(1000, None, b"", [])] * 3, base=40, deltas=[*deltas[:2], 2])
     batch = changed(batch, batch[61:-4] + varint(deltas[2]) + batch[-3:])
-    refused(changed(batch, last_delta=2), "has an offset that is not behind the one before it")
+    refused(changed(batch, last_delta=2), "has an offset that is not after the one before it")
 
 
 def test_an_offset_of_more_than_31_bits_is_an_error():
     body = b"".join(record(b"\0\0" + varint(d) + NULL + NULL + b"\0") for d in (0, 2**31))
-    refused(one(body, count=2, last_delta=2**31 - 1), "has an offset that is not behind")
+    refused(one(body, count=2, last_delta=2**31 - 1), "has an offset that is not after")
 
 
 @pytest.mark.parametrize("delta", [2**63 - 1, -(2**63)])

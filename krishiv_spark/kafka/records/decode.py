@@ -239,7 +239,7 @@ _WRONG = (
     "has a number of records that its offsets have no place for",
     "is compressed with a codec that is not known",
     "is damaged: a length or number in it does not fit its bytes",
-    "has an offset that is not behind the one before it, or behind that of the whole batch",
+    "has an offset that is not after the one before it, or after that of the whole batch",
     "has a timestamp of more than 64 bits",
     "is the last one, but bytes are left over",
 )

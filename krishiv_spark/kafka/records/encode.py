@@ -34,7 +34,7 @@ _PARTITIONS = 2**20
 def next_sequence(base: int, count: int) -> int:
     """The base sequence of the batch that follows one of so many records.
 
-    Sequences begin again at 0 behind 2 147 483 647 (``DefaultRecordBatch.incrementSequence``).
+    Sequences begin again at 0 after 2 147 483 647 (``DefaultRecordBatch.incrementSequence``).
     """
     return (base + count) & MAX_INT32
 
