@@ -68,6 +68,7 @@ class PartitionQueue:
         self._waiting: deque[InFlightBatch] = deque()
         self._sent: deque[InFlightBatch] = deque()
         self._backoff: Backoff | None = None
+        self._known = False
 
     def put(self, encoded: EncodedBatch) -> int:
         """Number a batch, after those before; how many bytes it has."""
@@ -91,9 +92,14 @@ class PartitionQueue:
         return not self._waiting and not self._sent
 
     def is_ready(self) -> bool:
-        """Whether the next batch may be sent now."""
+        """Whether the next batch may be sent now.
+
+        The first one goes alone. A leader that knows nothing of a producer takes any number: one
+        that could not take the first yet, but the second, never takes the first (KAFKA-15591).
+        """
         failed = self._backoff is not None and bool(self._sent)
-        return bool(self._waiting) and not failed and len(self._sent) < _IN_FLIGHT
+        most = _IN_FLIGHT if self._known else 1
+        return bool(self._waiting) and not failed and len(self._sent) < most
 
     def next(self) -> InFlightBatch:
         """The next batch, which counts as sent."""
@@ -104,6 +110,7 @@ class PartitionQueue:
 
     def acknowledge(self, batch: InFlightBatch) -> None:
         """It is in the log of every replica that counts."""
+        self._known = True
         self._sent.remove(batch)
         if not self._sent:
             self._backoff = None

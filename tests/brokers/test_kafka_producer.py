@@ -5,11 +5,14 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from kafka.errors import NotLeaderForPartitionError
+from kafka.future import Future
+from kafka.protocol.producer import ProduceRequest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import KafkaFailedError, open_client
+from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.lookups import list_offsets
@@ -132,6 +135,34 @@ def test_the_rules_of_older_brokers(bench, topic):
     bench.assert_exact(topic, 20_000)
 
 
+def refuse_the_first_batches(monkeypatch):
+    """A leader that does not know yet that it is one: what it refuses does not reach the log."""
+    submit, refused = Client.submit, []
+
+    def refuse(client, request, node):
+        if refused or not isinstance(request, ProduceRequest):
+            return submit(client, request, node)
+        refused.append(request)
+        return Future().failure(NotLeaderForPartitionError())
+
+    monkeypatch.setattr(Client, "submit", refuse)
+    return refused
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_leader_that_takes_the_first_batch_only_the_second_time(
+    bench, topic, monkeypatch, version
+):
+    """Were the second batch there already, it would take the first never again (KAFKA-15591)."""
+    set_transaction_version(bench.cluster.bootstrap, version)
+    refused = refuse_the_first_batches(monkeypatch)
+    staged = bench.stage(topic, rows(20_000), **YOUNG, **{"kafka.batch.size": "1000"})
+    assert staged.transaction.rules == version
+    assert len(refused) == 1
+    bench.commit(staged)
+    bench.assert_exact(topic, 20_000)
+
+
 MANY = 200
 
 
@@ -165,7 +196,8 @@ def spread_rows(total: int, size: int = 5_000):
 
 
 def test_many_partitions_are_added_together(bench, wide, monkeypatch):
-    """Under the older rules, which the test before has left; one by one that is a second."""
+    """Under the older rules; one by one that is a second."""
+    set_transaction_version(bench.cluster.bootstrap, 1)
     calls = counted(monkeypatch, transactions, "add_partitions")
     staged = bench.stage(wide, spread_rows(20_000), **YOUNG)
     assert staged.transaction.rules == 1

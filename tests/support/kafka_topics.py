@@ -139,11 +139,21 @@ def make_topic(
 
 
 def set_transaction_version(bootstrap: str, level: int) -> None:
-    """The rules of transactions in a cluster: 1 for those before KIP-890, or 2."""
+    """The rules of transactions in a cluster: 1 for those before KIP-890, or 2.
+
+    Waits until each broker that is named has heard of it.
+    """
     admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
     how = "safe_downgrade" if level == 1 else "upgrade"
     admin.update_features({"transaction.version": (how, level)})
     admin.close()
+    for broker in bootstrap.split(","):
+        admin = KafkaAdminClient(bootstrap_servers=broker, **LIMITS)
+        until_s = time.monotonic() + PATIENCE
+        while admin.describe_features()["transaction.version"]["finalized"][1] != level:
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        admin.close()
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> None:
