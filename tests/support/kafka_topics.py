@@ -11,6 +11,7 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 from patience import PATIENCE
 
+_LEADS_NOT_YET = {3, 6}  # UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
 LIMITS = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 
 
@@ -96,10 +97,15 @@ class Onlooker:
             topics=[wanted(topic=topic, partitions=[part])],
             max_version=12,
         )
-        answer = self._admin._manager.run(self._admin._manager.send, request, self._node)
-        (found,) = answer.responses[0].partitions
-        assert not found.error_code, answer
-        return found.records
+        until = time.monotonic() + PATIENCE
+        while True:
+            answer = self._admin._manager.run(self._admin._manager.send, request, self._node)
+            (found,) = answer.responses[0].partitions
+            if not found.error_code:
+                return found.records
+            # A broker may hear late that it leads a topic which was just made.
+            assert found.error_code in _LEADS_NOT_YET and time.monotonic() < until, answer
+            time.sleep(0.02)
 
     def _await_markers(self) -> None:
         until = time.monotonic() + PATIENCE
