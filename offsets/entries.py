@@ -8,10 +8,22 @@ import time
 import uuid
 from typing import Any, Literal
 
+from pydantic import ConfigDict, Field
+
 from krishiv_spark.offsets.offset import Value, canonical_json
 from krishiv_spark.offsets.planned import PlannedOffsets
 
 __all__ = ["Claim", "Entry", "State", "entry_name", "new_entry", "snapshot_name", "to_bytes"]
+
+
+# Keys stand for ever in logs that are there, which drivers of earlier releases read beside ours: a
+# field that has a better name since keeps its key.
+_KEYED = ConfigDict(validate_by_name=True)
+
+
+def _key(name: str) -> Any:
+    """A field that is None without a value, and is stored under another name than its own."""
+    return Field(default=None, validation_alias=name, serialization_alias=name)
 
 
 class Claim(Value):
@@ -44,11 +56,13 @@ class Entry(Value):
         epoch: The epoch of an intent or a void; of an adoption, the newest that the target holds.
         staged: Of an intent, what the epoch consists of; of a void, what of that is visible all
             the same. JSON that only the sink understands.
-        settled: Of an owner, the number of an intent that it knows to be finished.
+        finished_intent: Of an owner, the number of an intent that it knows to be finished.
         claim: Of an owner, for which epoch it was made; an intent stands right after the entry of
             its owner, and is an intent of that epoch. Of an adoption, what the target holds.
         at: When it was made by its writer's clock, milliseconds since 1970, for people.
     """
+
+    model_config = _KEYED
 
     v: Literal[1] = 1
     kind: Literal["owner", "intent", "void", "adopted"]
@@ -56,7 +70,7 @@ class Entry(Value):
     writer: str
     epoch: int | None = None
     staged: Any = None
-    settled: int | None = None
+    finished_intent: int | None = _key("settled")
     claim: Claim | None = None
     at: int | None = None
 
@@ -70,18 +84,20 @@ class State(Value):
         owner_writer: Who that is, for people.
         intent: The newest intent that was not voided.
         intent_number: Its number; its generation is the number before.
-        held: The newest epoch with an intent that was not voided.
-        held_offsets: What Spark had planned for it; None in logs of version 0.1.0.
-        held_before: What `held` was before the newest intent.
-        held_before_offsets: What `held_offsets` was.
+        committed_epoch: The newest epoch with an intent that was not voided.
+        committed_offsets: What Spark had planned for it; None in logs of version 0.1.0.
+        previous_epoch: What `committed_epoch` was before the newest intent.
+        previous_offsets: What `committed_offsets` was.
         claim: What the newest owner said of itself; None in logs of version 0.1.0.
         at: When the newest owner entry was made.
-        begun: How many owner entries there were.
-        settled: Number of the newest intent that an entry says is finished.
-        kept_epoch: The epoch of the newest void, until an intent of another epoch.
-        kept: What of that epoch is visible all the same; it must not be staged again.
+        generations: How many owner entries there were.
+        finished_intent: Number of the newest intent that an entry says is finished.
+        salvaged_epoch: The epoch of the newest void, until an intent of another epoch.
+        salvaged: What of that epoch is visible all the same; it must not be staged again.
         nonce: Nonce of the last entry, by which a log is known again.
     """
+
+    model_config = _KEYED
 
     v: Literal[1] = 1
     number: int = 0
@@ -89,16 +105,16 @@ class State(Value):
     owner_writer: str = ""
     intent: Entry | None = None
     intent_number: int = 0
-    held: int | None = None
-    held_offsets: PlannedOffsets | None = None
-    held_before: int | None = None
-    held_before_offsets: PlannedOffsets | None = None
+    committed_epoch: int | None = _key("held")
+    committed_offsets: PlannedOffsets | None = _key("held_offsets")
+    previous_epoch: int | None = _key("held_before")
+    previous_offsets: PlannedOffsets | None = _key("held_before_offsets")
     claim: Claim | None = None
     at: int | None = None
-    begun: int = 0
-    settled: int | None = None
-    kept_epoch: int | None = None
-    kept: Any = None
+    generations: int = Field(default=0, validation_alias="begun", serialization_alias="begun")
+    finished_intent: int | None = _key("settled")
+    salvaged_epoch: int | None = _key("kept_epoch")
+    salvaged: Any = _key("kept")
     nonce: str = ""
 
     @property
@@ -115,28 +131,37 @@ class State(Value):
         """The state with one entry more."""
         number = self.number + 1
         change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
+        nothing_salvaged = {"salvaged_epoch": None, "salvaged": None}
         if entry.kind == "owner":
-            change |= {"owner": number, "owner_writer": entry.writer, "begun": self.begun + 1}
-            change |= {"settled": max(self.settled or 0, entry.settled or 0) or None}
-            change |= {"claim": entry.claim, "at": entry.at}
+            finished = max(self.finished_intent or 0, entry.finished_intent or 0)
+            change |= {"owner": number, "owner_writer": entry.writer, "at": entry.at}
+            change |= {"generations": self.generations + 1, "claim": entry.claim}
+            change |= {"finished_intent": finished or None}
         elif entry.kind == "intent":
             change |= {"intent": entry, "intent_number": number}
-            change |= {"held": entry.epoch, "held_offsets": self.offsets}
-            change |= {"held_before": self.held, "held_before_offsets": self.held_offsets}
-            if (
-                entry.epoch != self.kept_epoch
-            ):  # else this intent names the rest, and may be lost too
-                change |= {"kept_epoch": None, "kept": None}
+            change |= self._committed(entry.epoch, self.offsets)
+            change |= self._previous(self.committed_epoch, self.committed_offsets)
+            if entry.epoch != self.salvaged_epoch:
+                change |= (
+                    nothing_salvaged  # else it names the rest of that epoch, and may be lost too
+                )
         elif entry.kind == "void":
             change |= {"intent": None, "intent_number": 0}
-            change |= {"held": self.held_before, "held_offsets": self.held_before_offsets}
-            change |= {"kept_epoch": entry.epoch, "kept": entry.staged}
+            change |= self._committed(self.previous_epoch, self.previous_offsets)
+            change |= {"salvaged_epoch": entry.epoch, "salvaged": entry.staged}
         else:
             change |= {"intent": None, "intent_number": 0, "claim": entry.claim}
-            change |= {"held": entry.epoch, "held_offsets": entry.claim and entry.claim.offsets}
-            change |= {"held_before": None, "held_before_offsets": None}
-            change |= {"kept_epoch": None, "kept": None}
+            change |= self._committed(entry.epoch, None if entry.claim is None else entry.claim.offsets)
+            change |= self._previous(None, None) | nothing_salvaged
         return self.model_copy(update=change)
+
+    @staticmethod
+    def _committed(epoch: int | None, offsets: PlannedOffsets | None) -> dict[str, Any]:
+        return {"committed_epoch": epoch, "committed_offsets": offsets}
+
+    @staticmethod
+    def _previous(epoch: int | None, offsets: PlannedOffsets | None) -> dict[str, Any]:
+        return {"previous_epoch": epoch, "previous_offsets": offsets}
 
 
 def new_entry(kind: Literal["owner", "intent", "void", "adopted"], **fields: Any) -> Entry:
@@ -148,7 +173,7 @@ def new_entry(kind: Literal["owner", "intent", "void", "adopted"], **fields: Any
 
 def to_bytes(value: Value) -> bytes:
     """An entry or a state as it is stored."""
-    return canonical_json(value.model_dump(mode="json", exclude_none=True)).encode()
+    return canonical_json(value.model_dump(mode="json", exclude_none=True, by_alias=True)).encode()
 
 
 def entry_name(number: int) -> str:

@@ -156,8 +156,8 @@ class EpochLog:
             if check is not None:
                 check(before)
             self._probe()
-            settled = before.intent_number if self.is_finished(before) else None
-            owner = new_entry("owner", settled=settled or None, claim=claim)
+            finished = before.intent_number if self.is_finished(before) else None
+            owner = new_entry("owner", finished_intent=finished or None, claim=claim)
             if (state := self._append(before, owner)) is not None:
                 return state
 
@@ -185,10 +185,10 @@ class EpochLog:
                 f"generation {generation} of the epoch log {self._journal} was begun for epoch "
                 f"{before.offsets.epoch}, and cannot publish epoch {epoch}"
             )
-        if before.held is not None and epoch <= before.held:
+        if before.committed_epoch is not None and epoch <= before.committed_epoch:
             raise CommitRejected(
                 f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
-                f"{before.held}; look with last_committed before publishing"
+                f"{before.committed_epoch}; look with last_committed before publishing"
             )
         intent = new_entry("intent", epoch=epoch, staged=staged)
         state = self._decide(before, intent)
@@ -225,14 +225,16 @@ class EpochLog:
         """Whether this process or an entry knows that the newest intent of a state is finished."""
         if state.intent is None:
             return True
-        return (state.settled or 0) >= state.intent_number or state.intent.nonce == self._finished
+        said = state.finished_intent or 0
+        return said >= state.intent_number or state.intent.nonce == self._finished
 
-    def void(self, state: State, kept: object = None) -> State:
+    def void(self, state: State, salvaged: object = None) -> State:
         """Declare the newest intent of a state to have come to nothing, or nearly so.
 
         Args:
             state: What the log says now.
-            kept: JSON of what is visible all the same; a next intent of the epoch names the rest.
+            salvaged: JSON of what is visible all the same; a next intent of the epoch names the
+                rest.
 
         Raises:
             Fenced: If the log has moved on since the state was read.
@@ -240,7 +242,7 @@ class EpochLog:
         """
         if state.intent is None:
             raise ValueError(f"the epoch log {self._journal} has no intent to void")
-        void = new_entry("void", epoch=state.intent.epoch, staged=kept)
+        void = new_entry("void", epoch=state.intent.epoch, staged=salvaged)
         after = self._append(state, void)
         if after is None:
             raise self._fenced(state.owner, self.state())

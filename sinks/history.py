@@ -26,10 +26,10 @@ ADOPT = (
 
 def held_mark(state: State) -> Mark | None:
     """What a log says the target holds."""
-    if state.held is None:
+    epoch, offsets = state.committed_epoch, state.committed_offsets
+    if epoch is None:
         return None
-    offsets = state.held_offsets
-    return Mark(state.held) if offsets is None else Mark(state.held, offsets.digest, offsets.shown)
+    return Mark(epoch) if offsets is None else Mark(epoch, offsets.digest, offsets.shown)
 
 
 def operators_claim(query: str, state: State) -> Claim:
@@ -70,7 +70,7 @@ def check_first(
 def _is_blank(state: State) -> bool:
     """Whether a log tells of no epoch, since only operators have taken it over."""
     is_nobodys = state.claim is not None and state.claim.offsets is None
-    return is_nobodys and state.number == state.begun
+    return is_nobodys and state.number == state.generations
 
 
 def _check_number(log: EpochLog, epoch: Epoch) -> None:

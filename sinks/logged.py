@@ -67,7 +67,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             application=application(),
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
-        return Ownership(state.owner, state.begun, self._salvaged(state))
+        return Ownership(state.owner, state.generations, self._salvaged(state))
 
     def begun_here(self, query: str, number: int) -> Epoch | None:
         """The newest generation, if its owner entry names this application and the epoch."""
@@ -107,10 +107,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
                 was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:
                 found = (item.model_dump(mode="json") for item in lost.salvaged)
-                log.void(state, [*(state.kept or []), *found])
+                log.void(state, [*(state.salvaged or []), *found])
                 continue
             right_after = state.intent_number == state.owner - 1
-            if right_after or (state.settled or 0) >= state.intent_number:
+            if right_after or (state.finished_intent or 0) >= state.intent_number:
                 return state, right_after and was_finished
 
     def _check(self, log: EpochLog, epoch: Epoch, claim: Claim, state: State) -> None:
@@ -119,15 +119,16 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return  # its id is new
         check_first(log, epoch, state, self.participant.verify_empty_log)
         check_target(log, claim, state)
-        if state.held == epoch.number and state.intent is not None and not log.is_finished(state):
+        is_again = state.committed_epoch == epoch.number
+        if is_again and state.intent is not None and not log.is_finished(state):
             self.participant.verify_held(epoch, self.loaded(state.intent.staged))
         if epoch.offsets is not None:
             check_history(log, epoch, epoch.offsets, state)
 
     def _salvaged(self, state: State) -> Salvaged[ModelT] | None:
-        if state.kept_epoch is None:
+        if state.salvaged_epoch is None:
             return None
-        return Salvaged(state.kept_epoch, self.loaded(state.kept or []))
+        return Salvaged(state.salvaged_epoch, self.loaded(state.salvaged or []))
 
     def _finish_unattended(self) -> None:
         """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
@@ -225,8 +226,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         log = self.log(query)
         state = log.state()
         if state.intent is None or log.is_finished(state):
-            return state.held, ()
-        return state.held, self.loaded(state.intent.staged)
+            return state.committed_epoch, ()
+        return state.committed_epoch, self.loaded(state.intent.staged)
 
     # --- anybody
 

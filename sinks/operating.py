@@ -39,11 +39,12 @@ class Operator:
         state, planned = self._log.state(), planned_offsets(self._checkpoint)
         over = "over" if is_committed(self._checkpoint, planned.epoch) else "not over"
         target = None if state.claim is None else state.claim.target
+        held = "none" if state.committed_epoch is None else state.committed_epoch
         return [
             f"query {self._query}, epoch log {self._log}, {state.number} entries",
             f"target: {target or 'not known'}; newest owner: {state.owner_writer or 'none'}",
             f"the checkpoint has planned epoch {planned.epoch}, which is {over}",
-            f"the log holds epoch {'none' if state.held is None else state.held}",
+            f"the log holds epoch {held}",
             self._intent_line(state),
         ]
 
@@ -89,8 +90,8 @@ class Operator:
         state = self._open_state()
         if not committed and self._is_over(state):
             raise OptionError(
-                f"Spark has written down that epoch {state.held} is over, and would not stage it "
-                "again: its rows would be lost. Use --assume committed"
+                f"Spark has written down that epoch {state.committed_epoch} is over, and would not "
+                "stage it again: its rows would be lost. Use --assume committed"
             )
         taken = self._log.begin(operators_claim(self._query, state))
         intent = taken.intent
@@ -112,7 +113,8 @@ class Operator:
         return state
 
     def _is_over(self, state: State) -> bool:
-        return state.held is not None and is_committed(self._checkpoint, state.held)
+        epoch = state.committed_epoch
+        return epoch is not None and is_committed(self._checkpoint, epoch)
 
     def adopt(self, newest: str | None) -> PlannedOffsets | None:
         """Begin the log anew for the checkpoint as it is.
@@ -132,8 +134,9 @@ class Operator:
         state = self._log.state()
         if not self._is_finished(state):
             raise LogError(
-                f"the newest intent in the epoch log {self._log}, of epoch {state.held}, may not "
-                "be finished: 'krishiv-spark log resolve' finishes it, in its old target"
+                f"the newest intent in the epoch log {self._log}, of epoch "
+                f"{state.committed_epoch}, may not be finished: 'krishiv-spark log resolve' "
+                "finishes it, in its old target"
             )
         planned = self.adopted(newest)
         claim = Claim(query=self._query, offsets=planned, target=self._participant.target())

@@ -51,7 +51,7 @@ class TableLog:
 
     def visible(self, state: State) -> int:
         """The newest wholly visible epoch; those above may be half visible. -1 for none."""
-        held = state.held_before if self.unfinished(state) else state.held
+        held = state.previous_epoch if self.unfinished(state) else state.committed_epoch
         return -1 if held is None else held
 
     def published(self, after: int, until: int) -> dict[int, set[str]]:

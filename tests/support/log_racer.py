@@ -28,7 +28,7 @@ def epochs(folder: Path, count: int) -> list[int]:
     published = []
     for _ in range(count):
         generation = log.begin().owner
-        held = log.state().held
+        held = log.state().committed_epoch
         epoch = 0 if held is None else held + 1
         try:
             state = log.intend(generation, epoch, [os.getpid()])

@@ -173,7 +173,7 @@ def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
     assert_type(generation, int)
     state = log.intend(generation, 0, [{"any": "JSON"}])
     assert_type(state, State)
-    assert_type(state.held, int | None)
+    assert_type(state.committed_epoch, int | None)
     assert_type(log.void(state), State)
     assert_type(FolderOptions.parse({"path": "/x"}, "folder"), FolderOptions)
     assert_type(FolderOptions.names(), list[str])

@@ -44,7 +44,7 @@ from krishiv_spark.offsets import (
     open_log,
     remove_dead_logs,
 )
-from krishiv_spark.offsets.epochs import Entry
+from krishiv_spark.offsets.entries import Entry, new_entry, to_bytes
 from krishiv_spark.offsets.journal import DiskJournal, Journal, ObjectJournal
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "epoch_log"
@@ -75,7 +75,7 @@ def claim(epoch: int, begins: int | None = None, ends: int | None = None, **more
 
 def test_an_empty_log_holds_nothing(journal):
     state = EpochLog(journal).state()
-    assert (state.number, state.owner, state.intent, state.held) == (0, 0, None, None)
+    assert (state.number, state.owner, state.intent, state.committed_epoch) == (0, 0, None, None)
 
 
 def test_generations_grow_and_hold_nothing_by_themselves(journal):
@@ -83,7 +83,7 @@ def test_generations_grow_and_hold_nothing_by_themselves(journal):
     generations = [log.begin().owner, log.begin().owner, EpochLog(journal).begin().owner]
     assert generations == sorted(set(generations))
     assert log.state().owner == generations[-1]
-    assert log.state().held is None
+    assert log.state().committed_epoch is None
 
 
 def test_what_speaks_against_an_owner_is_raised_before_its_entry(journal):
@@ -105,7 +105,7 @@ def test_an_intent_holds_its_epoch_and_names_what_was_staged(journal):
     generation = log.begin().owner
     state = log.intend(generation, 0, staged)
     for seen in (state, log.state(), EpochLog(journal).state()):
-        assert seen.held == 0
+        assert seen.committed_epoch == 0
         assert seen.intent.staged == staged
         assert seen.intent_generation == generation
 
@@ -116,7 +116,7 @@ def test_a_generation_publishes_one_epoch_and_no_more(journal):
     log.intend(generation, 0, [])
     with pytest.raises(Fenced):
         log.intend(generation, 1, [])
-    assert log.state().held == 0
+    assert log.state().committed_epoch == 0
 
 
 def test_an_earlier_generation_is_fenced_and_told_by_whom(journal):
@@ -127,7 +127,7 @@ def test_an_earlier_generation_is_fenced_and_told_by_whom(journal):
         Fenced, match=rf"generation {generation} .*generation {successor} \(.*:\d+\)"
     ):
         stale.intend(generation, 0, [])
-    assert fresh.intend(successor, 0, ["mine"]).held == 0
+    assert fresh.intend(successor, 0, ["mine"]).committed_epoch == 0
     with pytest.raises(Fenced):
         stale.intend(generation, 0, [])
 
@@ -147,7 +147,7 @@ def test_epochs_may_be_left_out(journal):
     log = EpochLog(journal)
     publish(log, 3)
     publish(log, 7)
-    assert (log.state().held, log.state().held_before) == (7, 3)
+    assert (log.state().committed_epoch, log.state().previous_epoch) == (7, 3)
 
 
 def test_a_void_gives_the_epoch_back(journal):
@@ -155,17 +155,17 @@ def test_a_void_gives_the_epoch_back(journal):
     publish(log, 0)
     publish(log, 1, ["lost"])
     voided = log.void(log.state())
-    assert (voided.held, voided.intent) == (0, None)
+    assert (voided.committed_epoch, voided.intent) == (0, None)
     assert EpochLog(journal).state() == voided
-    assert publish(log, 1, ["found"]).held == 1
-    assert log.state().held_before == 0
+    assert publish(log, 1, ["found"]).committed_epoch == 1
+    assert log.state().previous_epoch == 0
 
 
 def test_the_first_epoch_can_be_voided_too(journal):
     log = EpochLog(journal)
     publish(log, 0)
-    assert log.void(log.state()).held is None
-    assert publish(log, 0).held == 0
+    assert log.void(log.state()).committed_epoch is None
+    assert publish(log, 0).committed_epoch == 0
 
 
 def test_a_void_after_the_log_moved_on_is_fenced(journal):
@@ -174,7 +174,7 @@ def test_a_void_after_the_log_moved_on_is_fenced(journal):
     EpochLog(journal).begin()
     with pytest.raises(Fenced):
         log.void(state)
-    assert log.state().held == 0
+    assert log.state().committed_epoch == 0
 
 
 def test_without_an_intent_there_is_nothing_to_void(journal):
@@ -193,14 +193,18 @@ def test_an_owner_does_not_hide_the_intent_before_it(journal):
     successor.begin()
     successor.begin()
     state = successor.state()
-    assert (state.intent.staged, state.intent_generation, state.held) == (["staged"], generation, 0)
+    assert (state.intent.staged, state.intent_generation, state.committed_epoch) == (
+        ["staged"],
+        generation,
+        0,
+    )
 
 
 def test_entries_written_by_others_are_seen(journal):
     log, other = EpochLog(journal), EpochLog(journal)
     for epoch in range(10):
         publish(other if epoch % 2 else log, epoch, [epoch])
-        assert log.state().held == other.state().held == epoch
+        assert log.state().committed_epoch == other.state().committed_epoch == epoch
         assert log.state().intent.staged == [epoch]
 
 
@@ -225,7 +229,7 @@ def test_a_log_can_be_destroyed_and_begun_anew(journal):
         publish(log, epoch)
     log.destroy()
     assert log.state() == State()
-    assert publish(log, 0).held == 0
+    assert publish(log, 0).committed_epoch == 0
 
 
 # --- a driver that slept
@@ -245,7 +249,7 @@ def test_a_driver_that_slept_while_others_published_is_fenced(fold_every, epochs
 
     def meanwhile() -> None:
         for _ in range(epochs):
-            publish(other, next_epoch(other.state().held), ["other"])
+            publish(other, next_epoch(other.state().committed_epoch), ["other"])
 
     sleeper._journal = Interrupted(journal, call, meanwhile, at)
     with contextlib.suppress(Fenced):
@@ -316,7 +320,7 @@ def test_a_driver_that_slept_while_it_took_over_takes_over_anew():
     sleeper = EpochLog(Interrupted(journal, "create", meanwhile))
     generation = sleeper.begin().owner
     assert generation == 9
-    assert sleeper.intend(generation, 4, []).held == 4
+    assert sleeper.intend(generation, 4, []).committed_epoch == 4
 
 
 def test_an_intent_in_a_log_that_was_destroyed_meanwhile_is_no_success():
@@ -360,7 +364,7 @@ def check(journal: ModelJournal, log: EpochLog) -> None:
             intent = None
     state = log.state()
     assert state.number == len(counting)
-    assert state.held == (held[-1] if held else None)
+    assert state.committed_epoch == (held[-1] if held else None)
     assert state.intent == intent
     assert state.owner == (owner.number if owner else 0)
 
@@ -382,7 +386,7 @@ def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[J
             state = log.state()
             assert state.number >= before, "the log said less than it held when it was asked"
             try:
-                state = log.intend(generation, next_epoch(state.held), name)
+                state = log.intend(generation, next_epoch(state.committed_epoch), name)
             except (Fenced, CommitRejected):
                 continue
             told.append(name)
@@ -487,7 +491,7 @@ class Drivers(RuleBasedStateMachine):
         for log in [*self.logs, EpochLog(self.journal)]:
             state = log.state()
             assert state.number == len(self.entries)
-            assert state.held == (self.held[-1][0] if self.held else None)
+            assert state.committed_epoch == (self.held[-1][0] if self.held else None)
             if state.intent is not None:
                 assert (state.intent.epoch, state.intent.staged) == self.held[-1]
 
@@ -517,7 +521,7 @@ def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
     state = EpochLog(DiskJournal(tmp_path / "log")).state()
     assert len(published) == len(set(published))
     assert published
-    assert max(published) <= state.held
+    assert max(published) <= state.committed_epoch
     assert len(os.listdir(tmp_path / "log")) <= 8 * 3
 
 
@@ -538,7 +542,7 @@ def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
         try:
             while len(told) < 4:
                 generation = log.begin().owner
-                held = log.state().held
+                held = log.state().committed_epoch
                 if held == len(told):  # it had happened, though nobody was told
                     told.append(held)
                     continue
@@ -560,8 +564,8 @@ def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault)
     with pytest.raises(CommitUnknown, match=r"epoch 0.*restart the query"):
         log.intend(generation, 0, [])
     happened = fault is Fault.LOST_ANSWER
-    assert EpochLog(journal).state().held == (0 if happened else None)
-    assert log.state().held == (0 if happened else None)
+    assert EpochLog(journal).state().committed_epoch == (0 if happened else None)
+    assert log.state().committed_epoch == (0 if happened else None)
 
 
 def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
@@ -585,7 +589,7 @@ def test_a_failure_of_the_look_after_an_intent_is_unknown_too():
 def test_a_name_that_is_taken_by_ones_own_lost_try_is_ones_own(at):
     journal = ModelJournal()
     log = EpochLog(FaultyAt(journal, "create", Fault.TAKEN, PROBED + at))
-    assert log.intend(log.begin().owner, 0, ["x"]).held == 0
+    assert log.intend(log.begin().owner, 0, ["x"]).committed_epoch == 0
     assert [created.entry.kind for created in journal.counting] == ["owner", "intent"]
 
 
@@ -594,7 +598,7 @@ def test_an_owner_entry_whose_answer_is_lost_is_in_nobodys_way():
     log = EpochLog(FaultyAt(journal, "create", Fault.LOST_ANSWER, PROBED))
     with pytest.raises(ConnectionResetError):
         log.begin()
-    assert log.intend(log.begin().owner, 0, []).held == 0
+    assert log.intend(log.begin().owner, 0, []).committed_epoch == 0
 
 
 @pytest.mark.parametrize("removed", range(12))
@@ -675,7 +679,7 @@ def test_leftovers_at_or_below_the_snapshot_are_passed_over(folder):
     (folder / f".{entry(12)}.0f0f").write_bytes(b"half")
     log = EpochLog(DiskJournal(folder), fold_every=4)
     assert log.state() == before
-    assert publish(log, 5).held == 5
+    assert publish(log, 5).committed_epoch == 5
     publish(log, 6)
     assert not {entry(2), entry(4), snapshot(2)} & set(os.listdir(folder))
 
@@ -731,7 +735,7 @@ def test_a_process_opens_a_log_once(tmp_path):
     location = str(tmp_path / "log")
     assert open_log(location) is open_log(location)
     publish(open_log(location), 0)
-    assert EpochLog(DiskJournal(Path(location))).state().held == 0
+    assert EpochLog(DiskJournal(Path(location))).state().committed_epoch == 0
 
 
 # --- size and cost
@@ -754,7 +758,7 @@ def test_a_log_stays_small_and_costs_the_same_for_ever():
         assert len(journal.names) <= 2 * 64 + 6
         journal.history.clear()
     assert costs[100] == costs[9_999]
-    assert log.state().held == 9_999
+    assert log.state().committed_epoch == 9_999
 
 
 def test_an_epoch_makes_no_more_calls_than_these():
@@ -781,9 +785,9 @@ def test_a_folder_stays_small(tmp_path):
 def test_an_intent_is_of_the_epoch_that_its_owner_claimed(journal):
     log = EpochLog(journal)
     state = log.intend(log.begin(claim(3)).owner, 3, [])
-    assert (state.held, state.held_offsets) == (3, claim(3).offsets)
+    assert (state.committed_epoch, state.committed_offsets) == (3, claim(3).offsets)
     generation = log.begin(claim(4)).owner
-    assert log.state().held_offsets == claim(3).offsets
+    assert log.state().committed_offsets == claim(3).offsets
     with pytest.raises(SinkError, match="begun for epoch 4, and cannot publish epoch 5"):
         log.intend(generation, 5, [])
 
@@ -792,7 +796,7 @@ def test_a_void_gives_back_what_was_planned_before(journal):
     log = EpochLog(journal)
     for epoch in (0, 1):
         log.intend(log.begin(claim(epoch)).owner, epoch, [])
-    assert log.void(log.state()).held_offsets == claim(0).offsets
+    assert log.void(log.state()).committed_offsets == claim(0).offsets
 
 
 @pytest.mark.parametrize("ask", [EpochLog.state, EpochLog.begin], ids=["state", "begin"])
@@ -815,10 +819,14 @@ def test_an_adopted_log_holds_what_the_operator_says(journal):
         log.intend(log.begin(claim(epoch)).owner, epoch, [])
     log.adopt(log.begin(), claim(7))
     state = EpochLog(journal).state()
-    assert (state.held, state.held_offsets, state.intent) == (7, claim(7).offsets, None)
-    assert log.intend(log.begin(claim(8)).owner, 8, []).held_before == 7
+    assert (state.committed_epoch, state.committed_offsets, state.intent) == (
+        7,
+        claim(7).offsets,
+        None,
+    )
+    assert log.intend(log.begin(claim(8)).owner, 8, []).previous_epoch == 7
     log.adopt(log.begin(), Claim(query="query-1"))
-    assert log.state().held is None
+    assert log.state().committed_epoch is None
 
 
 def test_an_adoption_by_somebody_who_was_overtaken_is_none(journal):
@@ -893,8 +901,8 @@ def test_a_log_that_version_1_wrote_still_loads(tmp_path):
     shutil.copytree(GOLDEN / "v1", tmp_path / "log")
     state = EpochLog(DiskJournal(tmp_path / "log")).state()
     said = json.loads((GOLDEN / "v1-state.json").read_text())
-    assert state.model_dump(mode="json", exclude_none=True) == said
-    assert publish(open_log(str(tmp_path / "log")), 4).held == 4
+    assert json.loads(to_bytes(state)) == said
+    assert publish(open_log(str(tmp_path / "log")), 4).committed_epoch == 4
 
 
 def write_every_form(folder: Path) -> EpochLog:
@@ -913,9 +921,9 @@ def test_a_log_with_claims_still_loads(tmp_path):
     shutil.copytree(GOLDEN / "claims", tmp_path / "log")
     state = EpochLog(DiskJournal(tmp_path / "log"), query="query-1").state()
     said = json.loads((GOLDEN / "claims-state.json").read_text())
-    assert state.model_dump(mode="json", exclude_none=True) == said
+    assert json.loads(to_bytes(state)) == said
     log = EpochLog(DiskJournal(tmp_path / "log"), query="query-1")
-    assert log.intend(log.begin(claim(6)).owner, 6, []).held_offsets == claim(6).offsets
+    assert log.intend(log.begin(claim(6)).owner, 6, []).committed_offsets == claim(6).offsets
 
 
 def test_entries_are_written_in_the_golden_form(tmp_path):
@@ -926,3 +934,24 @@ def test_entries_are_written_in_the_golden_form(tmp_path):
         text = (tmp_path / name).read_text()
         assert frozenset(json.loads(text)) in forms
         assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+def test_a_state_keeps_the_keys_of_earlier_releases_and_reads_them():
+    planned = claim(1).offsets
+    state = State(
+        number=9,
+        committed_epoch=1,
+        committed_offsets=planned,
+        previous_epoch=0,
+        previous_offsets=planned,
+        generations=4,
+        finished_intent=7,
+        salvaged_epoch=1,
+        salvaged=[],
+    )
+    text = json.loads(to_bytes(state))
+    assert {"held": 1, "held_before": 0, "begun": 4, "settled": 7}.items() <= text.items()
+    assert {"kept_epoch": 1, "kept": [], "number": 9}.items() <= text.items()
+    assert text["held_offsets"] == text["held_before_offsets"] == planned.model_dump(mode="json")
+    assert State.model_validate_json(to_bytes(state)) == state
+    assert b'"settled":7' in to_bytes(new_entry("owner", finished_intent=7))
