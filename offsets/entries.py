@@ -151,7 +151,9 @@ class State(Value):
             change |= {"salvaged_epoch": entry.epoch, "salvaged": entry.staged}
         else:
             change |= {"intent": None, "intent_number": 0, "claim": entry.claim}
-            change |= self._committed(entry.epoch, None if entry.claim is None else entry.claim.offsets)
+            change |= self._committed(
+                entry.epoch, None if entry.claim is None else entry.claim.offsets
+            )
             change |= self._previous(None, None) | nothing_salvaged
         return self.model_copy(update=change)
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.memory.entry import Bound, Entry
+from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.results import NamedResult, QueryResult
-from krishiv_spark.memory.rows import Rows, encode
+from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.options import ByteSize, Options
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
@@ -53,7 +53,7 @@ class MemorySinkOptions(Options):
         return Bound(self.max_rows, self.max_bytes, self.on_full == "dropOldest")
 
 
-class MemoryWriter(TwoPhaseWriter[Rows]):
+class MemoryWriter(TwoPhaseWriter[EncodedRows]):
     """Rows in the driver's store, as Arrow."""
 
     options_type = MemorySinkOptions
@@ -70,7 +70,7 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
                 "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
             )
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Rows:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> EncodedRows:
         """Executor: the rows travel in the value. Never None: an empty result has a schema."""
         del task, plan
         return encode(batches, self.schema, self.options.bound().refuse)
@@ -80,7 +80,7 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
         newest = QueryResult(open_store(), query).epochs.newest_header()
         return None if newest is None else Mark(newest[0], newest[1].digest)
 
-    def publish(self, epoch: Epoch, staged: Sequence[Rows]) -> None:
+    def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
         """Driver: one file takes the epoch's number, whole."""
         entry, store = self._entry(staged, epoch), open_store()
         if self.streaming:
@@ -89,15 +89,15 @@ class MemoryWriter(TwoPhaseWriter[Rows]):
         else:
             self._named(store).add(entry)
 
-    def discard(self, staged: Sequence[Rows]) -> None:
+    def discard(self, staged: Sequence[EncodedRows]) -> None:
         """Nothing is stored before `publish`."""
 
     def _named(self, store: Store) -> NamedResult:
         return NamedResult(store, self.options.result_name() or "")
 
-    def _entry(self, staged: Sequence[Rows], epoch: Epoch) -> Entry:
+    def _entry(self, staged: Sequence[EncodedRows], epoch: Epoch) -> StoreEntry:
         rows = staged or [encode([], self.schema)]
-        return Entry(
+        return StoreEntry(
             bodies=[part.body for part in rows],
             rows=sum(part.count for part in rows),
             replaces=self.mode is OutputMode.REPLACE,

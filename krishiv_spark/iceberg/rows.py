@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.name_mapping import NameMapping
 
 __all__ = [
-    "FilePart",
-    "FileRange",
+    "FileScanTask",
+    "ScanTaskGroup",
     "cut",
     "read_files",
     "read_part",
@@ -45,7 +45,7 @@ _TASKS = 200
 
 
 @dataclass(frozen=True)
-class FileRange:
+class FileScanTask:
     """A part of one file: the row groups whose midpoint lies in a range of bytes.
 
     Attributes:
@@ -60,7 +60,7 @@ class FileRange:
 
 
 @dataclass(frozen=True)
-class FilePart:
+class ScanTaskGroup:
     """What one task reads.
 
     Attributes:
@@ -68,7 +68,7 @@ class FilePart:
         scan: A pickled `ScanProjection`: made once for all tasks of a batch.
     """
 
-    ranges: tuple[FileRange, ...]
+    ranges: tuple[FileScanTask, ...]
     scan: bytes
 
 
@@ -82,16 +82,16 @@ def task_bytes(files: Iterable[TableFile], most: int) -> int:
     return min(most, max(_LEAST_BYTES, whole // _TASKS))
 
 
-def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[FilePart]:
+def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[ScanTaskGroup]:
     """Files as tasks of about `most` bytes each. Driver."""
     ranges = (
-        FileRange(file, start, end) for file in files for start, end in spans(file.size, most)
+        FileScanTask(file, start, end) for file in files for start, end in spans(file.size, most)
     )
     known = pickle.dumps(scan)
-    return [FilePart(part, known) for part in pack(ranges, most)]
+    return [ScanTaskGroup(part, known) for part in pack(ranges, most)]
 
 
-def read_part(part: FilePart) -> Iterator[pa.RecordBatch]:
+def read_part(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; holds about a page of each column, one batch, and the deletes.
 
     Raises:
@@ -109,7 +109,7 @@ def read_part(part: FilePart) -> Iterator[pa.RecordBatch]:
 
 def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBatch]:
     """Yield the rows of whole files, as `read_part` does; always in the same order."""
-    return read_part(FilePart(tuple(FileRange(file, 0, file.size) for file in files), scan))
+    return read_part(ScanTaskGroup(tuple(FileScanTask(file, 0, file.size) for file in files), scan))
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,7 +119,7 @@ def _unpickled(pickled: bytes) -> ScanProjection:
 
 
 def _read_range(
-    piece: FileRange, scan: ScanProjection, deleted: np.ndarray[Any, Any]
+    piece: FileScanTask, scan: ScanProjection, deleted: np.ndarray[Any, Any]
 ) -> Iterator[pa.RecordBatch]:
     from krishiv_spark.iceberg.projection import Projection
 

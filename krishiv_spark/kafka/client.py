@@ -14,7 +14,7 @@ from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.network import Node
-from krishiv_spark.kafka.topic_partition import Broker, Topic, TopicPartition
+from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
 
 __all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_retriable", "open_client"]
 
@@ -47,7 +47,7 @@ class Client(Connections):
         self._extra: dict[str, Node] = {}
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
-        self.coordinators: dict[str, Broker] = {}
+        self.coordinators: dict[str, BrokerAddress] = {}
         super().__init__(connection)
 
     def topics(
@@ -135,7 +135,7 @@ class Client(Connections):
             self.topics([])
         return str(self._network.cluster_id)
 
-    def extra_connection(self, broker: Broker, number: int) -> Node:
+    def extra_connection(self, broker: BrokerAddress, number: int) -> Node:
         """One of several connections to a broker, on which others do not hold it up.
 
         A broker works off the requests of one connection one after another.

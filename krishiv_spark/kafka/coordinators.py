@@ -21,7 +21,7 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.requests import Routed
-from krishiv_spark.kafka.topic_partition import Broker, TopicPartition
+from krishiv_spark.kafka.topic_partition import BrokerAddress, TopicPartition
 from krishiv_spark.offsets.offset import Value
 
 __all__ = [
@@ -109,7 +109,7 @@ class ToCoordinators:
 
     def grouped(
         self, client: Client, items: Collection[str], within_s: float
-    ) -> tuple[dict[Broker, list[str]], Exception | str | None]:
+    ) -> tuple[dict[BrokerAddress, list[str]], Exception | str | None]:
         """Ids by their coordinator, without those that have none; and why that is so."""
         client.keep_coordinators(items)
         unknown = [item for item in items if item not in client.coordinators]
@@ -139,7 +139,7 @@ class ToCoordinators:
         for each in answer.coordinators:
             error = for_code(each.error_code)() if each.error_code else None
             if error is None:
-                client.coordinators[each.key] = Broker(each.node_id, each.host, each.port)
+                client.coordinators[each.key] = BrokerAddress(each.node_id, each.host, each.port)
             elif not is_retriable(error):
                 raise client.failed(f"{what} {each.key!r}", error)
             why = error or why

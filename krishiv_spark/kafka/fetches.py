@@ -9,7 +9,7 @@ from uuid import UUID
 
 from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 
-__all__ = ["Answer", "Wanted", "answers", "request", "usable_id"]
+__all__ = ["PartitionData", "Wanted", "answers", "request", "usable_id"]
 
 _NO_ID = str(UUID(int=0))
 _WAIT_MS = 500
@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartitionData:
     """What a node has of one partition.
 
     Attributes:
@@ -108,7 +108,7 @@ def _partition(wanted: Wanted) -> Any:
     )
 
 
-def answers(response: Any, names: Mapping[str, str]) -> Iterator[Answer]:
+def answers(response: Any, names: Mapping[str, str]) -> Iterator[PartitionData]:
     """What a response says of each partition.
 
     Args:
@@ -120,7 +120,7 @@ def answers(response: Any, names: Mapping[str, str]) -> Iterator[Answer]:
         name = names[str(topic.topic_id)] if by_id else topic.topic
         for each in topic.partitions:
             aborted = each.aborted_transactions or ()
-            yield Answer(
+            yield PartitionData(
                 tp=TopicPartition(name, each.partition_index),
                 code=each.error_code,
                 records=each.records or b"",

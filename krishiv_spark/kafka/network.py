@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from krishiv_spark.kafka.topic_partition import Broker
+from krishiv_spark.kafka.topic_partition import BrokerAddress
 
 __all__ = ["LEAST_LOADED", "Network", "Node"]
 
@@ -167,7 +167,7 @@ class Network:
         """Take in the answer of a broker, which names all of them."""
         self._manager.run(_call, self._manager.cluster.update_metadata, metadata)
 
-    def add_connection(self, name: str, broker: Broker) -> Node:
+    def add_connection(self, name: str, broker: BrokerAddress) -> Node:
         """One more connection to a broker."""
         said = _Named(name, broker.host, broker.port)
         found: Node = self._manager.run(_call, self._manager.cluster.add_coordinator, said, 1, name)

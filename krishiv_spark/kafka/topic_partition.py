@@ -13,7 +13,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "READ",
     "WRITE",
-    "Broker",
+    "BrokerAddress",
     "FoundOffset",
     "Topic",
     "TopicPartition",
@@ -36,7 +36,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Broker(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where a broker is reached, as the cluster says."""
 
     node: int

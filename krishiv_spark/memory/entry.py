@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from krishiv_spark.errors import CommitRejected
 
-__all__ = ["UNBOUNDED", "Bound", "Entry", "Header"]
+__all__ = ["UNBOUNDED", "Bound", "Header", "StoreEntry"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ UNBOUNDED = Bound()
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     """What is to be appended.
 
     Attributes:

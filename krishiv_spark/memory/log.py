@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from krishiv_spark.errors import CommitRejected, KrishivError
-from krishiv_spark.memory.entry import Entry, Header
+from krishiv_spark.memory.entry import Header, StoreEntry
 
 __all__ = ["Log", "sweep"]
 
@@ -104,13 +104,13 @@ class Log:
                     return found
         raise KrishivError(f"{self.folder} is replaced faster than it can be read: try again")
 
-    def append(self, entry: Entry, mark: str | None = None) -> bool:
+    def append(self, entry: StoreEntry, mark: str | None = None) -> bool:
         """Give an entry the next number, whatever other processes append; see `put`."""
         while True:
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 return self.put(self.next_number(), entry, mark)
 
-    def put(self, number: int, entry: Entry, mark: str | None = None) -> bool:
+    def put(self, number: int, entry: StoreEntry, mark: str | None = None) -> bool:
         """Add an entry under a number that is above all others.
 
         Args:
@@ -144,7 +144,7 @@ class Log:
         digits = f"{number:0{_DIGITS * _LEVELS}d}"
         return "/".join([self.folder, *(digits[i : i + _DIGITS] for i in _SPLITS)])
 
-    def _fitted(self, number: int, entry: Entry, header: Header) -> Header:
+    def _fitted(self, number: int, entry: StoreEntry, header: Header) -> Header:
         bound = entry.bound
         bound.refuse(header.total_rows, header.total_size)
         if bound.admits(header.total_rows, header.total_size):

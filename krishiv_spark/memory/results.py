@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
-from krishiv_spark.memory.entry import Entry, Header
+from krishiv_spark.memory.entry import Header, StoreEntry
 from krishiv_spark.memory.log import Log
 from krishiv_spark.memory.store import Store, quoted
 
@@ -30,7 +30,7 @@ class QueryResult:
         self.folder = store.folder("queries", query)
         self.epochs: Log = store.log("queries", quoted(query), "epochs")
 
-    def publish(self, number: int, entry: Entry, name: str | None) -> None:
+    def publish(self, number: int, entry: StoreEntry, name: str | None) -> None:
         """Make an epoch visible, under the query's id and under its name.
 
         Raises:
@@ -47,7 +47,7 @@ class QueryResult:
         if self._put(number, entry):
             self.epochs.remove_below(self.epochs.first())
 
-    def _put(self, number: int, entry: Entry) -> bool:
+    def _put(self, number: int, entry: StoreEntry) -> bool:
         try:
             return self.epochs.put(number, entry)
         except FileExistsError as error:
@@ -91,9 +91,9 @@ class NamedResult:
 
     def take(self, query: str) -> None:
         """Let the name mean a streaming query, and nothing else."""
-        self.entries.append(Entry(replaces=True, query=query, stream=True))
+        self.entries.append(StoreEntry(replaces=True, query=query, stream=True))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: StoreEntry) -> None:
         """Make the rows of a batch job visible, with its mark: both are links to one file.
 
         Raises:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-__all__ = ["Rows", "decode", "encode", "schema_of", "schemas"]
+__all__ = ["EncodedRows", "decode", "encode", "schema_of", "schemas"]
 
 # Spark's own Python environment may hold a pyarrow that was built without lz4.
 _CODEC = "lz4" if pa.Codec.is_available("lz4") else None
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedRows:
     """Rows on their way to the driver.
 
     Attributes:
@@ -30,7 +30,7 @@ def encode(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     admit: Callable[[int, int], None] = lambda rows, size: None,  # noqa: ARG005  a default that admits
-) -> Rows:
+) -> EncodedRows:
     """Write batches as one compressed IPC stream.
 
     Args:
@@ -44,7 +44,7 @@ def encode(
             stream.write_batch(batch)
             count += batch.num_rows
             admit(count, sink.tell())
-    return Rows(count, sink.getvalue().to_pybytes())
+    return EncodedRows(count, sink.getvalue().to_pybytes())
 
 
 def _write_options() -> pa.ipc.IpcWriteOptions:

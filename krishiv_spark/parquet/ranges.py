@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["Range", "batch_rows", "pack", "read_row_groups", "spans"]
+__all__ = ["ByteRange", "batch_rows", "pack", "read_row_groups", "spans"]
 
 # Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
 _OPEN_COST = 4 * 2**20
@@ -16,7 +16,7 @@ _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 16_384
 
 
-class Range(Protocol):
+class ByteRange(Protocol):
     """A part of one file: the row groups whose midpoint lies in a range of bytes."""
 
     @property
@@ -30,7 +30,7 @@ class Range(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Range)
+R = TypeVar("R", bound=ByteRange)
 
 
 def spans(size: int, most: int) -> list[tuple[int, int]]:
@@ -54,7 +54,7 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
 
 def read_row_groups(
     file: pq.ParquetFile,
-    part: Range,
+    part: ByteRange,
     size: int,
     columns: Sequence[str],
     only: Collection[int] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["Look", "is_end", "look"]
+__all__ = ["FileStatus", "is_end", "look"]
 
 # The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
 # "File format" and "Encrypted footer mode"). In front of them at least the first magic.
@@ -14,7 +14,7 @@ _HEAD = 4
 _MAGIC = (b"PAR1", b"PARE")
 
 
-class Look(NamedTuple):
+class FileStatus(NamedTuple):
     """A file at one moment.
 
     Attributes:
@@ -29,7 +29,7 @@ class Look(NamedTuple):
     whole: bool
 
 
-def look(path: str | os.PathLike[str]) -> Look:
+def look(path: str | os.PathLike[str]) -> FileStatus:
     """Look at a file as it is now: one small read.
 
     Raises:
@@ -38,7 +38,7 @@ def look(path: str | os.PathLike[str]) -> Look:
     file = os.open(path, os.O_RDONLY)
     try:
         status = os.fstat(file)
-        return Look(status.st_size, status.st_mtime_ns, _is_end(file, status.st_size))
+        return FileStatus(status.st_size, status.st_mtime_ns, _is_end(file, status.st_size))
     finally:
         os.close(file)
 

@@ -11,7 +11,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.expiry import tidy
 from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.target import StagedFiles
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -28,7 +28,7 @@ class Append:
     """Adds the staged files."""
 
     options: IcebergSinkOptions
-    staged: Sequence[StagedFiles]
+    staged: Sequence[StagedDataFiles]
 
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that appends. See `Change`."""
@@ -41,7 +41,7 @@ class Replace:
     """Puts the staged files in the place of all that is in the table, in one snapshot."""
 
     options: IcebergSinkOptions
-    staged: Sequence[StagedFiles]
+    staged: Sequence[StagedDataFiles]
 
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that overwrites. See `Change`."""
@@ -68,7 +68,7 @@ def stage_snapshot(
     tidy(transaction, options)
 
 
-def check_fits(staged: Sequence[StagedFiles], metadata: TableMetadata) -> None:
+def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> None:
     """Refuse files that were written for another table, other partitions, or other names.
 
     PyIceberg writes them into a manifest of the table's current spec without a look, and readers
@@ -110,5 +110,5 @@ def _names(schema: Schema) -> Iterator[tuple[int, str | None]]:
     return ((number, schema.find_column_name(number)) for number in schema.field_ids)
 
 
-def _files(staged: Sequence[StagedFiles]) -> Iterator[DataFile]:
+def _files(staged: Sequence[StagedDataFiles]) -> Iterator[DataFile]:
     return (file for item in staged for file in item.files)

@@ -26,7 +26,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.openfiles import chunks
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.columns import table_columns
-from krishiv_spark.sinks.iceberg.target import StagedFiles, Target, staged_for, stem_of
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, staged_for, stem_of
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -139,7 +139,7 @@ _MOST_SHOWN = 5
 
 def write_changes(
     target: Target, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
-) -> StagedFiles | None:
+) -> StagedDataFiles | None:
     """Write the changes of one task aside. Executor; in bounded memory.
 
     Raises:

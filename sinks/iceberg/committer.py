@@ -11,7 +11,7 @@ from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.target import StagedFiles
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -48,7 +48,7 @@ class TableInHand:
         return table or open_table(options)
 
 
-class IcebergCommitter(TwoPhaseCommitter[StagedFiles]):
+class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
     """One snapshot for each epoch; `Committer` says when it is true.
 
     Args:
@@ -96,7 +96,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedFiles]):
             )
         return mark is not None and mark.epoch >= version
 
-    def publish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+    def publish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
         """Driver: one snapshot with the rows and the mark. See `Committer`."""
         from krishiv_spark.sinks.iceberg.commits import Committer
 
@@ -121,7 +121,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedFiles]):
             return epoch
         return Epoch(self._options.txn_app_id, self._options.txn_version or 0)
 
-    def _change(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Change:
+    def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> Change:
         from krishiv_spark.sinks.iceberg.changes import Append, Replace
         from krishiv_spark.sinks.iceberg.upserts import Upsert
 
@@ -137,7 +137,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedFiles]):
         if isinstance(change, Upsert):
             change.clean(table.io, published=published, certain=certain)
 
-    def discard(self, staged: Sequence[StagedFiles]) -> None:
+    def discard(self, staged: Sequence[StagedDataFiles]) -> None:
         """Anywhere: remove staged files that no snapshot names."""
         from krishiv_spark.sinks.iceberg.unused import remove_unused
 

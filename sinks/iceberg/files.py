@@ -23,14 +23,14 @@ from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.partitions import Partitions
 from krishiv_spark.sinks.iceberg.sorting import merged
-from krishiv_spark.sinks.iceberg.target import StagedFiles, Target, staged_for, stem_of
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, staged_for, stem_of
 
 __all__ = ["write_files"]
 
 
 def write_files(
     target: Target, batches: Iterator[pa.RecordBatch], task: Task
-) -> StagedFiles | None:
+) -> StagedDataFiles | None:
     """Write the rows of one task; in bounded memory, with a bounded number of open files.
 
     Returns:
@@ -41,7 +41,7 @@ def write_files(
     """
     columns = table_columns(target.metadata.schema())
     fitting = (conform(batch, columns, fill=True) for batch in batches)
-    with _years_that_can_be_written(columns), TaskFiles(target, task) as files:
+    with _years_that_can_be_written(columns), TaskDataFiles(target, task) as files:
         for rows in chunks(fitting):
             files.write(rows)
             del rows  # or the next row group is gathered beside it
@@ -76,7 +76,7 @@ class _Columns(NamedTuple):
         return cls(in_file, table_columns(in_file))
 
 
-class _OpenFile:
+class _OpenDataFile:
     """One data file while it grows."""
 
     def __init__(self, target: Target, columns: _Columns, path: str, partition: Record) -> None:
@@ -129,7 +129,7 @@ def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(same, schema=columns)
 
 
-class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
+class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
     """The files of one attempt of a task, by the values of their partition.
 
     Args:
@@ -163,13 +163,13 @@ class TaskFiles(OpenFiles[Record, _OpenFile, DataFile]):
             return super().arranged(pieces)
         return merged(pieces, self._partitions.order)
 
-    def make(self, key: Record, schema: pa.Schema) -> _OpenFile:
+    def make(self, key: Record, schema: pa.Schema) -> _OpenDataFile:
         """Open a new file for the values of a partition."""
         del schema  # in files, columns have other names
         place = self._partitions.key(key)
         folder = place if _has_folder(place) else None
         path = self._places.new_data_location(next(self._names), folder)
-        return _OpenFile(self._target, self._columns, path, key)
+        return _OpenDataFile(self._target, self._columns, path, key)
 
     def remove(self, closed: DataFile) -> None:
         """Remove a data file, if that is possible; otherwise vacuum finds it."""

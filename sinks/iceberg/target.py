@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["StagedFiles", "Target", "staged_for", "stem_of", "target_of"]
+__all__ = ["StagedDataFiles", "Target", "staged_for", "stem_of", "target_of"]
 
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
 _DEFAULT_FILE_SIZE = 512 * 2**20
@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class StagedFiles:
+class StagedDataFiles:
     """What one task staged.
 
     Attributes:
@@ -64,11 +64,11 @@ class StagedFiles:
         return [*(file.file_path for file in self.files), *self.changes]
 
 
-def staged_for(target: Target, *files: DataFile) -> StagedFiles:
+def staged_for(target: Target, *files: DataFile) -> StagedDataFiles:
     """What a task has staged, for the table as the planner has seen it."""
     metadata = target.metadata
     after = int(getattr(metadata, "last_sequence_number", 0))
-    return StagedFiles(str(metadata.table_uuid), metadata.default_spec_id, after, files)
+    return StagedDataFiles(str(metadata.table_uuid), metadata.default_spec_id, after, files)
 
 
 def stem_of(target: Target, task: Task) -> str:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.target import StagedFiles
+    from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 __all__ = ["manifests_of", "named_files", "remove_unused"]
 
 
-def remove_unused(options: IcebergSinkOptions, staged: Sequence[StagedFiles]) -> None:
+def remove_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]) -> None:
     """Remove files, but those that a snapshot names: a commit may have happened after all.
 
     Raises:

@@ -42,7 +42,7 @@ from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
 from krishiv_spark.sinks.iceberg.files import write_files
-from krishiv_spark.sinks.iceberg.target import StagedFiles, target_of
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, target_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -68,7 +68,7 @@ class Upsert:
     def __init__(
         self,
         options: IcebergSinkOptions,
-        staged: Sequence[StagedFiles],
+        staged: Sequence[StagedDataFiles],
         upsert_spec: UpsertSpec,
         epoch: Epoch,
     ) -> None:

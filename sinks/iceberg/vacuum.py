@@ -23,11 +23,11 @@ from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["Orphan", "Orphans", "find_orphans", "remover"]
+__all__ = ["OrphanFile", "Orphans", "find_orphans", "remover"]
 
 
 @dataclass(frozen=True)
-class Orphan:
+class OrphanFile:
     """A file that no snapshot names.
 
     Attributes:
@@ -52,7 +52,7 @@ class Orphans:
             the table's.
     """
 
-    files: tuple[Orphan, ...]
+    files: tuple[OrphanFile, ...]
     foreign: int
 
 
@@ -89,11 +89,13 @@ def find_orphans(
     ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
     prefix = table.location().removesuffix(_inner(table.location()))
     pairs = zip(old, owners, strict=True)
-    gone = tuple(Orphan(f"{prefix}{file.path}", file.size) for file, own in pairs if own in ours)
+    gone = tuple(
+        OrphanFile(f"{prefix}{file.path}", file.size) for file, own in pairs if own in ours
+    )
     return Orphans(gone, len(old) - len(gone))
 
 
-def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
+def remover(options: IcebergOptions) -> Callable[[OrphanFile], None]:
     """What removes orphans of a table.
 
     Raises:
@@ -101,7 +103,7 @@ def remover(options: IcebergOptions) -> Callable[[Orphan], None]:
     """
     io = open_table(options).io
 
-    def remove(orphan: Orphan) -> None:
+    def remove(orphan: OrphanFile) -> None:
         with catalog_errors(options, f"remove {orphan.path}"):
             io.delete(orphan.path)
 

@@ -19,7 +19,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, TableInHand
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.target import StagedFiles, Target, target_of
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_of
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
 
 
-class IcebergWriter(Writer[StagedFiles, Target]):
+class IcebergWriter(Writer[StagedDataFiles, Target]):
     """Data files in a table; an epoch is true when the catalog has taken its snapshot."""
 
     options_type = IcebergSinkOptions
     guarantee = Guarantee.EXACTLY_ONCE
     options: IcebergSinkOptions
 
-    def plan(self, ownership: Ownership[StagedFiles] | None) -> Target:
+    def plan(self, ownership: Ownership[StagedDataFiles] | None) -> Target:
         """Planner: the table is there, and can take the rows; what tasks need of it."""
         from krishiv_spark.sinks.iceberg.retention import warn_of_growth
         from krishiv_spark.sinks.iceberg.tables import prepare_table
@@ -60,7 +60,7 @@ class IcebergWriter(Writer[StagedFiles, Target]):
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target
-    ) -> StagedFiles | None:
+    ) -> StagedDataFiles | None:
         """Executor: write files under names that only this attempt uses."""
         from krishiv_spark.sinks.iceberg.changesets import write_changes
         from krishiv_spark.sinks.iceberg.files import write_files

@@ -19,7 +19,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.rows import FilePart, cut, read_part, task_bytes
+from krishiv_spark.iceberg.rows import ScanTaskGroup, cut, read_part, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.iceberg.changelog.columns import INSERT, as_changes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["IcebergOffset", "IcebergReader", "IcebergSourceOptions"]
 
 
-class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
+class IcebergReader(StreamReader[IcebergOffset, ScanTaskGroup | ChangePart]):
     """Reads tables, in streams and batches."""
 
     options_type = IcebergSourceOptions
@@ -95,7 +95,9 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
 
     # --- rows
 
-    def plan(self, start: IcebergOffset, end: IcebergOffset) -> Sequence[FilePart | ChangePart]:
+    def plan(
+        self, start: IcebergOffset, end: IcebergOffset
+    ) -> Sequence[ScanTaskGroup | ChangePart]:
         """See `StreamReader`. From the two offsets and the snapshots that they name."""
         if start == end:
             return []
@@ -107,7 +109,7 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
 
     def _plan_changes(
         self, start: IcebergOffset, end: IcebergOffset, row_filter: BooleanExpression | None
-    ) -> Sequence[FilePart | ChangePart]:
+    ) -> Sequence[ScanTaskGroup | ChangePart]:
         """Files to compare first, so that no row goes after one that takes its place."""
         table, net = self._stream.changes_between(start, end)
         scan = self._columns.scan(worker_io(table), row_filter)
@@ -118,13 +120,13 @@ class IcebergReader(StreamReader[IcebergOffset, FilePart | ChangePart]):
         )
         return [*compared, *self._cut(list(net.appended), scan)]
 
-    def _cut(self, files: Sequence[TableFile], scan: ScanProjection) -> list[FilePart]:
+    def _cut(self, files: Sequence[TableFile], scan: ScanProjection) -> list[ScanTaskGroup]:
         most = self.options.max_partition_bytes
         if "max_partition_bytes" not in self.options.model_fields_set:
             most = task_bytes(files, most)
         return cut(files, scan, most)
 
-    def read(self, partition: FilePart | ChangePart) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: ScanTaskGroup | ChangePart) -> Iterator[pa.RecordBatch]:
         """See `StreamReader`, `read_part` and `read_changes`."""
         if isinstance(partition, ChangePart):
             yield from read_changes(partition)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable
-from krishiv_spark.kafka.fetches import Answer, Wanted, answers, request, usable_id
+from krishiv_spark.kafka.fetches import PartitionData, Wanted, answers, request, usable_id
 from krishiv_spark.kafka.topic_partition import TopicPartition
 
 __all__ = ["BatchHeader", "read_batch_headers"]
@@ -69,7 +69,7 @@ def read_batch_headers(
 
 def _asked(
     client: Client, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]
-) -> Iterator[Answer]:
+) -> Iterator[PartitionData]:
     """Ask for each partition by itself, all at once, since a message brings one whole batch."""
     from kafka.errors import KafkaError
 
@@ -88,14 +88,14 @@ def _asked(
                 raise client.failed("read records", error) from error
 
 
-def _error(answer: Answer) -> Exception:
+def _error(answer: PartitionData) -> Exception:
     from kafka.errors import for_code
 
     error: Exception = for_code(answer.code)()
     return error
 
 
-def _passes(answer: Answer) -> bool:
+def _passes(answer: PartitionData) -> bool:
     return is_retriable(_error(answer))
 
 

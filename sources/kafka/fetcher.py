@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable
-from krishiv_spark.kafka.fetches import Answer, answers, request
+from krishiv_spark.kafka.fetches import PartitionData, answers, request
 from krishiv_spark.kafka.lookups import list_offsets
-from krishiv_spark.kafka.records import Decoded, Range, await_warm, decode
+from krishiv_spark.kafka.records import Decoded, RecordRange, await_warm, decode
 from krishiv_spark.sources.kafka.cursor import Cursor
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.ranges import TaskRanges
@@ -161,16 +161,16 @@ class Fetcher:
             elif len(cursors) == 1 and not throttled:
                 self._nothing(cursor, answer)
 
-    def _decode_partition(self, cursor: Cursor, answer: Answer) -> Decoded:
+    def _decode_partition(self, cursor: Cursor, answer: PartitionData) -> Decoded:
         tp = cursor.range.tp
-        wanted = Range(tp.topic, tp.partition, cursor.next, cursor.end)
+        wanted = RecordRange(tp.topic, tp.partition, cursor.next, cursor.end)
         decoded = decode(answer.records, wanted, self._rules.columns, answer.aborted)
         cursor.advance(decoded.next_offset, len(answer.records))
         self._cursors.remove(cursor)
         self._cursors.append(cursor)  # others go first next time
         return decoded
 
-    def _nothing(self, cursor: Cursor, answer: Answer) -> None:
+    def _nothing(self, cursor: Cursor, answer: PartitionData) -> None:
         """Compaction may have left nothing up to the end; but one empty answer is no proof.
 
         A broker that lags behind, or one that waits for tiered storage, answers the same.

@@ -13,9 +13,9 @@ import pyarrow as pa
 from krishiv_spark.arrow import conform
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.memory.entry import Entry
+from krishiv_spark.memory.entry import StoreEntry
 from krishiv_spark.memory.log import Log
-from krishiv_spark.memory.rows import Rows, encode, schema_of
+from krishiv_spark.memory.rows import EncodedRows, encode, schema_of
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.sources.memory.dicts import table_of
 
@@ -119,13 +119,13 @@ class Pushed:
             self._link(self._schema, encode([], schema).body)
         return known
 
-    def push(self, rows: Rows) -> None:
+    def push(self, rows: EncodedRows) -> None:
         """Add rows under the next number."""
-        self.log.append(Entry([rows.body], rows.count))
+        self.log.append(StoreEntry([rows.body], rows.count))
 
     def clear(self) -> None:
         """Leave one empty push, which keeps the numbers going."""
-        if self.log.newest() is not None and self.log.append(Entry(replaces=True)):
+        if self.log.newest() is not None and self.log.append(StoreEntry(replaces=True)):
             self.log.remove_below(self.log.first())
         if exists(self._schema):
             os.unlink(self._schema)

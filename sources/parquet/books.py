@@ -1,4 +1,4 @@
-"""What a position stands for: in the offset while it is small, in files of `State` otherwise."""
+"""What a position stands for: in the offset while it is small, in files of its stream otherwise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.position import ParquetOffset
 from krishiv_spark.sources.parquet.seen import Seen
 from krishiv_spark.sources.parquet.skips import FOLDER, Skip, noted_skips
-from krishiv_spark.sources.parquet.state import State, StatePlace
+from krishiv_spark.sources.parquet.state import StatePlace, StreamState
 
 __all__ = ["Books", "Bounds", "Reached"]
 
@@ -85,7 +85,7 @@ class Books:
         self._bounds = bounds or Bounds()
         self._bounded = bounded
         self._always = always
-        self._states: dict[str, State] = {}
+        self._states: dict[str, StreamState] = {}
 
     @cached_property
     def _is_writable(self) -> bool:
@@ -117,12 +117,12 @@ class Books:
         """About how many characters some files take in an offset, and no less than that."""
         return sum(len(canonical_json(file.path)) + _PER_FILE for file in files)
 
-    def state(self, offset: ParquetOffset) -> State | None:
+    def state(self, offset: ParquetOffset) -> StreamState | None:
         """The state that an offset belongs to, if it has any."""
         return None if offset.stream is None else self._opened(offset.stream)
 
     def keep(self, offset: ParquetOffset) -> None:
-        """See `State.keep`."""
+        """See `StreamState.keep`."""
         state = self.state(offset)
         if state is not None:
             state.keep(offset.state_names)
@@ -132,8 +132,8 @@ class Books:
         state = self.state(offset)
         return noted_skips(state.folder / FOLDER) if state is not None and self._always else []
 
-    def _opened(self, stream: str) -> State:
-        return self._states.setdefault(stream, State(self._place, stream))
+    def _opened(self, stream: str) -> StreamState:
+        return self._states.setdefault(stream, StreamState(self._place, stream))
 
     # --- reading
 
@@ -160,7 +160,7 @@ class Books:
         keys, epochs = self._needed(offset).read(offset.epochs_in).to_pydict().values()
         return dict(zip(keys, epochs, strict=True))
 
-    def _needed(self, offset: ParquetOffset) -> State:
+    def _needed(self, offset: ParquetOffset) -> StreamState:
         state = self.state(offset)
         if state is None:
             raise OffsetError("damaged parquet offset: it names files of state and no 'stream'")

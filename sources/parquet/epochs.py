@@ -7,7 +7,7 @@ from pathlib import Path
 
 from krishiv_spark.sources.parquet.judging import Judge, Judged, Listed
 from krishiv_spark.sources.parquet.places import Place
-from krishiv_spark.sources.parquet.tables import Table, Tables
+from krishiv_spark.sources.parquet.tables import SinkTable, Tables
 from krishiv_spark.sources.parquet.units import origin
 
 __all__ = ["Epochs"]
@@ -27,7 +27,7 @@ class Epochs:
         self._place = place
         self._recursive = recursive
         self._tables = Tables(place)
-        self._before: dict[Path, Table] = {}
+        self._before: dict[Path, SinkTable] = {}
         self._compared: dict[tuple[Path, str], int] = {}
 
     def look(self) -> None:

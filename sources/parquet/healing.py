@@ -10,7 +10,7 @@ import logging
 import os
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.parquet.tails import Look, is_end, look
+from krishiv_spark.parquet.tails import FileStatus, is_end, look
 from krishiv_spark.sources.parquet.places import FoundFile
 
 __all__ = ["as_it_is"]
@@ -56,6 +56,6 @@ def as_it_is(file: FoundFile, path: str, *, was_whole: bool, fail_on_loss: bool)
     return FoundFile(file.path, now.size, now.modified_ns)
 
 
-def _was_whole(path: str, size: int, now: Look) -> bool:
+def _was_whole(path: str, size: int, now: FileStatus) -> bool:
     """Whether a file that has grown was whole when it had a size."""
     return size > now.size or is_end(path, size)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from krishiv_spark.sources.parquet.listing import found, scan
 from krishiv_spark.sources.parquet.places import FoundFile, Place
-from krishiv_spark.sources.parquet.tables import Table, Tables
-from krishiv_spark.sources.parquet.units import Group, Origin, Unit, groups, origin
+from krishiv_spark.sources.parquet.tables import SinkTable, Tables
+from krishiv_spark.sources.parquet.units import Group, Origin, ReadUnit, groups, origin
 
 __all__ = ["Judge", "Judged", "Listed", "Lost"]
 
@@ -71,7 +71,7 @@ class Judged:
             being published, or never become whole.
     """
 
-    units: list[Unit] = field(default_factory=list)
+    units: list[ReadUnit] = field(default_factory=list)
     singles: list[FoundFile] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     unfinished: list[FoundFile] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Judge:
         self,
         place: Place,
         tables: Tables,
-        before: Mapping[Path, Table],
+        before: Mapping[Path, SinkTable],
         *,
         recursive: bool,
         waits: bool,
@@ -150,7 +150,7 @@ class Judge:
 
     def _compare(
         self,
-        table: Table,
+        table: SinkTable,
         listed: Listed,
         by_epoch: dict[tuple[Path, Origin], Group],
         compared: dict[tuple[Path, str], int],
@@ -179,7 +179,7 @@ class Judge:
                 compared[table.root, tag] = query.visible
 
     def _completed(
-        self, group: Group, table: Table, names: set[str], listed: Listed, *, is_followed: bool
+        self, group: Group, table: SinkTable, names: set[str], listed: Listed, *, is_followed: bool
     ) -> Group:
         """An epoch with all files that its intent names; what is gone is noted.
 
@@ -223,13 +223,13 @@ class Judge:
         return replace(present, files=files), verdict
 
     @cached_property
-    def _again(self) -> tuple[Mapping[Path, Table], Mapping[tuple[Path, Origin], Group]]:
+    def _again(self) -> tuple[Mapping[Path, SinkTable], Mapping[tuple[Path, Origin], Group]]:
         tables = self._tables.look()
         again = scan(self._place, recursive=self._recursive).paths
         files = found(self._place, (path for path in again if origin(path) is not None))
         return tables, {(g.root, g.origin): g for g in groups(files, self._tables.root_of)}
 
-    def _verdict(self, group: Group, table: Table | None, *, is_newest: bool) -> _Verdict:
+    def _verdict(self, group: Group, table: SinkTable | None, *, is_newest: bool) -> _Verdict:
         """What may be done with an epoch.
 
         Args:
@@ -253,10 +253,10 @@ class Judge:
         return _Verdict.UNFINISHED if may_go_on else _Verdict.DOUBT
 
 
-def _is_whole(table: Table, tops: Iterable[str]) -> bool:
+def _is_whole(table: SinkTable, tops: Iterable[str]) -> bool:
     """Whether every file of a table was listed."""
     return table.prefix is not None and table.prefix.startswith(tuple(tops))
 
 
-def _writes(tables: Mapping[Path, Table], root: Path, tag: str) -> bool:
+def _writes(tables: Mapping[Path, SinkTable], root: Path, tag: str) -> bool:
     return root in tables and tag in tables[root].queries

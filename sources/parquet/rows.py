@@ -120,14 +120,14 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
 
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, piece.identity) as file:
-        projection = ScanProjection.of(file, piece, rules)
+        projection = FileProjection.of(file, piece, rules)
         columns = sorted(set(projection.columns.values()))
         for _, batch in read_row_groups(file, piece, piece.identity.size, columns):
             yield projection.fit(batch)
 
 
 @dataclass(frozen=True)
-class ScanProjection:
+class FileProjection:
     """How the batches of one file become those that are wanted.
 
     Attributes:
@@ -145,7 +145,7 @@ class ScanProjection:
     corrections: Mapping[str, Convert]
 
     @classmethod
-    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> ScanProjection:
+    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> FileProjection:
         values, schema, zone = dict(piece.values), rules.schema, rules.times.zone
         with naming(piece.path):
             folders = _found(schema.names, list(values))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OffsetError
 from krishiv_spark.sources.parquet.places import FoundFile
-from krishiv_spark.sources.parquet.state import State
+from krishiv_spark.sources.parquet.state import StreamState
 
 __all__ = ["HOUR_NS", "Block", "Seen", "file_id"]
 
@@ -41,7 +41,7 @@ class Block(NamedTuple):
     """A file of ids, as an offset names it.
 
     Attributes:
-        name: Of the file; see `State`.
+        name: Of the file; see `StreamState`.
         size: How many ids are in it.
     """
 
@@ -109,7 +109,9 @@ class Seen:
         self._recent_ids = _Ids.of_hours(self.recent)
 
     @classmethod
-    def load(cls, recent: Mapping[str, str], blocks: Sequence[Block], state: State | None) -> Seen:
+    def load(
+        cls, recent: Mapping[str, str], blocks: Sequence[Block], state: StreamState | None
+    ) -> Seen:
         """Read the form in offsets, and the blocks that it names.
 
         Raises:
@@ -144,7 +146,7 @@ class Seen:
         return Seen(recent, self.blocks, self._ids) if fresh else self
 
     def stored(
-        self, state: State, floor_ns: int | None, present: Callable[[], Collection[str]]
+        self, state: StreamState, floor_ns: int | None, present: Callable[[], Collection[str]]
     ) -> Seen:
         """The same set with no recent ids: they go into a block, with the blocks of their size.
 

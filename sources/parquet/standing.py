@@ -10,7 +10,7 @@ from krishiv_spark.sources.parquet.epochs import Epochs
 from krishiv_spark.sources.parquet.passed import Passed
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.position import ParquetOffset
-from krishiv_spark.sources.parquet.units import Unit
+from krishiv_spark.sources.parquet.units import ReadUnit
 from krishiv_spark.sources.parquet.waiting import Waiting
 
 __all__ = ["Standing"]
@@ -81,7 +81,7 @@ class Standing:
         read = self.epochs_read
         return self._seen.lacks([p for p in strange if not self._epochs.is_read(p, read)])
 
-    def wait(self, unit: Unit) -> None:
+    def wait(self, unit: ReadUnit) -> None:
         """Let a unit wait for its turn; the epochs of each query in their order."""
         self.known.update(file.path for file in unit.files)
         self.waiting.add(unit)
@@ -109,7 +109,7 @@ class Standing:
     # --- what is read
 
     def read(
-        self, start: ParquetOffset, units: Sequence[Unit], *, in_batch: bool = True
+        self, start: ParquetOffset, units: Sequence[ReadUnit], *, in_batch: bool = True
     ) -> ParquetOffset:
         """The position after some units were read, without its watermark.
 

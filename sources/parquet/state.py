@@ -26,7 +26,7 @@ import pyarrow as pa
 from krishiv_spark.durable import exists, make_folder, sync_folder, write_aside
 from krishiv_spark.errors import OffsetError, OptionError
 
-__all__ = ["State", "StatePlace"]
+__all__ = ["StatePlace", "StreamState"]
 
 _GUARD_S = 7 * 86_400
 _SWEEP_EVERY_S = 3_600
@@ -58,7 +58,7 @@ class StatePlace:
         return os.access(folder, os.W_OK | os.X_OK)
 
 
-class State:
+class StreamState:
     """The files of one stream.
 
     Args:

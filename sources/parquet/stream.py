@@ -21,7 +21,7 @@ from krishiv_spark.sources.parquet.passed import Reason
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.position import ParquetOffset
 from krishiv_spark.sources.parquet.standing import Standing
-from krishiv_spark.sources.parquet.units import Unit, origin
+from krishiv_spark.sources.parquet.units import ReadUnit, origin
 
 __all__ = ["FolderStream", "FollowRules"]
 
@@ -72,7 +72,7 @@ class FolderStream:
         self._standing: Standing | None = None
         self._frozen: Scan | None = None
         self._lists_next_s = 0.0
-        self._looked: tuple[Unit, Unit] | None = None
+        self._looked: tuple[ReadUnit, ReadUnit] | None = None
 
     def everything(self) -> list[FoundFile]:
         """Every file that is there."""
@@ -181,7 +181,7 @@ class FolderStream:
             if standing.is_too_old(file):
                 _park_old(standing, file)
             elif file.size or self._rules.looks:  # an empty file is one that is being written
-                standing.wait(Unit((file,)))
+                standing.wait(ReadUnit((file,)))
 
     def _names(self, known: AbstractSet[str]) -> Scan:
         """Names that are not known, and tables as they were right before they were listed."""
@@ -202,14 +202,14 @@ class FolderStream:
                 standing.passed.release(path)
                 standing.known.discard(path)
             elif reason is not Reason.TOO_OLD or not standing.is_too_old(file):
-                unit = self._checked(standing, Unit((file,)))
+                unit = self._checked(standing, ReadUnit((file,)))
                 if unit is not None:
                     standing.passed.release(path)
                     standing.waiting.add(unit)
 
     # --- a queue
 
-    def head(self) -> Unit | None:
+    def head(self) -> ReadUnit | None:
         """The next unit that can be read; see `Queue`. Files that cannot are put aside."""
         standing = self._needed()
         while (unit := standing.waiting.head()) is not None:
@@ -222,7 +222,7 @@ class FolderStream:
             return self._looked[1]
         return None
 
-    def pop(self) -> Unit:
+    def pop(self) -> ReadUnit:
         """Take the next unit, as it was when `head` looked at it."""
         unit = self.head()
         if unit is None or self._looked is None:
@@ -231,7 +231,7 @@ class FolderStream:
         self._looked = None
         return unit
 
-    def _checked(self, standing: Standing, unit: Unit) -> Unit | None:
+    def _checked(self, standing: Standing, unit: ReadUnit) -> ReadUnit | None:
         """A unit as it is now; None if it cannot be read, and was put aside.
 
         Where the log says that an epoch is visible, its files were renamed when they were whole.
@@ -240,7 +240,7 @@ class FolderStream:
             return unit
         if unit.origin is None:
             file = self._checked_file(standing, unit.files[0].path)
-            return None if file is None else Unit((file,))
+            return None if file is None else ReadUnit((file,))
         if all(self._is_whole(file.path) for file in unit.files):
             return unit
         paths = [file.path for file in unit.files]
@@ -275,7 +275,7 @@ class FolderStream:
 
     # --- positions
 
-    def reached(self, start: ParquetOffset, taken: Sequence[Unit]) -> ParquetOffset:
+    def reached(self, start: ParquetOffset, taken: Sequence[ReadUnit]) -> ParquetOffset:
         """The position after a batch of what was taken, without its watermark."""
         return self._needed().read(start, taken)
 
@@ -295,7 +295,7 @@ class FolderStream:
                 units.append(unit)
         return standing.read(start, units, in_batch=False)
 
-    def _is_growing(self, unit: Unit) -> bool:
+    def _is_growing(self, unit: ReadUnit) -> bool:
         """Whether a file may be one that is being written: only new ones are worth a look."""
         is_new = unit.modified_ns >= time.time_ns() - _MAY_GROW_NS
         return is_new and unit.origin is None and not self._is_whole(unit.files[0].path)

@@ -17,11 +17,11 @@ from krishiv_spark.parquet.names import query_tag
 from krishiv_spark.parquet.progress import TableLog, removed_by
 from krishiv_spark.sources.parquet.places import Place
 
-__all__ = ["Query", "Table", "Tables"]
+__all__ = ["SinkTable", "TableQuery", "Tables"]
 
 
 @dataclass(frozen=True)
-class Query:
+class TableQuery:
     """A query or batch job that writes a table, as its folder in ``_krishiv`` showed it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Table:
+class SinkTable:
     """A table at one moment.
 
     Attributes:
@@ -54,24 +54,24 @@ class Table:
 
     root: Path
     prefix: str | None
-    queries: Mapping[str, Query]
+    queries: Mapping[str, TableQuery]
     replaced: frozenset[str]
 
     @classmethod
-    def look(cls, root: Path, prefix: str | None) -> Table | None:
+    def look(cls, root: Path, prefix: str | None) -> SinkTable | None:
         """A table as it is now; None if it is none of ours, or only a copy of some of its files."""
         try:
             names = os.listdir(root / META)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        queries: dict[str, Query] = {}
+        queries: dict[str, TableQuery] = {}
         replaced: set[str] = set()
         for name in names:
             log = TableLog(root, name)
             state = log.log.state() if log.is_near else None
             visible = None if state is None else log.visible(state)
             replaced |= set() if state is None else removed_by(state.intent)
-            queries[query_tag(name)] = Query(log, visible, _is_staging(log.folder))
+            queries[query_tag(name)] = TableQuery(log, visible, _is_staging(log.folder))
         return cls(root, prefix, queries, frozenset(replaced))
 
     def key(self, tag: str) -> str | None:
@@ -114,13 +114,13 @@ class Tables:
         self._roots |= found
         return bool(found)
 
-    def look(self) -> dict[Path, Table]:
+    def look(self) -> dict[Path, SinkTable]:
         """What is known of each of them now."""
-        found = (Table.look(root, self.prefix(root)) for root in self._roots)
+        found = (SinkTable.look(root, self.prefix(root)) for root in self._roots)
         return {table.root: table for table in found if table is not None}
 
     def prefix(self, root: Path) -> str | None:
-        """See `Table`."""
+        """See `SinkTable`."""
         if not root.is_relative_to(self._place.root):
             return None
         inside = root.relative_to(self._place.root).as_posix()

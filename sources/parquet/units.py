@@ -13,7 +13,7 @@ from typing import NamedTuple
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sources.parquet.places import FoundFile
 
-__all__ = ["Group", "Origin", "Unit", "groups", "origin"]
+__all__ = ["Group", "Origin", "ReadUnit", "groups", "origin"]
 
 
 class Origin(NamedTuple):
@@ -24,7 +24,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unit:
+class ReadUnit:
     """Files that are read in one batch.
 
     Attributes:
@@ -76,9 +76,9 @@ class Group:
         """How many files are not there, as far as the others tell."""
         return max(0, self.total - len(self.files))
 
-    def unit(self, key: str | None) -> Unit:
+    def unit(self, key: str | None) -> ReadUnit:
         """All of it, to be read in one batch."""
-        return Unit(tuple(sorted(self.files)), self.origin, key)
+        return ReadUnit(tuple(sorted(self.files)), self.origin, key)
 
 
 def groups(files: Iterable[FoundFile], root_of: Callable[[str], Path]) -> list[Group]:

@@ -10,13 +10,13 @@ from typing import Protocol, TypeAlias
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.parquet.books import Books
 from krishiv_spark.sources.parquet.places import FoundFile
-from krishiv_spark.sources.parquet.units import Unit
+from krishiv_spark.sources.parquet.units import ReadUnit
 
 __all__ = ["Queue", "Waiting", "take"]
 
 # Time, tag, epoch and path: the order; no two are equal. Of a file by itself, of which there may be
 # millions, only the size is added.
-_Entry: TypeAlias = tuple[int, str, int, str, int | Unit]
+_Entry: TypeAlias = tuple[int, str, int, str, int | ReadUnit]
 
 
 class Waiting:
@@ -34,12 +34,12 @@ class Waiting:
         self._sign = -1 if newest_first else 1
         self._heap: list[_Entry] = []
         # Of each query, the epochs after the one that is in the heap.
-        self._later: dict[str, deque[Unit]] = {}
+        self._later: dict[str, deque[ReadUnit]] = {}
         self._reached: dict[str, int] = {}
         self.files = 0
         self.bytes = 0
 
-    def add(self, unit: Unit) -> None:
+    def add(self, unit: ReadUnit) -> None:
         """Add a unit; of a query whose epochs have a key, in ascending order."""
         self.files += len(unit.files)
         self.bytes += unit.bytes
@@ -51,11 +51,11 @@ class Waiting:
             self._later[unit.key] = deque()
             self._push_epoch(unit, unit.key)
 
-    def head(self) -> Unit | None:
+    def head(self) -> ReadUnit | None:
         """The unit that is next."""
         return self._unit(self._heap[0]) if self._heap else None
 
-    def pop(self) -> Unit:
+    def pop(self) -> ReadUnit:
         """Take the unit that is next."""
         unit = self._unit(heapq.heappop(self._heap))
         self.files -= len(unit.files)
@@ -68,7 +68,7 @@ class Waiting:
                 del self._later[unit.key]
         return unit
 
-    def _push_epoch(self, unit: Unit, key: str) -> None:
+    def _push_epoch(self, unit: ReadUnit, key: str) -> None:
         later = self._later[key]
         time = unit.modified_ns
         if self._newest_first:
@@ -77,25 +77,29 @@ class Waiting:
             time = self._reached[key] = max(self._reached.get(key, time), time)
         self._push(unit, time)
 
-    def _push(self, unit: Unit, modified_ns: int) -> None:
+    def _push(self, unit: ReadUnit, modified_ns: int) -> None:
         tag, epoch = unit.origin or ("", 0)
         item = unit.files[0].size if unit.origin is None else unit
         place = (self._sign * modified_ns, tag, epoch, unit.files[0].path)
         heapq.heappush(self._heap, (*place, item))
 
-    def _unit(self, entry: _Entry) -> Unit:
+    def _unit(self, entry: _Entry) -> ReadUnit:
         time, _, _, path, item = entry
-        return item if isinstance(item, Unit) else Unit((FoundFile(path, item, self._sign * time),))
+        return (
+            item
+            if isinstance(item, ReadUnit)
+            else ReadUnit((FoundFile(path, item, self._sign * time),))
+        )
 
 
 class Queue(Protocol):
     """Where units come from, one after the other."""
 
-    def head(self) -> Unit | None:
+    def head(self) -> ReadUnit | None:
         """The unit that is next, None if there is none."""
         ...
 
-    def pop(self) -> Unit:
+    def pop(self) -> ReadUnit:
         """Take the unit that is next."""
         ...
 
@@ -105,7 +109,7 @@ def take(
     limit: Limit,
     rows_of: Callable[[FoundFile], int],
     room: int | None = None,
-) -> list[Unit]:
+) -> list[ReadUnit]:
     """Take the first units that fit into a batch; always one, if there is one.
 
     Args:
@@ -114,7 +118,7 @@ def take(
         rows_of: Number of rows in a file; asked only where rows are limited.
         room: What `Books.cost` of their files may add up to; None if it does not matter.
     """
-    taken: list[Unit] = []
+    taken: list[ReadUnit] = []
     files = size = rows = cost = 0
     while (unit := queue.head()) is not None:
         files, size = files + len(unit.files), size + unit.bytes

@@ -12,14 +12,14 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.util import calc_crc32c, encode_varint
 
 import krishiv_spark.kafka.records as codec
-from krishiv_spark.kafka.records import Range, decode
+from krishiv_spark.kafka.records import RecordRange, decode
 
 PACKAGE = codec.__name__
 KERNELS = ["jit", "scan", "write", "crckernel"]
 PATHS = ["compiled", "interpreted"]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-ALL = Range("clicks", 7, 0, 2**62)
+ALL = RecordRange("clicks", 7, 0, 2**62)
 HEADER = struct.Struct(">qiibIhiqqqhii")
 
 

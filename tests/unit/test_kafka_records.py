@@ -25,7 +25,7 @@ from batches import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.kafka.records import SCHEMA, Range, RecordError, decode
+from krishiv_spark.kafka.records import SCHEMA, RecordError, RecordRange, decode
 
 OLD = -86_400_000
 blobs = st.none() | st.binary(max_size=200)
@@ -67,7 +67,7 @@ def test_batches_lie_one_behind_the_other(groups, data):
 @given(records, st.integers(0, 25), st.integers(0, 25))
 def test_only_the_offsets_that_are_wanted_come(given, start, end):
     batch = build(given)
-    wanted = Range("clicks", 7, start, end)
+    wanted = RecordRange("clicks", 7, start, end)
     decoded = decode(batch, wanted)
     expected = [row for row in theirs(batch) if start <= row[0] < end]
     assert rows(batch, wanted) == expected
@@ -86,7 +86,7 @@ def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch(cut):
 
 
 def test_nothing_comes_of_nothing():
-    decoded = decode(b"", Range("clicks", 0, 12, 20))
+    decoded = decode(b"", RecordRange("clicks", 0, 12, 20))
     assert (list(decoded.batches), decoded.next_offset, decoded.consumed) == ([], 12, 0)
 
 
@@ -196,14 +196,14 @@ def test_a_batch_that_compaction_emptied_still_moves_on():
 
 
 def test_what_begins_behind_the_range_ends_it():
-    wanted = Range("clicks", 7, 5, 30)
+    wanted = RecordRange("clicks", 7, 5, 30)
     decoded = decode(build(some(2), base=40), wanted)
     assert (list(decoded.batches), decoded.next_offset, decoded.consumed) == ([], 30, 0)
 
 
 def test_what_ends_before_the_range_is_passed_over():
     data = build(some(5)) + build(some(5), base=5)
-    wanted = Range("clicks", 7, 7, 100)
+    wanted = RecordRange("clicks", 7, 7, 100)
     assert offsets(data, wanted) == [7, 8, 9]
     assert decode(build(some(5)), wanted).next_offset == 7
 

@@ -26,7 +26,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.util import calc_crc32c, decode_varint
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.records import Range, RecordError, checksum, codecs, decode
+from krishiv_spark.kafka.records import RecordError, RecordRange, checksum, codecs, decode
 
 GOOD = build([(1000, b"k", b"value", [])] * 3, base=40)
 
@@ -89,7 +89,7 @@ def test_offsets_that_are_no_offsets_are_an_error(base):
 
 def test_the_last_offsets_of_all_can_be_read():
     data = struct.pack(">q", 2**63 - 4) + GOOD[8:]
-    wanted = Range("clicks", 7, 0, 2**63 - 1)
+    wanted = RecordRange("clicks", 7, 0, 2**63 - 1)
     assert [row[0] for row in rows(data, wanted)] == [2**63 - 4 + i for i in range(3)]
     assert decode(data, wanted).next_offset == 2**63 - 1
 

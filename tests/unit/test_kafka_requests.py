@@ -8,7 +8,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.coordinators import DescribeTransactions
 from krishiv_spark.kafka.requests import exchange
-from krishiv_spark.kafka.topic_partition import Broker
+from krishiv_spark.kafka.topic_partition import BrokerAddress
 
 
 class Refusing(Connections):
@@ -29,7 +29,7 @@ class Refusing(Connections):
         self.is_suspect = True
 
     def keep_coordinators(self, ids):
-        self.coordinators = {name: Broker(1, "nowhere", 1) for name in ids}
+        self.coordinators = {name: BrokerAddress(1, "nowhere", 1) for name in ids}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.memory import memory_batches, memory_clear, memory_table
 from krishiv_spark.memory import store as store_module
-from krishiv_spark.memory.entry import Bound, Entry
+from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.log import Log, sweep
 from krishiv_spark.memory.results import NamedResult
 from krishiv_spark.memory.store import open_store, quoted
@@ -500,7 +500,7 @@ class TestStore:
         log = open_store().log("any")
         bound = Bound(rows=10, drop_oldest=True)
         for number, rows in enumerate([3, 4, 5, 1, 20, 2, 2]):
-            log.put(number, Entry([b"x" * rows], rows, bound=bound))
+            log.put(number, StoreEntry([b"x" * rows], rows, bound=bound))
             state = log.state()
             visible = [log.header(n) for n in log.numbers(state.first, number + 1)]
             assert state.total_rows == state.total_size == sum(header.rows for header in visible)

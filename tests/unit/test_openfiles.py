@@ -16,7 +16,7 @@ from krishiv_spark.errors import SinkError
 from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.iceberg.files import TaskFiles as IcebergFiles
+from krishiv_spark.sinks.iceberg.files import TaskDataFiles as IcebergFiles
 from krishiv_spark.sinks.iceberg.sorting import merged
 from krishiv_spark.sinks.iceberg.target import target_of
 from krishiv_spark.sinks.parquet.files import FileLayout

@@ -31,7 +31,7 @@ from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.reader import ParquetOffset
 from krishiv_spark.sources.parquet.seen import Block, Seen, file_id
-from krishiv_spark.sources.parquet.state import State, StatePlace
+from krishiv_spark.sources.parquet.state import StatePlace, StreamState
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 MOST = 64 * 2**10
@@ -144,7 +144,7 @@ rounds = st.lists(
 @given(rounds)
 def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, steps):
     """What is read stays read; only what is gone and too old may be forgotten."""
-    state = State(StatePlace(tmp_path_factory.mktemp("state")), "s")
+    state = StreamState(StatePlace(tmp_path_factory.mktemp("state")), "s")
     seen, everything, present = Seen(), {}, set()
     for files, is_stored, day in steps:
         seen = seen.adding(files)

@@ -26,7 +26,7 @@ from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.listing import find_files
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.units import Origin, Unit
+from krishiv_spark.sources.parquet.units import Origin, ReadUnit
 from krishiv_spark.sources.parquet.waiting import Waiting
 
 # --- what is read, and when
@@ -242,7 +242,7 @@ epochs = st.lists(
 @given(epochs, st.booleans())
 def test_epochs_keep_their_order_whatever_their_times(triples, newest_first):
     found = [
-        Unit((FoundFile(f"{tag}{epoch}", 1, at),), Origin(tag, epoch), tag)
+        ReadUnit((FoundFile(f"{tag}{epoch}", 1, at),), Origin(tag, epoch), tag)
         for tag, epoch, at in sorted(triples)
     ]
     waiting = Waiting(newest_first=newest_first)

@@ -1,6 +1,7 @@
 """Which room may know which: the arrows point down, and there are no circles, typing included."""
 
 import ast
+from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -113,3 +114,12 @@ def test_no_format_knows_another():
 
 def test_there_are_no_circles():
     TopologicalSorter(imports()).prepare()  # raises CycleError, which names one
+
+
+def test_no_two_classes_share_a_name():
+    homes = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(name)
+    assert not {name: where for name, where in homes.items() if len(where) > 1}

@@ -10,7 +10,7 @@ from krishiv_spark.kafka.records.decode import Decoded, decode
 from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch, next_sequence
 from krishiv_spark.kafka.records.partitioning import partition_rows
 from krishiv_spark.kafka.records.rows import RecordColumns
-from krishiv_spark.kafka.records.wanted import Range, RecordError
+from krishiv_spark.kafka.records.wanted import RecordError, RecordRange
 from krishiv_spark.kafka.records.warm import await_warm, warm_ahead, warm_up
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Accumulator",
     "Decoded",
     "EncodedBatch",
-    "Range",
     "RecordColumns",
     "RecordError",
+    "RecordRange",
     "await_warm",
     "decode",
     "next_sequence",

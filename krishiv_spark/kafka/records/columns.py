@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.records.wanted import Range, RecordError
+from krishiv_spark.kafka.records.wanted import RecordError, RecordRange
 
-__all__ = ["SCHEMA", "Rows", "record_batch"]
+__all__ = ["SCHEMA", "ScannedRecords", "record_batch"]
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -34,7 +34,7 @@ _MOST_MILLISECONDS = (2**63 - 1) // _MICROSECONDS
 
 
 @dataclass(frozen=True)
-class Rows:
+class ScannedRecords:
     """Records whose bytes have been found.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rows:
         return begins, sizes
 
 
-def record_batch(rows: Rows, wanted: Range, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(rows: ScannedRecords, wanted: RecordRange, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a schema, which is a part of `SCHEMA`.
 
     Raises:
@@ -67,19 +67,19 @@ def record_batch(rows: Rows, wanted: Range, schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _key(rows: Rows, _: Range) -> pa.Array:
+def _key(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     from krishiv_spark.kafka.records.scan import KEY
 
     return _bytes(rows.source, *rows.span(KEY), pa.binary())
 
 
-def _value(rows: Rows, _: Range) -> pa.Array:
+def _value(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     from krishiv_spark.kafka.records.scan import VALUE
 
     return _bytes(rows.source, *rows.span(VALUE), pa.binary())
 
 
-def _topic(rows: Rows, wanted: Range) -> pa.Array:
+def _topic(rows: ScannedRecords, wanted: RecordRange) -> pa.Array:
     count = len(rows.offsets)
     return _repeated(wanted.topic, 1 << (count - 1).bit_length()).slice(0, count)
 
@@ -93,15 +93,15 @@ def _repeated(topic: str, count: int) -> pa.Array:
     )
 
 
-def _partition(rows: Rows, wanted: Range) -> pa.Array:
+def _partition(rows: ScannedRecords, wanted: RecordRange) -> pa.Array:
     return _numbers(np.full(len(rows.offsets), wanted.partition, np.int32), pa.int32())
 
 
-def _offset(rows: Rows, _: Range) -> pa.Array:
+def _offset(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     return _numbers(rows.offsets, pa.int64())
 
 
-def _timestamp(rows: Rows, wanted: Range) -> pa.Array:
+def _timestamp(rows: ScannedRecords, wanted: RecordRange) -> pa.Array:
     far = (rows.stamps > _MOST_MILLISECONDS) | (rows.stamps < -_MOST_MILLISECONDS)
     if far.any():
         row = int(far.argmax())
@@ -113,11 +113,11 @@ def _timestamp(rows: Rows, wanted: Range) -> pa.Array:
     return _numbers(rows.stamps * _MICROSECONDS, SCHEMA.field("timestamp").type)
 
 
-def _kind(rows: Rows, _: Range) -> pa.Array:
+def _kind(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     return _numbers(rows.kinds, pa.int32())
 
 
-def _headers(rows: Rows, _: Range) -> pa.Array:
+def _headers(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     from krishiv_spark.kafka.records.scan import HEADERS, KEY, VALUE, unfold
 
     counts = rows.span(HEADERS)[1]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from krishiv_spark.kafka.records.checksum import means
 from krishiv_spark.kafka.records.codecs import InflateError, inflate
-from krishiv_spark.kafka.records.columns import SCHEMA, Rows, record_batch
+from krishiv_spark.kafka.records.columns import SCHEMA, ScannedRecords, record_batch
 from krishiv_spark.kafka.records.layout import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -24,7 +24,7 @@ from krishiv_spark.kafka.records.layout import (
     RECORD_BYTES,
 )
 from krishiv_spark.kafka.records.transactions import Aborted, aborted_rows, control_type
-from krishiv_spark.kafka.records.wanted import Range, RecordError
+from krishiv_spark.kafka.records.wanted import RecordError, RecordRange
 
 __all__ = ["INFLATED_BYTES", "Decoded", "decode"]
 
@@ -61,7 +61,7 @@ class Decoded:
 
 def decode(
     data: Any,
-    wanted: Range,
+    wanted: RecordRange,
     columns: Collection[str] = _ALL,
     aborted: Iterable[Aborted] = (),
     inflated_bytes: int = INFLATED_BYTES,
@@ -96,7 +96,7 @@ def decode(
 @dataclass(frozen=True)
 class _Response:
     source: NDArray[np.uint8]
-    wanted: Range
+    wanted: RecordRange
     inflated_bytes: int
 
     def walk(self) -> tuple[NDArray[np.int64], int, int]:
@@ -143,7 +143,7 @@ class _Response:
     def _control(self, batch: NDArray[np.int64]) -> int:
         from krishiv_spark.kafka.records.scan import BASE
 
-        everything = Range(self.wanted.topic, self.wanted.partition, 0, 2**63 - 1)
+        everything = RecordRange(self.wanted.topic, self.wanted.partition, 0, 2**63 - 1)
         for source, batches in self._chunks(batch):
             for rows in self._rows(source, batches, everything):
                 keys = record_batch(rows, everything, pa.schema([SCHEMA.field("key")]))
@@ -188,8 +188,8 @@ class _Response:
         batch[END] = len(arena)
 
     def _rows(
-        self, source: NDArray[np.uint8], batches: NDArray[np.int64], wanted: Range
-    ) -> Iterator[Rows]:
+        self, source: NDArray[np.uint8], batches: NDArray[np.int64], wanted: RecordRange
+    ) -> Iterator[ScannedRecords]:
         from krishiv_spark.kafka.records import scan
 
         left = self._count(batches)
@@ -208,7 +208,7 @@ class _Response:
             n = int(state[scan.ROWS])
             left -= n
             if n:
-                yield Rows(source, offsets[:n], stamps[:n], kinds[:n], spans)
+                yield ScannedRecords(source, offsets[:n], stamps[:n], kinds[:n], spans)
 
     def _count(self, batches: NDArray[np.int64]) -> int:
         """The number of records; a batch that has not the bytes for its own is refused."""

@@ -21,7 +21,7 @@ from krishiv_spark.kafka.records.layout import (
     MAX_INT32,
     TRANSACTIONAL,
 )
-from krishiv_spark.kafka.records.rows import RecordColumns, Table
+from krishiv_spark.kafka.records.rows import KernelTable, RecordColumns
 
 __all__ = ["Accumulator", "EncodedBatch", "next_sequence"]
 
@@ -141,7 +141,7 @@ class Accumulator:
         """
         from krishiv_spark.kafka.records.write import sort
 
-        table = Table.of(columns)
+        table = KernelTable.of(columns)
         partitions = np.array(partitions, np.int32)  # one type for every kind of input
         ends = _ends(partitions, len(table.stamps))
         order = np.empty(len(partitions), np.int64)
@@ -150,7 +150,7 @@ class Accumulator:
             yield from self._add(partition, table, order[ends[partition] : ends[partition + 1]])
 
     def _add(
-        self, partition: int, table: Table, order: NDArray[np.int64]
+        self, partition: int, table: KernelTable, order: NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
         from krishiv_spark.kafka.records.write import append
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["RecordColumns", "Table", "bytes_of", "cast"]
+__all__ = ["KernelTable", "RecordColumns", "bytes_of", "cast"]
 
 # So far from 1970 that the difference of two always has a place: 73 million years.
 _FAR_MS = 2**61 - 1
@@ -38,7 +38,7 @@ class RecordColumns:
 
 
 @dataclass(frozen=True)
-class Table:
+class KernelTable:
     """What kernels read.
 
     Attributes:
@@ -54,7 +54,7 @@ class Table:
     data: tuple[NDArray[np.uint8], ...]
 
     @classmethod
-    def of(cls, columns: RecordColumns) -> Table:
+    def of(cls, columns: RecordColumns) -> KernelTable:
         """Look into columns; nothing is copied.
 
         Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import KrishivError
 
-__all__ = ["Range", "RecordError"]
+__all__ = ["RecordError", "RecordRange"]
 
 
 class RecordError(KrishivError):
@@ -14,7 +14,7 @@ class RecordError(KrishivError):
 
 
 @dataclass(frozen=True)
-class Range:
+class RecordRange:
     """Offsets of one partition.
 
     Attributes:

@@ -15,7 +15,7 @@ from krishiv_spark.kafka.records.decode import decode
 from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch
 from krishiv_spark.kafka.records.partitioning import partition_rows
 from krishiv_spark.kafka.records.rows import RecordColumns
-from krishiv_spark.kafka.records.wanted import Range
+from krishiv_spark.kafka.records.wanted import RecordRange
 
 __all__ = ["await_warm", "warm_ahead", "warm_up"]
 
@@ -26,7 +26,7 @@ _RECORD = b"\x18\0\0\0\x02k\x02v\x02\x02h\x02v"
 def warm_up() -> None:
     """Import numba and load every kernel, by sending a record through all of them."""
     data = EncodedBatch(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
-    for batch in decode(data, Range("", 0, 0, 1)).batches:
+    for batch in decode(data, RecordRange("", 0, 0, 1)).batches:
         keys, values, headers = (batch.column(name) for name in ("key", "value", "headers"))
         columns = RecordColumns(values, keys, headers, 0)
         list(Accumulator().add(columns, partition_rows(keys, None, 1, 0)))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kafka.errors import KafkaConnectionError, KafkaError
 
 from krishiv_spark.kafka.network import LEAST_LOADED
-from krishiv_spark.kafka.topic_partition import Broker
+from krishiv_spark.kafka.topic_partition import BrokerAddress
 from simulation.cluster.words import shown
 from simulation.present import present
 from simulation.world import CallKind
@@ -116,7 +116,7 @@ class SimulatedNetwork:
     def learn(self, metadata: Any) -> None:
         """All brokers are known."""
 
-    def add_connection(self, name: str, broker: Broker) -> str:
+    def add_connection(self, name: str, broker: BrokerAddress) -> str:
         """One more connection."""
         del broker
         return name
