@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Network, Node
+from krishiv_spark.retry import Backoff
 
 __all__ = ["Connections"]
 

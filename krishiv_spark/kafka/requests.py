@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import Node
+from krishiv_spark.retry import Backoff
 
 __all__ = ["BatchedRequest", "Parts", "Routed", "demand", "exchange", "gather"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.coordinators import (
     DescribeTransactions,
@@ -27,6 +26,7 @@ from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcom
 from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, InitProducerId
 from krishiv_spark.kafka.requests import demand, exchange, gather
 from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.retry import Backoff
 
 __all__ = [
     "COMMITTING",

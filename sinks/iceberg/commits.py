@@ -9,8 +9,6 @@ together, if the table's branch is still where the mark was looked for.
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,6 +25,7 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivE
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.expiry import remove_expired
@@ -45,7 +44,7 @@ _log = logging.getLogger(__name__)
 _REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
 """Answers that no repetition changes."""
 
-_FIRST_PAUSE_S = 0.02
+_SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
 
 
@@ -85,15 +84,14 @@ class Committer:
             CommitRejected: If it certainly did not happen.
             CommitUnknown: If it is not known whether it happened.
         """
-        end, pause = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
+        backoff = Backoff(self._timeout_s, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         self._attempt(table)
         while self._last is not None:
-            time.sleep(random.uniform(0, pause))  # noqa: S311  it spreads drivers that collide
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            may_go_on = backoff.pause()
             found = self._look()
             if found is not None and self._is_ours(found):
                 break
-            if isinstance(self._last, _REFUSALS) or time.monotonic() >= end:
+            if isinstance(self._last, _REFUSALS) or not may_go_on:
                 raise self._failed()
             if found is not None:
                 self._check_history(found)

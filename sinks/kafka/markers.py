@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import struct
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import Wanted, answers, request
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
+from krishiv_spark.retry import Backoff
 
 __all__ = ["outcome_in_log"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.records import EncodedBatch, next_sequence
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import TransactionVersion
+from krishiv_spark.retry import Backoff
 
 __all__ = ["InFlightBatch", "PartitionQueue", "ProducerIdAndEpoch"]
 

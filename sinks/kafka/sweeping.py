@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.coordinators import (
     DescribeTransactions,
@@ -22,6 +21,7 @@ from krishiv_spark.kafka.transactions import (
     transaction_version,
     unfinished,
 )
+from krishiv_spark.retry import Backoff
 
 __all__ = ["abort_live", "abort_open", "abort_siblings", "try_abort"]
 

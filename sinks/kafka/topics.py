@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.topic_partition import READ, WRITE, Topic
+from krishiv_spark.retry import Backoff
 
 __all__ = ["PlannedTopic", "partition_count", "topic_ids", "writable_topic"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, Wanted, answers, request, usable_id
 from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.retry import Backoff
 
 __all__ = ["BatchHeader", "read_batch_headers"]
 

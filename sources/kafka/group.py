@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.backoff import Backoff
 from krishiv_spark.kafka.client import Client, is_retriable, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.retry import Backoff
 
 __all__ = ["ShownPosition"]
 

@@ -1,6 +1,8 @@
 """Which room may know which: the arrows point down, and there are no circles, typing included."""
 
 import ast
+import importlib.metadata
+import re
 from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -23,6 +25,9 @@ STOREYS = [
     {"checkpoint"},
     {"offsets"},
 ]
+
+
+NOT_IMPORTED = {"pandas", "pyiceberg-core"}  # PySpark and PyIceberg do that
 
 
 def modules() -> dict[str, Path]:
@@ -123,3 +128,12 @@ def test_no_two_classes_share_a_name():
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(name)
     assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+def test_every_dependency_is_imported_by_the_package():
+    needed = importlib.metadata.requires("krishiv-spark")
+    names = {re.match(r"[\w-]+", line)[0] for line in needed if "extra ==" not in line}
+    modules_of = {name.replace("-", "_") for name in names - NOT_IMPORTED}
+    text = "\n".join(path.read_text() for path in modules().values())
+    imported = set(re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE))
+    assert {name.removesuffix("_python") for name in modules_of} <= imported

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
-
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, Broker, Ports, format_storage
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
+from krishiv_spark.retry import Backoff
 
 __all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 
-_READY_SECONDS = 60
+_READY_S = 60
 _LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
 _VARIABLE = "KRISHIV_TEST_KAFKA"
 
@@ -35,9 +34,7 @@ _dice = random.SystemRandom()
 
 
 class _NotReadyError(Exception):
-    def __init__(self, text: str, *, may_come: bool = True) -> None:
-        super().__init__(text)
-        self.may_come = may_come
+    pass
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,19 @@ class Cluster:
         Raises:
             KrishivError: If they do not in time, with the end of their logs.
         """
-        try:
-            self._wait()
-        except _NotReadyError as error:
-            said = "\n".join(broker.said() for broker in self.brokers)
-            raise KrishivError(f"{self.origin} is not ready: {error}\n{said}") from error
+        backoff = Backoff(_READY_S)
+        while True:
+            if any(not broker.is_alive() for broker in self.brokers):
+                raise self._not_ready("a broker has ended")  # another may answer at its port
+            try:
+                return _metadata(self.bootstrap, max(len(self.brokers), 1))
+            except _NotReadyError as error:
+                if not backoff.pause():
+                    raise self._not_ready(error) from error
 
-    @retry(
-        retry=retry_if_exception(lambda e: isinstance(e, _NotReadyError) and e.may_come),
-        stop=stop_after_delay(_READY_SECONDS),
-        wait=wait_fixed(0.2),
-        reraise=True,
-    )
-    def _wait(self) -> None:
-        if any(not broker.is_alive() for broker in self.brokers):
-            raise _NotReadyError("a broker has ended", may_come=False)
-        _metadata(self.bootstrap, max(len(self.brokers), 1))
+    def _not_ready(self, why: object) -> KrishivError:
+        said = "\n".join(broker.said() for broker in self.brokers)
+        return KrishivError(f"{self.origin} is not ready: {why}\n{said}")
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 from unittest import mock
 
-from krishiv_spark import checkpoint
-from krishiv_spark.kafka import backoff, client, connections, coordinators, outcomes, requests
+from krishiv_spark import checkpoint, retry
+from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import entries, journal
@@ -96,7 +96,8 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (requests, "time", TIME),
     (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
     (outcomes, "_LAST_EPOCH", 2**15 - 2),
-    (backoff, "time", TIME),
+    (retry, "time", TIME),
+    (retry, "_jittered", lambda pause_s: pause_s),  # a seed tells one story
     (rows, "time", TIME),
     (attempts, "warm_ahead", lambda: None),
     (task_writer, "await_warm", lambda: None),

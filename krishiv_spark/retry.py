@@ -1,7 +1,8 @@
-"""Pauses between attempts, which grow, up to a time limit without progress."""
+"""Pauses between attempts: they grow, differ between processes, and end at a deadline."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
@@ -14,17 +15,23 @@ class Backoff:
     """Pauses while something does not succeed.
 
     Args:
-        timeout_s: How long it may go on.
+        timeout_s: How long it may go on without progress.
+        shortest_s: The longest that the first pause may be; each next one doubles that.
+        longest_s: The longest that any pause may be.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(
+        self, timeout_s: float, shortest_s: float = _SHORTEST_S, longest_s: float = _LONGEST_S
+    ) -> None:
         self._timeout_s = timeout_s
+        self._shortest_s = shortest_s
+        self._longest_s = longest_s
         self.succeeded()
 
     def succeeded(self) -> None:
         """There was progress: begin anew."""
         self._until_s = time.monotonic() + self._timeout_s
-        self._next_s = _SHORTEST_S
+        self._next_s = self._shortest_s
 
     @property
     def left_s(self) -> float:
@@ -35,8 +42,8 @@ class Backoff:
         """Wait a little; False at once if time is up."""
         if time.monotonic() >= self._until_s:
             return False
-        time.sleep(self._next_s)
-        self._next_s = min(2 * self._next_s, _LONGEST_S)
+        time.sleep(_jittered(self._next_s))
+        self._next_s = min(2 * self._next_s, self._longest_s)
         return True
 
     def pause_or_raise(self, error: Callable[[], Exception]) -> None:
@@ -47,3 +54,8 @@ class Backoff:
         """
         if not self.pause():
             raise error()
+
+
+def _jittered(pause_s: float) -> float:
+    """A half to all of it: drivers that have met each other do not meet again and again."""
+    return random.uniform(pause_s / 2, pause_s)  # noqa: S311  no secret
