@@ -99,7 +99,7 @@ class Costs:
         """Seconds of cores for a million rows, and memory.
 
         Args:
-            what: Behind the name of each figure.
+            what: After the name of each figure.
             rows: Of each run.
             largest: What the largest Python process of each run should stay below, in GiB; None
                 not to show it.

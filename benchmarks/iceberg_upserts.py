@@ -15,7 +15,7 @@ from benchmarks.peer import ICEBERG
 __all__ = ["upsert"]
 
 _FILES = 8
-_STEP = 111  # between keys: about nine of ten are in the table, and the rest behind its end
+_STEP = 111  # between keys: about nine of ten are in the table, and the rest after its end
 
 
 @benchmark("iceberg.upsert", "pyiceberg", peers=(ICEBERG,), alone=True)

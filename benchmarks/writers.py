@@ -142,7 +142,7 @@ class Life:
             self.commit()
 
     def restart(self) -> float:
-        """Seconds until new processes can plan, behind an attempt that died before its intent."""
+        """Seconds until new processes can plan, after an attempt that died before its intent."""
         self._note_offsets()
         plan = self._plan()
         for partition in range(self.tasks):

@@ -47,7 +47,7 @@ def list_with(array: pa.Array, convert: Convert, kind: pa.DataType | None = None
 
     Args:
         array: Lists in any form. By their lengths, since Arrow's cast of a list view loses
-            elements behind a null (26.0).
+            elements after a null (26.0).
         convert: Makes the elements.
         kind: The type, where it says that no element is null.
     """

@@ -85,7 +85,7 @@ class Stream:
             raise SystemExit(f"{tail}the stream ended, with exit code {process.returncode}")
 
     def feed(self, table: pa.Table, killed: threading.Event) -> None:
-        """Let the files arrive one after another; the last third only behind the kill."""
+        """Let the files arrive one after another; the last third only after the kill."""
         parts = list(flights.files(table))
         for number, part in enumerate(parts):
             if number == 2 * len(parts) // 3:

@@ -177,7 +177,7 @@ class Log:
 
 
 def sweep(aside: str) -> None:
-    """Remove files that a crash left behind before they became visible, an hour later."""
+    """Remove files that a crash left before they became visible, an hour later."""
     limit = time.time() - _ORPHAN_AGE_SECONDS
     with contextlib.suppress(OSError), os.scandir(aside) as files:
         for file in files:

@@ -181,7 +181,7 @@ class SourceUnderTest:
         any_value: Columns that may hold any value of their type; None means `text` with
             `ROW_SCHEMA`, and with a schema of your own none.
         special_doubles: Whether a double may be NaN, infinite, or a zero below zero.
-        latest: Options with which a new query begins behind what is there already; None if the
+        latest: Options with which a new query begins after what is there already; None if the
             source has no such start.
         two_rows: Options with which a batch takes at most two rows, when each was added alone;
             None if the source has no limits. Without it, sources of ours get

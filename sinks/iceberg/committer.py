@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class TableInHand:
     """The table as this process has just loaded it, which saves the next one a request.
 
-    It belongs to a writer, and stays behind when that travels: others load the table themselves.
+    It stays in its process when its writer travels: others load the table themselves.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class MemorySource:
     def clear(self) -> None:
         """Remove all pushes and the schema.
 
-        Numbers go on: a new query begins behind the cleared pushes, and one that had not read
+        Numbers go on: a new query begins after the cleared pushes, and one that had not read
         them all fails with `DataLossError`.
         """
         Pushed(open_store(), self.name).clear()

@@ -104,7 +104,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         return Start(at="latest") if latest else MemoryOffset(next=0)
 
     def resolve(self, start: Start) -> MemoryOffset:
-        """Driver: behind the newest push."""
+        """Driver: after the newest push."""
         del start
         pushed = self._pushed()
         return MemoryOffset(next=pushed.log.next_number(), origin=pushed.origin())
@@ -152,10 +152,10 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         newest = pushed.log.next_number()
         if self._frozen is None or newest < start.next:
             return newest
-        return max(self._frozen, start.next)  # a start may have been pinned behind it
+        return max(self._frozen, start.next)  # a start may have been pinned after it
 
     def _first(self, pushed: Pushed, start: MemoryOffset, end: int) -> int:
-        """The first push of a batch; a new query begins behind those that were cleared."""
+        """The first push of a batch; a new query begins after those that were cleared."""
         first = pushed.log.first()
         begins = start.origin is None and start.next == 0 and first < end
         if start.next > end or (start.next < first and not begins):

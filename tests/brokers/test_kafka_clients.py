@@ -116,7 +116,7 @@ def test_nothing_grows_with_the_number_of_batch_jobs(cluster, tmp_path, monkeypa
 
 
 def run_job(options):
-    """Threads, open files and what is remembered of coordinators behind one more job."""
+    """Threads, open files and what is remembered of coordinators after one more job."""
     schema = pa.schema([("value", pa.string())])
     writer = KafkaWriter(options, schema, OutputMode.APPEND, streaming=False)
     query = f"{BATCH_PREFIX}{uuid.uuid4()}"

@@ -1,6 +1,6 @@
 """Tasks that write on when their driver has given them up.
 
-A broker before 3.6 takes whatever comes in the current epoch of a producer, also behind the end of
+A broker before 3.6 takes whatever comes in the current epoch of a producer, also after the end of
 its transaction; newer ones ask the coordinator, or know the epoch as an old one (KIP-890).
 """
 

@@ -52,7 +52,7 @@ class KafkaSink:
         self.cluster, self.onlooker = cluster, onlooker
 
     def look(self, topic):
-        """What was committed, also behind transactions that are open."""
+        """What was committed, also after transactions that are open."""
         return self.onlooker.committed(topic)
 
     def sink(self, folder):

@@ -241,7 +241,7 @@ def test_the_command_line_shows_and_ends_what_a_dead_driver_left(cluster, onlook
 
 
 def left_by(cluster, checkpoint) -> None:
-    """What a driver leaves that dies behind its intent: one transaction that it names, and one."""
+    """What a driver leaves that dies after its intent: one transaction that it names, and one."""
     import pyarrow as pa
 
     from krishiv_spark.sinks.base import Epoch, OutputMode, Task

@@ -378,7 +378,7 @@ def test_only_committed_rows_are_read(spark, kafka, checkpoint):
     assert read_by(rows, checkpoint) == [0, 1, 2, 5]
     opened = transact(kafka, topic, 6, ends=None)
     kafka.send(topic, 7)
-    assert read_by(rows, checkpoint) == []  # what is behind an open transaction is not stable yet
+    assert read_by(rows, checkpoint) == []  # what is after an open transaction is not stable yet
     everything = batch(spark, kafka, topic, **{"kafka.isolation.level": "read_uncommitted"})
     assert everything == list(range(8))
     opened.commit_transaction()

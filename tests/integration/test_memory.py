@@ -26,7 +26,7 @@ ENDS_WITH_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    # Spark's workers know the default store only: names of this run, and removed behind it.
+    # Spark's workers know the default store only: names of this run, and removed after it.
     unique = f"test-{uuid.uuid4().hex[:8]}"
     yield unique
     shutil.rmtree(open_store().folder("pushes", unique), ignore_errors=True)

@@ -3,7 +3,7 @@
     python connect_client.py FOLDER
 
 Connect and a classic session cannot live in one process, so this is none of the tests' process.
-Prints what the test compares as one line of JSON behind the word RESULT.
+Prints what the test compares as one line of JSON after the word RESULT.
 """
 
 import json

@@ -2,7 +2,7 @@
 
     python jvm_iceberg.py '{"warehouse": ..., "table": ..., "column": ..., "jars": [...]}'
 
-Prints the values of a column as one line of JSON behind VALUES. The connector exists for one line
+Prints the values of a column as one line of JSON after VALUES. The connector exists for one line
 of PySpark (``benchmarks/peer.py``): `read` runs this file in that line's environment.
 """
 

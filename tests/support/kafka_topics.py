@@ -45,7 +45,7 @@ class Onlooker:
         return found
 
     def committed(self, topic: str) -> list:
-        """The records of committed transactions, also of those behind one that is still open.
+        """The records of committed transactions, also of those after one that is still open.
 
         Read uncommitted, and judged by the markers in the log.
         """

@@ -80,7 +80,7 @@ class Job(Life):
         self._planned.abort(list(messages))
 
 
-# What only looks is left out: dying there is dying behind the call before.
+# What only looks is left out: dying there is dying after the call before.
 CHANGES = {
     f"os:{name}": FILES[f"os:{name}"]
     for name in ("link", "rename", "replace", "unlink", "mkdir", "rmdir", "fsync", "open")

@@ -354,7 +354,7 @@ def check(journal: ModelJournal, log: EpochLog) -> None:
         if created.entry.kind == "owner":
             owner = created
         elif created.entry.kind == "intent":
-            assert before is owner, f"{created} is not right behind an owner entry"
+            assert before is owner, f"{created} is not right after an owner entry"
             assert created.driver == owner.driver
             assert not held or created.entry.epoch > held[-1]
             held.append(created.entry.epoch)

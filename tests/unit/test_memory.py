@@ -186,7 +186,7 @@ class TestEpochs:
             assert shown("clicks") == shown(query) == [1, 2]
             if not crashed:
                 return
-        pytest.fail("the crash point never moved behind the last operation")
+        pytest.fail("the crash point never moved after the last operation")
 
     def test_an_empty_epoch_has_a_schema(self) -> None:
         publish(writer(), "q", 0)

@@ -56,7 +56,7 @@ def _by_client() -> Callable[[Any, int], int]:
 
 
 def _table() -> NDArray[np.int64]:
-    """What each byte does to the checksum, with 0 to 7 bytes behind it."""
+    """What each byte does to the checksum, with 0 to 7 bytes after it."""
     first = np.arange(256, dtype=np.int64)
     for _ in range(8):
         first = np.where(first & 1, (first >> 1) ^ _POLYNOMIAL, first >> 1)

@@ -14,7 +14,7 @@ def update(data: Any, before: int, table: Any) -> int:
     Args:
         data: Bytes.
         before: Checksum of what comes before these.
-        table: What each byte does, with 0 to 7 bytes behind it.
+        table: What each byte does, with 0 to 7 bytes after it.
     """
     crc = before ^ 0xFFFFFFFF
     words = len(data) // 8 * 8

@@ -69,7 +69,7 @@ def decode(
     """Decode the batches of one partition in a response to a Fetch.
 
     Args:
-        data: Batches one behind the other; the last one may be cut off. It must stay as it is
+        data: Batches one after the other; the last one may be cut off. It must stay as it is
             until the rows are taken.
         wanted: The partition, and the offsets that are wanted of it.
         columns: Names of columns of `SCHEMA`; they come in its order.
@@ -100,7 +100,7 @@ class _Response:
     inflated_bytes: int
 
     def walk(self) -> tuple[NDArray[np.int64], int, int]:
-        """The table of complete batches, the offset behind them, and their bytes."""
+        """The table of complete batches, the offset after them, and their bytes."""
         from krishiv_spark.kafka.records import scan
 
         if len(self.source) > MAX_INT32:
@@ -175,7 +175,7 @@ class _Response:
             first = past
 
     def _inflate(self, batch: NDArray[np.int64], arena: bytearray) -> None:
-        """Put the records of a batch behind those in the arena, and note where."""
+        """Put the records of a batch after those in the arena, and note where."""
         from krishiv_spark.kafka.records.scan import ATTRIBUTES, BASE, BEGIN, END
 
         data = self.source.data[batch[BEGIN] : batch[END]]

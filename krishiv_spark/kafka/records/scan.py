@@ -71,7 +71,7 @@ def _fixed(data: Any, at: int, size: int) -> int:
 
 @inner
 def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A zigzag number of up to 64 bits, and the position behind it."""
+    """A zigzag number of up to 64 bits, and the position after it."""
     value = 0
     shift = 0
     while at < end and shift <= _LAST_SHIFT:
@@ -94,7 +94,7 @@ def walk(data: Any, end: int, table: Any, state: Any) -> int:
         data: Bytes.
         end: Offset, exclusive.
         table: Batches found, with room for as many as fit into the bytes.
-        state: Their number, the bytes that they take, and the offset behind them.
+        state: Their number, the bytes that they take, and the offset after them.
     """
     at = 0
     while at + MAGIC_AT < len(data) and state[FOUND] < len(table):
@@ -229,8 +229,8 @@ def _records(
     index, at, prior, row = state[RECORD], state[AT], state[PRIOR], state[ROWS]
     code = GOOD
     while index < batches[batch, COUNT] and row < len(offsets) and room > 0:
-        stamp, delta, behind = _record(source, at, limit, spans, row)
-        code = _judge(first, stamp, delta, prior, last - base, behind)
+        stamp, delta, after = _record(source, at, limit, spans, row)
+        code = _judge(first, stamp, delta, prior, last - base, after)
         if code != GOOD:
             break
         if start <= base + delta < end:
@@ -238,16 +238,16 @@ def _records(
             stamps[row] = newest if kind else first + stamp
             kinds[row] = kind
             row += 1
-            room -= behind - at
-        at, prior = behind, delta
+            room -= after - at
+        at, prior = after, delta
         index += 1
     state[RECORD], state[AT], state[PRIOR], state[ROWS] = index, at, prior, row
     return code, room
 
 
 @inner
-def _judge(first: int, stamp: int, delta: int, prior: int, most: int, behind: int) -> int:
-    if behind == _OUT_OF_REACH:
+def _judge(first: int, stamp: int, delta: int, prior: int, most: int, after: int) -> int:
+    if after == _OUT_OF_REACH:
         return MALFORMED
     if delta <= prior or delta > most:
         return BAD_DELTA
@@ -258,7 +258,7 @@ def _judge(first: int, stamp: int, delta: int, prior: int, most: int, behind: in
 
 @inner
 def _record(source: Any, at: int, end: int, spans: Any, row: int) -> tuple[int, int, int]:
-    """Deltas of timestamp and offset, and the position behind the record."""
+    """Deltas of timestamp and offset, and the position after the record."""
     size, at = _varint(source, at, end)
     if size < RECORD_BYTES - 1 or size > end - at:
         return 0, 0, _OUT_OF_REACH
@@ -274,7 +274,7 @@ def _record(source: Any, at: int, end: int, spans: Any, row: int) -> tuple[int, 
 
 @inner
 def _span(source: Any, at: int, end: int, spans: Any, column: int, row: int) -> int:
-    """Note where bytes lie that may be null; the position behind them."""
+    """Note where bytes lie that may be null; the position after them."""
     size, at = _varint(source, at, end)
     if size < -1 or size > end - at:
         return _OUT_OF_REACH
@@ -323,7 +323,7 @@ def unfold(source: Any, spans: Any, rows: int, inside: Any) -> int:
 
 @kernel
 def gather(source: Any, begins: Any, offsets: Any, out: Any) -> None:
-    """Copy pieces of bytes one behind the other.
+    """Copy pieces of bytes one after the other.
 
     Args:
         source: Bytes.

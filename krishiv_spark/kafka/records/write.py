@@ -42,7 +42,7 @@ def _size_of(value: int) -> int:
 
 @inner
 def _put(out: Any, at: int, value: int) -> int:
-    """Write a number; the position behind it."""
+    """Write a number; the position after it."""
     left = _zigzag(value)
     while left >= _MORE:
         out[at] = (left & 0x7F) | _MORE
@@ -54,7 +54,7 @@ def _put(out: Any, at: int, value: int) -> int:
 
 @inner
 def _put_bytes(out: Any, at: int, source: Any, begin: int, size: int) -> int:
-    """Write bytes behind their size, which is -1 for null; the position behind them."""
+    """Write bytes after their size, which is -1 for null; the position after them."""
     at = _put(out, at, size)
     if size > 0:
         copy(out, at, source, begin, size)
@@ -143,7 +143,7 @@ def _put_headers(
 
 @inner
 def _record_size(rows: Any, row: int, headers: Any, stamp: int, number: int) -> int:
-    """Bytes of a record behind its size."""
+    """Bytes of a record after its size."""
     first, count = rows[HEADERS, row], rows[HEADERS + 1, row]
     size = 1 + _size_of(stamp) + _size_of(number) + _size_of(count)
     size += _size_of_bytes(rows[KEY + 1, row]) + _size_of_bytes(rows[VALUE + 1, row])
@@ -158,7 +158,7 @@ def sort(partitions: Any, nexts: Any, order: Any) -> None:
 
     Args:
         partitions: Partition of each row.
-        nexts: Where the rows of each partition go in the order; moved behind them.
+        nexts: Where the rows of each partition go in the order; moved after them.
         order: Numbers of rows.
     """
     for row in range(len(partitions)):

@@ -20,7 +20,7 @@ def pickled(value: object) -> bytes:
 
 
 def unpickled(data: bytes) -> Any:
-    """The value behind some bytes."""
+    """The value of some bytes."""
     return _pickler.loads(data)
 
 

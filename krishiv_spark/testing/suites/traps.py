@@ -29,7 +29,7 @@ def errors(number: int, call: Call) -> tuple[Trap, ...]:
 
 
 def deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    """The process dies before the call, or behind it; at a call that looks it changes nothing."""
+    """The process dies before the call, or after it; at a call that looks it changes nothing."""
     return () if call.reads else (*deaths_before(number, call), *late_deaths(number, call))
 
 
@@ -40,12 +40,12 @@ def deaths_before(number: int, call: Call) -> tuple[Trap, ...]:
 
 
 def late_deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    """The process dies behind the call."""
+    """The process dies after the call."""
     return () if call.reads else (Fault(number, happened=True, reported=False),)
 
 
 def errors_and_deaths(number: int, call: Call) -> tuple[Trap, ...]:
-    """An error is reported, or the process dies behind the call."""
+    """An error is reported, or the process dies after the call."""
     return errors(number, call) + late_deaths(number, call)
 
 

@@ -246,7 +246,7 @@ class Written(WriterCommitMessage):
 
 
 class TableWriter(DataSourceStreamWriter):
-    """Correct: an epoch looks for itself in the log, and takes the number behind what it saw."""
+    """Correct: an epoch looks for itself in the log, and takes the number after what it saw."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 

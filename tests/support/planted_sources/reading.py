@@ -168,7 +168,7 @@ class ListsTwice(PlainReader):
 
 @on_our_base
 class ComparesAsText(FolderReader):
-    """The ninth file is behind the tenth."""
+    """The ninth file is after the tenth."""
 
     def newest(self):
         return int(max(map(str, range(super().newest() + 1))))

@@ -52,7 +52,7 @@ def names_in(folder) -> list[str]:
 
 
 def newest_in(folder) -> int:
-    """The number behind the newest file, as positions are."""
+    """The number after the newest file, as positions are."""
     return max((int(Path(name).stem) + 1 for name in names_in(folder)), default=0)
 
 

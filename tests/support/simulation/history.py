@@ -15,7 +15,7 @@ class Plan:
     Attributes:
         epoch: Its number.
         begins: First row.
-        ends: Behind the last row.
+        ends: After the last row.
     """
 
     epoch: int

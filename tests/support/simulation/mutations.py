@@ -100,7 +100,7 @@ def _rivals(**fixed: Any) -> Kind:
 
 MUTATIONS: dict[str, Mutation] = {
     "fencing": Mutation(
-        "An intent is appended only right behind its own owner entry.",
+        "An intent is appended only right after its own owner entry.",
         [(EpochLog, "intend", switches.intend_unfenced)],
         _rivals(sink="shelf"),
         within=80,

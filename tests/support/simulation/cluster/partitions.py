@@ -97,7 +97,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset: behind it, transactions are open."""
+        """The last stable offset: after it, transactions are open."""
         opened = (each.open_at for each in self._producers.values() if each.open_at is not None)
         return min(opened, default=self.end)
 
