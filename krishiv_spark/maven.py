@@ -94,7 +94,7 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
 
     Args:
         name: Of the folder; has to tell the versions.
-        jars: Which.
+        jars: Their coordinates in Maven Central, with versions.
         transitive: Whether also those that they need.
 
     Raises:

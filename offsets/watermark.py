@@ -27,7 +27,7 @@ def advance(
     Args:
         previous: The watermark before the batch.
         newest_ms: Newest event time in the batch, from metadata; None when it is not known.
-        delay_ms: Allowed lateness.
+        delay_ms: How late a row may be, in event time, before it counts as late; milliseconds.
         held: Why part of the batch could not be taken into account.
     """
     before = None if previous is None else previous.ms

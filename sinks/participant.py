@@ -29,7 +29,7 @@ class LostIntentError(CommitRejected):
     again without what is salvaged.
 
     Args:
-        text: What happened.
+        text: What is gone, why, and what to do; users see it.
         salvaged: Those of the staged values that are visible, as pydantic models.
     """
 
@@ -158,7 +158,7 @@ class Participant(ABC, Generic[ModelT]):
         """Remove what earlier generations left, make room for this one. Planner, after recovery.
 
         Args:
-            query: Whose.
+            query: Whose log it is; what other queries have staged is left alone.
             generation: The one that begins.
             clean: Whether the generation right before has published, and `finish` has returned:
                 then it has left nothing, but for stragglers among its tasks.
@@ -188,7 +188,7 @@ class Participant(ABC, Generic[ModelT]):
         """Refuse to begin a log anew at an epoch. Operator.
 
         Args:
-            query: Whose log.
+            query: The one that will go on with the log.
             epoch: The newest that the target is to count as holding; -1 for none.
 
         Raises:

@@ -193,6 +193,6 @@ class SupportsFilters(Protocol):
         be left out for which all of them hold.
 
         Args:
-            filters: Of ``pyspark.sql.datasource.Filter``.
+            filters: Instances of the classes of ``pyspark.sql.datasource.Filter``.
         """
         ...

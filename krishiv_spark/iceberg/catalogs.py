@@ -96,7 +96,7 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
     """PyIceberg's catalog. Driver; one for each process and its settings.
 
     Args:
-        options: Which one.
+        options: The catalog's settings, which the table's options give.
         create: Whether an embedded catalog is made if there is none.
 
     Raises:

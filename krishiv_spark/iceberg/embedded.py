@@ -94,7 +94,7 @@ def mount_of(path: str, table: Path = _MOUNTS) -> Mount | None:
     """The file system of a path, which need not be there yet; None if it is not known.
 
     Args:
-        path: The path.
+        path: Absolute, or relative to the current folder.
         table: What is mounted, as Linux tells it (``proc_pid_mountinfo(5)``).
     """
     try:

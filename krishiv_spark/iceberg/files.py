@@ -104,7 +104,7 @@ class SnapshotFiles:
 
         Args:
             table: Whose snapshot it is.
-            snapshot: The snapshot.
+            snapshot: One that the table's metadata still has.
             scan: All files that are in the table then, with their deletes; otherwise only those
                 that the snapshot added.
             row_filter: Leaves out files that can have no row under it; always the same one.

@@ -45,7 +45,7 @@ def groups_with(
 
     Args:
         source: The file, open.
-        held: Its columns.
+        held: The columns that are in the file, by their field ids.
         file: What is known of it.
         scan: Has the filter.
     """

@@ -112,7 +112,7 @@ class Client(Connections):
         """What was last said of a topic; None if it does not exist.
 
         Args:
-            name: Its name.
+            name: As the cluster spells it; patterns are not looked for.
             age_s: How long ago that may have been; None for any time.
         """
         known = name in self._topics

@@ -129,7 +129,7 @@ class Connections:
 
         Args:
             what: What is tried, for messages.
-            message: Of kafka-python.
+            message: A request of kafka-python's, of any version of its API.
             code_of: The number of the error in a response; 0 for none.
 
         Returns:

@@ -112,7 +112,7 @@ def answers(response: Any, names: Mapping[str, str]) -> Iterator[PartitionData]:
     """What a response says of each partition.
 
     Args:
-        response: The response.
+        response: Of a `request`, whatever version its node speaks.
         names: Names of topics by their ids, for responses that have only these.
     """
     for topic in response.responses:

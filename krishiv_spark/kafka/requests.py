@@ -71,7 +71,7 @@ def exchange(
     Args:
         client: Of this process.
         kind: What is asked.
-        items: About what.
+        items: What is asked about: keys, as the kind of request groups them by node.
         within_s: How long that may take; None for ``default.api.timeout.ms``.
 
     Returns:
@@ -103,7 +103,7 @@ def demand(
     Args:
         client: Of this process.
         kind: What is asked.
-        items: About what.
+        items: As for `exchange`.
         shown: How an item stands in a message, after what was tried.
         within_s: How long that may take; None for ``default.api.timeout.ms``.
 

@@ -43,7 +43,7 @@ def one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], st
     """A reading of one of several words, with white space around it.
 
     Args:
-        known: The words.
+        known: The words that are taken, as kafka-python spells them.
         upper: Whether they are written in capitals, however the user writes them.
     """
 

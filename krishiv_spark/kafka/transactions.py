@@ -81,7 +81,7 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
 
     Args:
         client: Of this process.
-        transactional_id: Which.
+        transactional_id: The id that this attempt has chosen for itself.
         timeout_ms: How long the transaction may be open, from its first record to its end.
 
     Raises:
@@ -102,7 +102,7 @@ def transaction_of(
     Args:
         client: Of this process.
         transactional_id: That the producer has.
-        producer_id: Its id.
+        producer_id: The id that ``InitProducerId`` gave it.
         producer_epoch: Its epoch when the transaction began.
     """
     return Transaction(
@@ -177,7 +177,7 @@ def describe(
 
     Args:
         client: Of this process.
-        ids: Which.
+        ids: Transactional ids, whether their coordinators know them or not.
         within_s: How long that may take; None for ``default.api.timeout.ms``.
 
     Raises:

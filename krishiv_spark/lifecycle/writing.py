@@ -172,7 +172,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     """``df.writeStream``.
 
     Args:
-        writer: The sink's.
+        writer: An author's writer, sealed.
         query: Id of the streaming query; None for a sink that was not told the checkpoint.
         checkpoint: Location of the query's checkpoint, likewise.
     """

@@ -114,7 +114,7 @@ class Log:
         """Add an entry under a number that is above all others.
 
         Args:
-            number: The number.
+            number: As `next_number` gives it, or a greater one.
             entry: What it holds.
             mark: Name in the folder `aside` that stays a second link to the entry.
 

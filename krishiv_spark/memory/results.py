@@ -164,7 +164,7 @@ def result_bodies(store: Store, key: str) -> list[bytes]:
     """The bodies of a result, oldest first.
 
     Args:
-        store: The store.
+        store: The folder that sinks of this machine share.
         key: A name, or the id of a query.
 
     Raises:

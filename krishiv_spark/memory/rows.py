@@ -35,7 +35,7 @@ def encode(
 
     Args:
         batches: The rows; pulled one at a time.
-        schema: Their schema.
+        schema: Of every batch; it is written even when there are none.
         admit: Called after each batch with the rows and bytes so far; raises when it is enough.
     """
     sink, count = pa.BufferOutputStream(), 0

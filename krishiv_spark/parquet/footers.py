@@ -87,7 +87,7 @@ def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile
     """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
 
     Args:
-        path: The file.
+        path: Absolute, on a file system of the machine.
         wanted: What it was when it was listed; None for whatever it is now.
 
     Raises:
@@ -169,7 +169,7 @@ def read_footer(
     It is the task that reads the file which reports it, and decides whether it is skipped.
 
     Args:
-        path: The file.
+        path: Absolute, on a file system of the machine.
         event_time: Column to look for the newest time in, None when it is of no interest.
         times: How times are read that do not say enough of themselves.
         wanted: The type that the column is read as; None for the one that it has.

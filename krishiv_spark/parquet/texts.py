@@ -63,7 +63,7 @@ def value_of(text: str | None, field: pa.Field, path: str, zone: str | None = No
 
     Args:
         text: The text, not escaped; None for null.
-        field: The column.
+        field: Name and type of the column that is wanted.
         path: A file in the folder. If our sink wrote it, a time without an offset is in UTC: so
             they were written before they carried one.
         zone: Zone of times without an offset in other files; None if they are refused.

@@ -60,7 +60,7 @@ class Committer:
 
     Args:
         options: Which table, and how long to try.
-        epoch: Which.
+        epoch: With query, number and digest, which become the mark.
         change: What it does to the table.
     """
 

@@ -133,7 +133,7 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
     """The files of one attempt of a task, by the values of their partition.
 
     Args:
-        target: The table.
+        target: What the planner has seen of the table: spec, order, format and places of its files.
         task: Its names are in the names of the files: no two attempts share one.
     """
 

@@ -58,8 +58,8 @@ def progress_of(location: str, epoch: Epoch) -> Progress:
     """How far the epoch goes, by the offsets that Spark wrote down before it ran it.
 
     Args:
-        location: Spark's checkpoint.
-        epoch: Which.
+        location: Root of the query's checkpoint, as the option ``checkpointLocation`` says it.
+        epoch: One whose offsets Spark has written down.
     """
     planned = offset_seq(location, epoch.number)
     if planned is None:

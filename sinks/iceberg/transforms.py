@@ -55,7 +55,7 @@ def partition_spec(text: str, schema: Schema) -> PartitionSpec:
 
     Args:
         text: Transforms of columns, separated by commas; empty for none.
-        schema: The table's.
+        schema: Of the table, with the field ids that the spec names.
 
     Raises:
         OptionError: If it cannot be read, or a transform does not fit its column.

@@ -64,7 +64,7 @@ def find_orphans(
     Files come before the table: what is committed meanwhile is named by the time it is looked up.
 
     Args:
-        options: Which table.
+        options: Name the table and its catalog.
         older_than_s: Guard age in seconds, by the file's modification time: younger files may
             belong to an epoch that is being written.
         foreign_names: Whether files may go whose names do not have the table's id: those that

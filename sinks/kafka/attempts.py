@@ -72,7 +72,7 @@ def transactional_ids(prefix: str, task: Task, turn: int) -> list[str]:
 
     Args:
         prefix: Of the sink.
-        task: The attempt.
+        task: Query, partition and number of the attempt.
         turn: How many generations have begun, with this one.
 
     Returns:
@@ -89,7 +89,7 @@ def slot_ids(prefix: str, query: str, tasks: int) -> list[str]:
 
     Args:
         prefix: Of the sink.
-        query: Its id.
+        query: Id that Spark keeps in the query's checkpoint.
         tasks: How many, from 0 on.
     """
     slots = range(_TURNS * _SLOTS)
@@ -106,8 +106,8 @@ def stage(
     """Write rows into a transaction, and leave it open.
 
     Args:
-        batches: The rows.
-        task: The attempt.
+        batches: The rows, in Spark's order; pulled one at a time.
+        task: Its names choose the transactional id.
         options: Of the sink.
         turn: How many generations have begun, with this one.
         planned: The topic of the option ``topic``, for all tasks of the epoch; None to look it up.
@@ -141,8 +141,8 @@ def write_plainly(
     """Write rows without a transaction: each once in this attempt, and visible at once.
 
     Args:
-        batches: The rows.
-        task: The attempt.
+        batches: The rows, in Spark's order; pulled one at a time.
+        task: Its numbers say at which partition records without a key begin.
         options: Of the sink.
         planned: As for `stage`.
 

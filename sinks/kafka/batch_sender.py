@@ -55,7 +55,7 @@ class BatchSender:
 
     Args:
         client: Of this process.
-        producer: Who sends.
+        producer: Id and epoch that batches bear, and whether they are in a transaction.
         join: Called with partitions before the first batches for them, if they have to be added.
 
     Attributes:

@@ -57,8 +57,8 @@ class PartitionQueue:
     """The batches of one partition.
 
     Args:
-        tp: The partition.
-        producer: Who sends.
+        tp: All batches go there, in the order in which they were put.
+        producer: Id and epoch that the batches bear.
     """
 
     def __init__(self, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:

@@ -35,7 +35,7 @@ def explain(error: Exception, records: int, size: int) -> str:
     """The text of a refusal, with what to do.
 
     Args:
-        error: Of kafka-python.
+        error: The kafka-python error that stands for the broker's code.
         records: How many records the batch had.
         size: How many bytes.
     """

@@ -58,7 +58,7 @@ def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], 
 
     Args:
         client: Of this process.
-        ids: Which.
+        ids: Transactional ids that attempts of the epoch may have taken, but for those that won.
         is_owner: As in `abort_open`.
 
     Raises:

@@ -47,7 +47,7 @@ def partition_count(client: Client, topic: str, age_s: float) -> int:
 
     Args:
         client: Of this process.
-        topic: Its name.
+        topic: As the option or a row names it.
         age_s: How old the answer may be.
 
     Raises:
@@ -62,7 +62,7 @@ def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
 
     Args:
         client: Of this process.
-        topic: Its name.
+        topic: As the option ``topic`` names it.
         reads: Whether the sink may have to read it.
 
     Raises:

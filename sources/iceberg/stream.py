@@ -33,7 +33,7 @@ class SnapshotStream:
     """Follows a branch of a table, or travels to one snapshot.
 
     Args:
-        options: The options.
+        options: Name table and branch, where a new query begins, and what counts as an error.
         event_time: The field of the event time; None without a watermark.
         schema: Has the columns that filters name.
     """

@@ -42,7 +42,7 @@ def read_batch_headers(
     """Look at the batches that hold some offsets, or follow them, and a few after each.
 
     Args:
-        client: The cluster.
+        client: Of this process.
         offsets: An offset for each partition, before its end.
 
     Returns:

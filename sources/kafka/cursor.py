@@ -57,7 +57,7 @@ class Cursor:
         """Take in what the cluster still has.
 
         Args:
-            found: That.
+            found: What there is of the range now.
             losses: What becomes of the rest.
             believed: Whether patience is over.
 

@@ -59,7 +59,7 @@ def known_times(
     Args:
         times: By partition, the greatest timestamp before `ends`.
         quiet_before: `Known.quiet` at the position before.
-        ends: The position.
+        ends: By partition, where the batch ends, exclusive.
         newest: Where each partition ends in the cluster.
         idle_timeout_ms: A partition whose newest record is older by more than this is idle.
     """

@@ -68,7 +68,7 @@ class Fetcher:
     """Fetches the rows of one task.
 
     Args:
-        client: The cluster.
+        client: Of this process.
         ranges: The offsets that the task reads.
         rules: Which columns and rows are wanted, and how much at once.
     """

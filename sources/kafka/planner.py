@@ -30,7 +30,7 @@ class BatchPlanner:
     """Plans the ends of batches, for the life of a reader.
 
     Args:
-        options: The options.
+        options: Topics, starting positions, limits, and what a loss is.
         streaming: Whether a stream is read.
     """
 

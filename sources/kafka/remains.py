@@ -49,7 +49,7 @@ def look_at_remains(
     """Look at metadata, and at both ends and the leader epochs of the logs.
 
     Args:
-        client: The cluster.
+        client: Of this process.
         nexts: By range, the offset that is read next.
         closely: Whether what is not certain will be believed: it takes 2 s if a topic is missing.
 

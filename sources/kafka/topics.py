@@ -60,7 +60,7 @@ class Subscription:
     """The topics that the options name, looked up now and then.
 
     Args:
-        options: The options.
+        options: One of ``subscribe``, ``subscribePattern`` and ``assign``.
     """
 
     def __init__(self, options: KafkaSourceOptions) -> None:
@@ -74,7 +74,7 @@ class Subscription:
         """The topics that are there, by name.
 
         Args:
-            client: The cluster.
+            client: Of this process.
             known: Topics that the query has read before. When one of them is missing, the cluster
                 is asked a few times before that is believed.
 

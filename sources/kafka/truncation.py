@@ -82,7 +82,7 @@ def cuts(
     """The partitions whose log has lost its end.
 
     Args:
-        client: The cluster.
+        client: Of this process.
         positions: Where the query, or a batch of it, stands or ends in these partitions.
         high_watermarks: They must have been looked up before: whoever goes on in their leader
             epochs is then told of every election after this look.
@@ -111,7 +111,7 @@ def find_cuts(
     """The positions that the log may not reach any more, looked at until that is certain.
 
     Args:
-        client: The cluster.
+        client: Of this process.
         positions: Where the query stands.
         ends: Where these partitions end: the high watermark, or the last stable offset. Whatever
             they leave no doubt about is not asked for again.

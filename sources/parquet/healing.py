@@ -26,7 +26,7 @@ def as_it_is(file: FoundFile, path: str, *, was_whole: bool, fail_on_loss: bool)
 
     Args:
         file: What it was.
-        path: Absolute path.
+        path: The same file, absolute.
         was_whole: Whether it was looked at when it was listed; version 1 did not.
         fail_on_loss: Whether a file with other rows is an error; otherwise they are read.
 

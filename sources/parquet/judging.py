@@ -117,7 +117,7 @@ class Judge:
         """Decide.
 
         Args:
-            listed: The listing.
+            listed: What was found in one go, files and what they say of their epochs.
             compared: By table and tag, the newest epoch whose files were compared with its intent;
                 it is brought up to date.
         """
@@ -233,7 +233,7 @@ class Judge:
         """What may be done with an epoch.
 
         Args:
-            group: The epoch.
+            group: Those of its files that were listed.
             table: Its table; None if there is only a copy of some of its files.
             is_newest: Whether it is the newest of its query.
         """

@@ -51,8 +51,8 @@ class Passed:
         """Put a file aside, until it is released.
 
         Args:
-            path: The file.
-            reason: Why.
+            path: Relative to the place.
+            reason: Under which the query's progress counts it.
             stamp: What it was; if that is the same when it is parked again, nobody writes it.
         """
         if path not in self._reasons:

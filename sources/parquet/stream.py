@@ -60,7 +60,7 @@ class FolderStream:
 
     Args:
         place: Where to look.
-        rules: How.
+        rules: Which files count, in which order, and how much of them at once.
         books: What positions stand for.
     """
 
@@ -133,7 +133,7 @@ class FolderStream:
         """Add what is new.
 
         Args:
-            standing: To what.
+            standing: It takes up what was found.
             floor_ns: Of version 1: older files count as read.
             fail_on_loss: Whether it is an error when files of a published epoch are missing.
         """

@@ -61,7 +61,7 @@ class Broker:
         ports: Where each broker of the cluster listens, by order of the node id.
         folder: Its own folder, for data, properties and log.
         settings: More server properties; they override the ones made here.
-        version: Of Kafka.
+        version: Of Kafka's release, such as "4.3.0"; its jars are downloaded once.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """The folder with the jars of a broker; the first call downloads 44 MB from Maven Central.
 
     Args:
-        version: Of Kafka.
+        version: Of Kafka's release, such as "4.3.0".
 
     Raises:
         KrishivError: If they cannot be had.

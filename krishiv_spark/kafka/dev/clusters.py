@@ -87,7 +87,7 @@ def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
     """Bring up a cluster on loopback, and end it.
 
     Args:
-        brokers: How many.
+        brokers: How many processes; more than one are always ours.
         settings: Server properties, for brokers of ours.
         folder: A new folder in which brokers of ours keep their data; None for one that goes with
             them.

@@ -42,7 +42,7 @@ def inflate(codec: str, data: memoryview, most: int) -> bytes | bytearray:
 
     Args:
         codec: Its name in Kafka; not "none".
-        data: Compressed bytes.
+        data: The compressed bytes, without the batch's header.
         most: Bytes that they may become.
 
     Raises:
@@ -119,7 +119,7 @@ def deflate(codec: str, level: int | None, data: memoryview) -> bytes:
     Args:
         codec: Its name in Kafka; not "none".
         level: The codec's own measure of effort; None for its default.
-        data: Bytes.
+        data: The records as they follow the batch's header.
     """
     return _DEFLATORS[codec](level, data)
 

@@ -12,7 +12,7 @@ def update(data: Any, before: int, table: Any) -> int:
     """The checksum of bytes.
 
     Args:
-        data: Bytes.
+        data: Unsigned bytes, a one-dimensional array.
         before: Checksum of what comes before these.
         table: What each byte does, with 0 to 7 bytes after it.
     """

@@ -76,7 +76,7 @@ class EncodedBatch:
 
         Args:
             producer_id: Of an idempotent or transactional producer; -1 for none.
-            producer_epoch: Its epoch.
+            producer_epoch: The epoch that came with the producer id; -1 for none.
             base_sequence: Sequence of the first record.
             transactional: Whether the batch belongs to a transaction.
         """

@@ -82,7 +82,7 @@ def bytes_of(column: pa.Array, spans: NDArray[np.int32], name: str) -> NDArray[n
     """The bytes of a binary or string column, and where each of its values lies in them.
 
     Args:
-        column: The column.
+        column: One chunk, of any type that can be read as Arrow's binary.
         spans: Filled with beginning and size of each value; the size is -1 for null.
         name: Its name in messages.
 

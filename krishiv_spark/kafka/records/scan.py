@@ -91,8 +91,8 @@ def walk(data: Any, end: int, table: Any, state: Any) -> int:
     """Read the headers of batches up to the one that begins at an offset or is not complete.
 
     Args:
-        data: Bytes.
-        end: Offset, exclusive.
+        data: The bytes of a response, from the header of a batch on.
+        end: First offset that is not wanted.
         table: Batches found, with room for as many as fit into the bytes.
         state: Their number, the bytes that they take, and the offset after them.
     """
@@ -174,11 +174,11 @@ def parse(
     """Read records into columns, until there are no more, no rows left, or the room is used up.
 
     Args:
-        source: Bytes.
+        source: What the records of all batches are in, decompressed.
         batches: Table of batches whose records lie in them.
         state: Where to begin; afterwards, where to go on and how many rows there are.
         start: First offset that is wanted.
-        end: Offset, exclusive.
+        end: First offset that is not wanted any more.
         room: Bytes of records after which to stop.
         offsets: Offset of each row.
         stamps: Timestamp of each row, milliseconds.
@@ -306,7 +306,7 @@ def unfold(source: Any, spans: Any, rows: int, inside: Any) -> int:
     """Note where the keys and values of headers lie; how many headers there are.
 
     Args:
-        source: Bytes.
+        source: What the records are in, decompressed.
         spans: Records whose headers have been read before.
         rows: Number of records.
         inside: Key and value of each header, with room for all.
@@ -326,10 +326,10 @@ def gather(source: Any, begins: Any, offsets: Any, out: Any) -> None:
     """Copy pieces of bytes one after the other.
 
     Args:
-        source: Bytes.
+        source: What the pieces are in.
         begins: Where each piece begins.
         offsets: Where each piece goes, and where the last one ends.
-        out: Where to.
+        out: Filled with the pieces, from its beginning to the last of `offsets`.
     """
     for row in range(len(offsets) - 1):
         copy(out, offsets[row], source, begins[row], offsets[row + 1] - offsets[row])

@@ -95,7 +95,7 @@ def append(
         values: Bytes of values.
         header_keys: Bytes of the keys of headers.
         header_values: Bytes of the values of headers.
-        out: The batch.
+        out: The batch, with room after what `state` says is written.
         state: How far it has been written.
 
     Returns:
