@@ -1,15 +1,13 @@
 """Lists, maps and structs made anew around other values."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from krishiv_spark.compute import pc
 
 __all__ = ["Convert", "children", "is_list", "list_with", "map_with", "same", "struct_with"]
 

@@ -1,13 +1,11 @@
 """UUIDs as text, which is how Spark holds them (``TypeToSparkType`` of Iceberg)."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from krishiv_spark.compute import pc
 
 __all__ = ["uuid_texts"]
 

@@ -1,17 +1,14 @@
 """Times without a zone as instants."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import zoneinfo
 from typing import Annotated
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AfterValidator
 
+from krishiv_spark.compute import pc
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["UTC", "Zone", "localized"]

@@ -1,15 +1,12 @@
 """Event time: how a watermark moves, and which rows it makes late."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.offsets.offset import Watermark
 

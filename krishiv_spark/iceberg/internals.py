@@ -46,6 +46,7 @@ __all__ = [
     "schema_without_ids",
     "updated_metadata",
     "write_header",
+    "written_bytes",
 ]
 
 # ruff: noqa: SLF001
@@ -109,6 +110,12 @@ def deleted_positions(io: FileIO, delete: DeleteFile) -> dict[str, pa.ChunkedArr
     from pyiceberg.io.pyarrow import _read_deletes
 
     return _read_deletes(io, delete)  # type: ignore[arg-type]  # it has the two fields that are read
+
+
+def written_bytes(writer: Any) -> int:
+    """How much a writer of Parquet has given to its file so far; 0 before its first batch."""
+    stream = writer._fos
+    return 0 if stream is None else int(stream.tell())
 
 
 def updated_metadata(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:

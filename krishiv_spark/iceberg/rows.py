@@ -1,8 +1,5 @@
 """From files of a table to record batches. Executor."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import functools

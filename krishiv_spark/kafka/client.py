@@ -1,8 +1,5 @@
 """What one process knows of a cluster, and the connections to it, kept for its life."""
 
-# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import os

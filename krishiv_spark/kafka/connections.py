@@ -4,9 +4,6 @@ kafka-python brings connections, TLS, SASL and message classes; its I/O thread r
 caller.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import time

@@ -3,9 +3,6 @@
 What they mean is in `krishiv_spark.kafka.transactions`.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import re
@@ -177,7 +174,7 @@ class DescribeTransactions(ToCoordinators):
 
     def request(self, items: list[str]) -> Any:
         """See `BatchedRequest`."""
-        from kafka.protocol.admin import DescribeTransactionsRequest
+        from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
         return DescribeTransactionsRequest(transactional_ids=items)
 
@@ -194,9 +191,9 @@ class DescribeTransactions(ToCoordinators):
 
 
 def _find_coordinators(ids: list[str]) -> Any:
-    from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+    from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 
-    kind = CoordinatorType.TRANSACTION.value
+    kind = int(CoordinatorType.TRANSACTION)
     return FindCoordinatorRequest(key_type=kind, coordinator_keys=ids, min_version=4)
 
 
@@ -238,7 +235,7 @@ class ListTransactions(ToCoordinators):
 
     def request(self, items: list[str]) -> Any:
         """See `BatchedRequest`."""
-        from kafka.protocol.admin import ListTransactionsRequest
+        from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         del items
         pattern = re.escape(self.start) + ".*"  # brokers before 4.1 list all

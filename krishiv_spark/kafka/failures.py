@@ -1,8 +1,5 @@
 """What can go wrong between a client and its cluster, and what may pass."""
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 from krishiv_spark.errors import KrishivError
@@ -23,6 +20,10 @@ def is_retriable(error: BaseException) -> bool:
 
     A batch that arrived damaged counts too, as in Java's producer (``CorruptRecordException``).
     """
-    from kafka.errors import CorruptRecordError, RetriableError, UnknownBrokerIdError
+    from kafka.errors import (
+        CorruptRecordError,
+        RetriableError,  # pyright: ignore[reportAttributeAccessIssue]  # stubs of version 2
+        UnknownBrokerIdError,  # pyright: ignore[reportAttributeAccessIssue]  # stubs of version 2
+    )
 
     return isinstance(error, RetriableError | UnknownBrokerIdError | CorruptRecordError)

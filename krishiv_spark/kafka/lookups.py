@@ -1,8 +1,5 @@
 """Requests about offsets, which the leaders of partitions answer."""
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,8 +1,5 @@
 """What brokers say of topics (Metadata) and of what they agreed on (ApiVersions, KIP-584)."""
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -65,7 +62,7 @@ class MetadataQuery:
 
 def features_request() -> Any:
     """The message that asks any broker for the features of the cluster."""
-    from kafka.protocol.metadata import ApiVersionsRequest
+    from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
     return ApiVersionsRequest(
         client_software_name="krishiv-spark", client_software_version="1", min_version=3

@@ -1,8 +1,5 @@
 """kafka-python's connections to one cluster, and the thread that serves them."""
 
-# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import contextlib
@@ -39,15 +36,13 @@ class Network:
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        from kafka.net.selector import NetworkSelector
-
-        from krishiv_spark.kafka.sockets import ConnectionManager
+        from krishiv_spark.kafka.internals import ConnectionManager, Selector
 
         self._process = os.getpid()
-        self._net = NetworkSelector(client_id=values["client_id"])
+        self._net = Selector(client_id=values["client_id"])
         self._manager = ConnectionManager(self._net, **values)
         self._net.start()
-        self._thread: threading.Thread = self._net._io_thread  # noqa: SLF001  it has no other name
+        self._thread = self._net.thread
         self.heard_s = time.monotonic()
 
     def bootstrap(self, timeout_s: float) -> None:
@@ -88,7 +83,7 @@ class Network:
     @property
     def is_alive(self) -> bool:
         """Whether the thread runs, and has met nothing that ends it."""
-        return self._thread.is_alive() and self._net._exception is None  # noqa: SLF001  as above
+        return self._thread.is_alive() and self._net.failure is None
 
     def submit(self, request: Any, node: Node) -> Any:
         """Send a message without waiting; kafka-python's future of the response."""
@@ -137,7 +132,7 @@ class Network:
             _pass_on(self._send(request, node), first)
             with contextlib.suppress(KafkaTimeoutError):
                 return await self._manager.wait_for(first, _SILENCE_S * 1000)
-        return await first
+        return await first  # pyright: ignore[reportGeneralTypeIssues]  # stubs of version 2
 
     def _by_load(self) -> list[Node]:
         """The brokers, that which has least to do before the others."""

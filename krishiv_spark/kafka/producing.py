@@ -4,9 +4,6 @@ Whoever knows the producer id and epoch can ask it in a producer's place. What i
 `krishiv_spark.kafka.transactions`.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping

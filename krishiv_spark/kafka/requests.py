@@ -3,9 +3,6 @@
 They go side by side to the brokers, and again for those items only that had no answer yet.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import logging
@@ -183,7 +180,9 @@ def _ask_once(
 
 
 def _passing(client: Client, kind: BatchedRequest[K, V], error: Exception) -> Exception:
-    from kafka.errors import UnknownBrokerIdError
+    from kafka.errors import (
+        UnknownBrokerIdError,  # pyright: ignore[reportAttributeAccessIssue]  # stubs of version 2
+    )
 
     if not is_retriable(error):
         raise client.failed(kind.what, error) from error

@@ -7,9 +7,6 @@ them and ending raises the producer epoch. A transaction keeps the version that 
 repeating an EndTxn in the other one is answered otherwise.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -5,9 +5,6 @@ Files of Spark 2, and of later ones in mode LEGACY, count in another calendar
 (``DataSourceUtils.getRebaseSpec``). Times without a zone are never moved.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -15,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BeforeValidator
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet import rebase
 

@@ -1,15 +1,12 @@
 """Partition columns as folders, Hive's way: ``day=2013-01-01/hour=7``."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.texts import text_of
 

@@ -4,9 +4,6 @@ A change is a row of the table and whether it deletes: by the column `opColumn`,
 Debezium write it. What is staged is no data file: the driver turns it into some (`upserts`).
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import contextlib
@@ -16,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table.locations import load_location_provider
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.openfiles import chunks

@@ -4,9 +4,6 @@ Only keys are held in memory, and what orders them: the rows themselves are read
 written, batch by batch, however many gigabytes they are.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -15,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from krishiv_spark.compute import pc
 from krishiv_spark.parquet.ranges import batch_rows
 from krishiv_spark.sinks.iceberg.changesets import DELETES, UpsertSpec
 from krishiv_spark.sinks.iceberg.sorting import sorted_places

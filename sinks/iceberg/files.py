@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg.internals import written_bytes
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.sinks.base import Task
@@ -91,8 +92,7 @@ class _OpenDataFile:
 
     @property
     def room(self) -> int | None:
-        stream = getattr(self._writer, "_fos", None)
-        size = 0 if stream is None else stream.tell()
+        size = written_bytes(self._writer)
         return None if size < self._target.file_size else 0
 
     def write(self, rows: pa.Table) -> None:

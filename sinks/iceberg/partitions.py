@@ -1,8 +1,5 @@
 """Cutting rows into the partitions of a table: one sort, whatever the number of partitions."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.partitioning import (
     PartitionField,
     PartitionKey,
@@ -24,6 +20,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import Transform
 from pyiceberg.typedef import Record
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT

@@ -1,8 +1,5 @@
 """Sorting rows, and merging sorted rows that are too many to be in memory."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from krishiv_spark.compute import pc
 from krishiv_spark.openfiles import CHUNK_BYTES, CHUNK_ROWS
 
 __all__ = ["SortKey", "merged", "sorted_places"]

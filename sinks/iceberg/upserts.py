@@ -5,9 +5,6 @@ bounds of the keys in the manifests, then by their keys. What an attempt wrote i
 one where the table has not changed.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -30,6 +26,7 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.literals import literal
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.files import table_file
 from krishiv_spark.iceberg.options import FORMAT

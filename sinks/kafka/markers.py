@@ -5,9 +5,6 @@ marker that ended a transaction as long as it keeps the records: after a record 
 first marker is that of the record's transaction.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import struct

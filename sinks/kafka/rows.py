@@ -1,8 +1,5 @@
 """Rows of Spark as records: which columns a sink takes, and what becomes of them."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import time
@@ -12,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.records import RecordColumns
 

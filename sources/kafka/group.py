@@ -1,8 +1,5 @@
 """The position of a query, shown to Kafka's own tools as that of a consumer group. Driver."""
 
-# pyright: reportAttributeAccessIssue=false
-# It carries stubs of kafka-python 2.
-
 from __future__ import annotations
 
 import logging
@@ -94,10 +91,10 @@ def _error(code: int) -> Exception:
 
 
 def _find(group: str) -> Any:
-    from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+    from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 
     return FindCoordinatorRequest(
-        key_type=CoordinatorType.GROUP.value,
+        key_type=int(CoordinatorType.GROUP),
         coordinator_keys=[group],
         min_version=_FIRST_WITH_LISTS,
     )

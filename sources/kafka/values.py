@@ -1,8 +1,5 @@
 """JSON values into columns. Executor."""
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import logging
@@ -11,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
 
 __all__ = ["RAW_COLUMN", "BadRecords", "decode_values", "parse_values"]

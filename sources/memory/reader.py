@@ -6,19 +6,16 @@ parallelism is the push. Exactly once, as long as the store lives: a query whose
 fails.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from krishiv_spark.arrow import plain_schema
+from krishiv_spark.compute import pc
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.memory import common_schema
 from krishiv_spark.memory.results import is_name, result_bodies

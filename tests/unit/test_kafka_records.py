@@ -332,9 +332,9 @@ def test_without_numba_one_line_says_how_to_be_faster():
     code = """
 import sys
 sys.modules["numba"] = None
-from krishiv_spark.kafka.records import Range, decode, warm_up
+from krishiv_spark.kafka.records import RecordRange, decode, warm_up
 for _ in range(3):
-    list(decode(bytes(5), Range("t", 0, 0, 1)).batches)
+    list(decode(bytes(5), RecordRange("t", 0, 0, 1)).batches)
 warm_up()
 print(sorted({"kafka", "pandas"} & set(sys.modules)))
 """

@@ -8,6 +8,9 @@ import pytest
 from packaging.requirements import Requirement
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
@@ -61,6 +64,13 @@ def test_fields_know_what_is_around_them():
     inner = NestedField(2, "b", IntegerType(), required=False)
     schema = Schema(NestedField(1, "a", StructType(inner), required=False))
     assert internals.parents(schema) == {2: 1}
+
+
+def test_a_writer_tells_how_much_it_has_written():
+    output = PyArrowFileIO().new_output("nothing.parquet")  # made with the first batch
+    schema = Schema(NestedField(1, "a", IntegerType(), required=False))
+    writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(output, schema, {})
+    assert internals.written_bytes(writer) == 0
 
 
 def test_private_names_of_pyiceberg_are_imported_by_the_door_only():

@@ -4,9 +4,6 @@ Arrow groups by flat columns only, and takes 0.0 for -0.0: here rows are the sam
 values are, bit for bit, as those of a row are that was copied from one file to another.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import zlib
@@ -15,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from krishiv_spark.compute import pc
 
 __all__ = ["Numbers", "numbered", "shares_of", "unmatched"]
 

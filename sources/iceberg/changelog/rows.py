@@ -4,9 +4,6 @@ Who rewrites a file copies most of its rows. What was only copied is in both, an
 often as it is in both; every other row goes or comes.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# pyarrow.compute makes its functions when it is imported.
-
 from __future__ import annotations
 
 import pickle
@@ -15,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.compute import pc
 from krishiv_spark.iceberg.files import TableFile
 from krishiv_spark.iceberg.rows import read_files
 from krishiv_spark.iceberg.scan import ScanProjection

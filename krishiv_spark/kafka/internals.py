@@ -1,4 +1,7 @@
-"""Large answers, received right into their place, and messages that are sent at once.
+"""What is used of kafka-python besides its public names. Here, and nowhere else, they are touched.
+
+Its thread says whether it lives; large answers are received right into their place, and messages
+are sent at once. ``tests/unit/test_kafka_python.py`` names all that is relied on.
 
 kafka-python reads a socket 4 KiB at a time, and copies what it has read four times before a message
 is decoded. For what a Fetch brings, that takes three times as long as to decode its records. And it
@@ -13,19 +16,37 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from kafka import errors
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.protocol.frame import KafkaBytes
 
-__all__ = ["ConnectionManager"]
+__all__ = ["ConnectionManager", "Selector"]
+
+# ruff: noqa: SLF001
 
 _CHUNK = 2**16
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
+    """kafka-python's, which says what became of its thread."""
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread, once it was started."""
+        return cast("threading.Thread", self._io_thread)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended the thread, or will."""
+        return cast("BaseException | None", self._exception)
 
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
@@ -33,7 +54,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)
-        transport._sock_recv = partial(_receive, transport)  # noqa: SLF001
+        transport._sock_recv = partial(_receive, transport)
         transport.write = partial(_write, transport, transport.write)
         return transport
 
@@ -41,9 +62,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
 def _write(transport: Any, queue: Callable[[memoryview], None], data: bytes) -> None:
     """Send what the socket takes now; kafka-python's own way sends the rest, or tells the error."""
     rest = memoryview(data)
-    if not transport._writing and not transport.is_closing():  # noqa: SLF001
+    if not transport._writing and not transport.is_closing():
         with contextlib.suppress(*_LATER, OSError):
-            rest = memoryview(data)[transport._sock.send(data) :]  # noqa: SLF001
+            rest = memoryview(data)[transport._sock.send(data) :]
             transport.last_write = time.monotonic()
     if rest:
         queue(rest)
@@ -67,7 +88,7 @@ def _receive(transport: Any) -> tuple[bytes, Exception | None]:
     Returns:
         What kafka-python still has to look at, and what is wrong with the connection.
     """
-    parser, connection = transport._protocol.parser, transport._sock  # noqa: SLF001
+    parser, connection = transport._protocol.parser, transport._sock
     try:
         _fill(parser, connection)
         data = _piece(connection)
@@ -80,10 +101,10 @@ def _receive(transport: Any) -> tuple[bytes, Exception | None]:
 
 def _fill(parser: Any, connection: Any) -> None:
     """Receive a message that has begun, up to its last byte, which lets the parser go on."""
-    frame = parser._rbuffer  # noqa: SLF001
+    frame = parser._rbuffer
     while frame is not None and len(frame) - frame.tell() > _CHUNK:
         if not isinstance(frame, _Frame):
-            frame = parser._rbuffer = _larger(frame)  # noqa: SLF001
+            frame = parser._rbuffer = _larger(frame)
         with memoryview(frame) as view, view[frame.tell() : -1] as room:
             frame.seek(frame.tell() + _some(connection.recv_into(room)))
 
