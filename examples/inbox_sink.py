@@ -15,8 +15,15 @@ from pyarrow import RecordBatch, types
 from pydantic import BaseModel
 
 from krishiv_spark import datasource, durable, errors, offsets, options
-from krishiv_spark.sinks.base import Epoch, Guarantee, OutputMode, Task, Writer
-from krishiv_spark.sinks.logged import LogCommitter, Participant
+from krishiv_spark.sinks import (
+    Epoch,
+    Guarantee,
+    LogCommitter,
+    OutputMode,
+    Participant,
+    Task,
+    Writer,
+)
 
 _HELD = types.is_boolean, types.is_integer, types.is_string
 

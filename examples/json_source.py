@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pyarrow import RecordBatch, Schema
 
 from krishiv_spark import datasource, errors, offsets
-from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
+from krishiv_spark.sources import Limit, SourceOptions, StreamReader
 
 
 class _Options(SourceOptions):

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyarrow import ArrowException, RecordBatch, ipc, types
 
 from krishiv_spark import datasource, durable, errors, options
-from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _epochs (query, epoch, digest, UNIQUE (query, epoch))"
 _NEWEST = "SELECT epoch, digest FROM _epochs WHERE query = ? ORDER BY epoch DESC"

@@ -4,13 +4,16 @@
     krishiv_spark.register(spark)
     spark.readStream.format("krishiv-parquet")...
 
-Connector authors start at `krishiv_spark.sinks.base` and `krishiv_spark.sources.base`.
+Connector authors start at `krishiv_spark.sinks` and `krishiv_spark.sources`. Public is what these
+and the modules `datasource`, `durable`, `errors`, `offsets`, `options` and `testing` offer, and the
+functions here. Any other module is private, whatever its name: it may change with any release.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from krishiv_spark.lazy import find
 
 if TYPE_CHECKING:
     from krishiv_spark.formats import register
@@ -38,7 +41,4 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Lazily: a worker that needs one format must not pay for the others.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return find(__name__, _HOMES, name)

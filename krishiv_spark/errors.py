@@ -21,6 +21,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+__all__ = [
+    "CheckpointMismatch",
+    "CommitRejected",
+    "CommitUnknown",
+    "DataLossError",
+    "Fenced",
+    "KrishivError",
+    "LogError",
+    "OffsetError",
+    "OffsetVersionError",
+    "OptionError",
+    "SchemaError",
+    "SinkError",
+]
+
 
 class KrishivError(Exception):
     """Base of all errors of this package.

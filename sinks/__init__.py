@@ -1,1 +1,65 @@
-"""Sinks: the contract in `base`, and one module per format."""
+"""Sinks: what authors use of the contract is here; `base` and `participant` are its specification.
+
+A folder for each format holds what that alone needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from krishiv_spark.lazy import find
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.base import (
+        AtLeastOnceWriter,
+        Publisher,
+        SupportsGenerations,
+        SupportsJobNumbers,
+        TwoPhaseCommitter,
+        TwoPhaseWriter,
+        Writer,
+    )
+    from krishiv_spark.sinks.logged import LogCommitter
+    from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
+    from krishiv_spark.sinks.values import (
+        Epoch,
+        Guarantee,
+        Mark,
+        OutputMode,
+        Ownership,
+        Salvaged,
+        Task,
+    )
+
+__all__ = [
+    "AtLeastOnceWriter",
+    "Epoch",
+    "Guarantee",
+    "LogCommitter",
+    "LoggedJob",
+    "LostIntentError",
+    "Mark",
+    "OutputMode",
+    "Ownership",
+    "Participant",
+    "Publisher",
+    "Salvaged",
+    "SupportsGenerations",
+    "SupportsJobNumbers",
+    "Task",
+    "TwoPhaseCommitter",
+    "TwoPhaseWriter",
+    "Writer",
+]
+
+_HOMES = {
+    **dict.fromkeys(__all__, "krishiv_spark.sinks.base"),
+    "LogCommitter": "krishiv_spark.sinks.logged",
+    "LoggedJob": "krishiv_spark.sinks.participant",
+    "LostIntentError": "krishiv_spark.sinks.participant",
+    "Participant": "krishiv_spark.sinks.participant",
+}
+
+
+def __getattr__(name: str) -> object:
+    return find(__name__, _HOMES, name)

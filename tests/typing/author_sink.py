@@ -15,13 +15,15 @@ from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.errors import CommitRejected, KrishivError, SinkError
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.options import ByteSize, Duration, Names, Options, SecretStr
-from krishiv_spark.sinks.base import (
+from krishiv_spark.sinks import (
     AtLeastOnceWriter,
     Epoch,
     Guarantee,
+    LogCommitter,
     Mark,
     OutputMode,
     Ownership,
+    Participant,
     Publisher,
     SupportsGenerations,
     Task,
@@ -29,7 +31,6 @@ from krishiv_spark.sinks.base import (
     TwoPhaseWriter,
     Writer,
 )
-from krishiv_spark.sinks.logged import LogCommitter, Participant
 
 
 class FolderOptions(Options):

@@ -8,9 +8,8 @@ from pydantic import Field
 from typing_extensions import assert_type
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.offsets import Offset, Start, Value, Watermark, canonical_json
-from krishiv_spark.offsets.watermark import advance
-from krishiv_spark.sources.base import (
+from krishiv_spark.offsets import Offset, Start, Value, Watermark, advance, canonical_json
+from krishiv_spark.sources import (
     UNLIMITED,
     Limit,
     SourceOptions,

@@ -1,6 +1,7 @@
 """Which room may know which: the arrows point down, and there are no circles, typing included."""
 
 import ast
+import importlib
 import importlib.metadata
 import re
 from collections import defaultdict
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from wheels import ROOT
+
+import krishiv_spark
 
 PACKAGE = ROOT / "krishiv_spark"
 FORMATS = {path.stem for path in PACKAGE.glob("formats/*.py")} - {"__init__"}
@@ -27,6 +30,14 @@ STOREYS = [
 ]
 
 
+PUBLIC = ("datasource", "durable", "errors", "offsets", "options", "sinks", "sources", "testing")
+SHOWN = [
+    *(ROOT / "examples").glob("*.py"),
+    *(ROOT / "examples" / "new_format" / "template").rglob("*.py"),
+    *(ROOT / "tests" / "typing").glob("*.py"),
+    *(ROOT / "docs").glob("*.md"),
+    ROOT / "README.md",
+]
 DOORS = {  # to the private parts of PyIceberg, kafka-python and PySpark
     "iceberg.internals",
     "kafka.internals",
@@ -148,3 +159,27 @@ def test_every_dependency_is_imported_by_the_package():
     text = "\n".join(path.read_text() for path in modules().values())
     imported = set(re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE))
     assert {name.removesuffix("_python") for name in modules_of} <= imported
+
+
+def test_public_modules_offer_what_they_say():
+    public = [importlib.import_module(f"krishiv_spark.{name}") for name in PUBLIC]
+    for module in (krishiv_spark, *public):
+        assert all(hasattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match="sinks' has no attribute 'Writter'"):
+        krishiv_spark.sinks.Writter  # noqa: B018
+    assert all(f"`{name}`" in krishiv_spark.__doc__ for name in PUBLIC[:5])
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_authors_are_shown_uses_public_names(path):
+    for home, names in re.findall(
+        r"^from krishiv_spark\b\.?([\w.]*) import (\(.*?\)|[^\n]*)",
+        path.read_text(),
+        re.MULTILINE | re.DOTALL,
+    ):
+        if "sketch" in home:
+            continue  # a format of theirs
+        module = importlib.import_module(f"krishiv_spark.{home}".strip("."))
+        offered = {*module.__all__, *PUBLIC} if home == "" else set(module.__all__)
+        assert home in {"", *PUBLIC}, path
+        assert set(re.findall(r"\w+", names)) <= offered

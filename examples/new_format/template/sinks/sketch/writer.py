@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.base import Epoch, Mark, Task, TwoPhaseWriter
+from krishiv_spark.sinks import Epoch, Mark, Task, TwoPhaseWriter
 
 __all__ = ["SketchSinkOptions", "SketchWriter"]
 

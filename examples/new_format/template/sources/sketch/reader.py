@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.offsets import Offset
-from krishiv_spark.sources.base import Limit, SourceOptions, StreamReader
+from krishiv_spark.sources import Limit, SourceOptions, StreamReader
 
 __all__ = ["SketchOffset", "SketchReader", "SketchSourceOptions"]
 
