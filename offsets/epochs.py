@@ -28,9 +28,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from krishiv_spark.errors import (
     CommitRejected,
@@ -56,14 +53,11 @@ from krishiv_spark.offsets.journal import (
     child_names,
     open_journal,
 )
-from krishiv_spark.offsets.offset import Value
+from krishiv_spark.offsets.stored import StoredEntries
 
 __all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"]
 
-ValueT = TypeVar("ValueT", bound=Value)
-
 _FOLD_EVERY = 64
-_LOOKS = 5
 
 
 class EpochLog:
@@ -79,11 +73,11 @@ class EpochLog:
         self, journal: Journal, fold_every: int = _FOLD_EVERY, *, query: str | None = None
     ) -> None:
         self._journal = journal
+        self._stored = StoredEntries(journal)
         self._query = query
         self._probed = False
         self._fold_every = fold_every
         self._known = State()
-        self._snapshot = 0
         self._finished = ""
 
     def __str__(self) -> str:
@@ -95,16 +89,10 @@ class EpochLog:
         Raises:
             LogError: If an entry is damaged or missing, or if the log is another query's.
         """
-        for _ in range(_LOOKS):
-            state = self._look(self._journal.list())
-            if state is not None:
-                self._check_query(state)
-                self._known = state
-                return state
-        raise LogError(
-            f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
-            "it from a backup, or move the folder away and start with a new checkpoint"
-        )
+        state = self._stored.state(self._known)
+        self._check_query(state)
+        self._known = state
+        return state
 
     def recent(self, generation: int) -> State:
         """What the log said at this process's last look, unless a generation is younger than that.
@@ -123,14 +111,7 @@ class EpochLog:
         Raises:
             LogError: If one is damaged or of a newer version.
         """
-        later = None
-        for number in reversed(self._journal.list().entries):
-            # Below a gap lies what a driver has created that slept through folds: it is void.
-            entry = self._read_entry(number) if later in {None, number + 1} else None
-            if entry is None:
-                return  # folded meanwhile
-            yield entry
-            later = number
+        return self._stored.backwards()
 
     def begin(
         self, claim: Claim | None = None, check: Callable[[State], object] | None = None
@@ -271,7 +252,7 @@ class EpochLog:
         Call it when the newest intent of the state is finished; the planner does, right after
         its own owner entry.
         """
-        if state.number - self._snapshot < self._fold_every:
+        if state.number - self._stored.newest_snapshot < self._fold_every:
             return  # by the newest snapshot that was seen, and there may be a newer one
         listing = self._journal.list()
         newest = listing.newest_snapshot
@@ -307,30 +288,6 @@ class EpochLog:
         older = [snapshot_name(other) for other in listing.snapshots if other < before]
         self._journal.remove([*covered, *older])
 
-    def _look(self, listing: Listing) -> State | None:
-        state = self._base(listing)
-        if state is None:
-            return None
-        later = [number for number in listing.entries if number > state.number]
-        if later != list(range(state.number + 1, state.number + 1 + len(later))):
-            return None  # somebody folds or appends while we look: look again
-        for number in later:
-            entry = self._read_entry(number)
-            if entry is None:
-                return None
-            state = state.after(entry)
-        return state
-
-    def _base(self, listing: Listing) -> State | None:
-        """The newest state from which to read on: one that was seen before, or a snapshot."""
-        snapshot, known = listing.newest_snapshot, self._known
-        self._snapshot = snapshot
-        if known.number > snapshot and known.number in listing.entries:
-            entry = self._read_entry(known.number)
-            if entry is not None and entry.nonce == known.nonce:
-                return known
-        return self._read_snapshot(snapshot) if snapshot else State()
-
     def _append(self, before: State, entry: Entry) -> State | None:
         """Create the entry after a state; None if it is another's, or has come too late."""
         data = to_bytes(entry)
@@ -353,35 +310,12 @@ class EpochLog:
         # Its predecessor is gone: right only if the newest snapshot ends exactly there.
         return self._journal.list().newest_snapshot != before
 
-    def _read_entry(self, number: int) -> Entry | None:
-        return self._parse(entry_name(number), Entry)
-
-    def _read_snapshot(self, number: int) -> State | None:
-        return self._parse(snapshot_name(number), State)
-
-    def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
-        data = self._journal.read(name)
-        try:
-            return None if data is None else _parsed(form, data)
-        except ValidationError as error:
-            raise LogError(
-                f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
-                f"({error.error_count()} problems, first: {error.errors()[0]['msg']}); restore it "
-                "from a backup, or upgrade krishiv-spark"
-            ) from error
-
     def _fenced(self, generation: int, state: State) -> Fenced:
         return Fenced(
             f"generation {generation} of the query no longer owns the epoch log {self._journal}: "
             f"generation {state.owner} ({state.owner_writer}) does; two drivers run on one "
             "checkpoint, stop one of them"
         )
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(form: type[ValueT], data: bytes) -> ValueT:
-    """A frozen value; the newest entries are read at every look, and are the same each time."""
-    return form.model_validate_json(data)
 
 
 def remove_dead_logs(base: str, prefix: str, older_than_s: float) -> None:

@@ -1,0 +1,112 @@
+"""What a journal stores of an epoch log: entries, snapshots, and the state that they add up to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from krishiv_spark.errors import LogError
+from krishiv_spark.offsets.entries import Entry, State, entry_name, snapshot_name
+from krishiv_spark.offsets.journal import Journal, Listing
+from krishiv_spark.offsets.offset import Value
+
+__all__ = ["StoredEntries"]
+
+ValueT = TypeVar("ValueT", bound=Value)
+
+_LOOKS = 5
+
+
+class StoredEntries:
+    """Reads a log, however many drivers append and fold meanwhile.
+
+    Args:
+        journal: Where the entries are.
+
+    Attributes:
+        newest_snapshot: Number of the newest snapshot that was seen; 0 for none.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.newest_snapshot = 0
+
+    def state(self, known: State) -> State:
+        """What the log says now.
+
+        Args:
+            known: What it said before. It is read on from there, if the entry at its end is still
+                the same one: a log can be deleted and begun anew.
+
+        Raises:
+            LogError: If an entry is damaged or missing.
+        """
+        for _ in range(_LOOKS):
+            state = self._look(self._journal.list(), known)
+            if state is not None:
+                return state
+        raise LogError(
+            f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
+            "it from a backup, or move the folder away and start with a new checkpoint"
+        )
+
+    def backwards(self) -> Iterator[Entry]:
+        """The entries, the newest first, as far back as they are not folded into a snapshot.
+
+        Raises:
+            LogError: If one is damaged or of a newer version.
+        """
+        later = None
+        for number in reversed(self._journal.list().entries):
+            # Below a gap lies what a driver has created that slept through folds: it is void.
+            entry = self._entry(number) if later in {None, number + 1} else None
+            if entry is None:
+                return  # folded meanwhile
+            yield entry
+            later = number
+
+    def _look(self, listing: Listing, known: State) -> State | None:
+        state = self._base(listing, known)
+        if state is None:
+            return None
+        later = [number for number in listing.entries if number > state.number]
+        if later != list(range(state.number + 1, state.number + 1 + len(later))):
+            return None  # somebody folds or appends while we look: look again
+        for number in later:
+            entry = self._entry(number)
+            if entry is None:
+                return None
+            state = state.after(entry)
+        return state
+
+    def _base(self, listing: Listing, known: State) -> State | None:
+        """The newest state from which to read on: one that was seen before, or a snapshot."""
+        self.newest_snapshot = snapshot = listing.newest_snapshot
+        if known.number > snapshot and known.number in listing.entries:
+            entry = self._entry(known.number)
+            if entry is not None and entry.nonce == known.nonce:
+                return known
+        return self._parse(snapshot_name(snapshot), State) if snapshot else State()
+
+    def _entry(self, number: int) -> Entry | None:
+        return self._parse(entry_name(number), Entry)
+
+    def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
+        data = self._journal.read(name)
+        try:
+            return None if data is None else _parsed(form, data)
+        except ValidationError as error:
+            raise LogError(
+                f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
+                f"({error.error_count()} problems, first: {error.errors()[0]['msg']}); restore it "
+                "from a backup, or upgrade krishiv-spark"
+            ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(form: type[ValueT], data: bytes) -> ValueT:
+    """A frozen value; the newest entries are read at every look, and are the same each time."""
+    return form.model_validate_json(data)
