@@ -10,10 +10,9 @@ from itertools import chain
 from typing import Any
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.parquet.footers import is_readable
-from krishiv_spark.parquet.tails import look
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.parquet.books import Books
+from krishiv_spark.sources.parquet.checking import UnitChecks
 from krishiv_spark.sources.parquet.epochs import Epochs
 from krishiv_spark.sources.parquet.judging import Listed, Lost
 from krishiv_spark.sources.parquet.listing import Scan, find_files, found, scan
@@ -30,7 +29,6 @@ _LOOKS_AGAIN = 1_000
 # source lists no more then either: maxCachedFiles.)
 _SHARE = 10
 _NS_PER_MS = 1_000_000
-_MAY_GROW_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ class FolderStream:
         self._rules = rules
         self._books = books
         self._epochs = Epochs(place, recursive=rules.recursive, waits=rules.looks)
+        self._checks = UnitChecks(place, looks=rules.looks, skip_bad=rules.skip_bad)
         self._standing: Standing | None = None
         self._frozen: Scan | None = None
         self._lists_next_s = 0.0
@@ -202,7 +201,7 @@ class FolderStream:
                 standing.passed.release(path)
                 standing.known.discard(path)
             elif reason is not Reason.TOO_OLD or not standing.is_too_old(file):
-                unit = self._checked(standing, ReadUnit((file,)))
+                unit = self._checks.check(standing, ReadUnit((file,)))
                 if unit is not None:
                     standing.passed.release(path)
                     standing.waiting.add(unit)
@@ -214,7 +213,7 @@ class FolderStream:
         standing = self._needed()
         while (unit := standing.waiting.head()) is not None:
             if self._looked is None or self._looked[0] != unit:
-                checked = self._checked(standing, unit)
+                checked = self._checks.check(standing, unit)
                 if checked is None:
                     standing.waiting.pop()
                     continue
@@ -230,48 +229,6 @@ class FolderStream:
         self._needed().waiting.pop()
         self._looked = None
         return unit
-
-    def _checked(self, standing: Standing, unit: ReadUnit) -> ReadUnit | None:
-        """A unit as it is now; None if it cannot be read, and was put aside.
-
-        Where the log says that an epoch is visible, its files were renamed when they were whole.
-        """
-        if unit.key is not None or not self._rules.looks:
-            return unit
-        if unit.origin is None:
-            file = self._checked_file(standing, unit.files[0].path)
-            return None if file is None else ReadUnit((file,))
-        if all(self._is_whole(file.path) for file in unit.files):
-            return unit
-        paths = [file.path for file in unit.files]
-        standing.known.difference_update(paths)  # it is found again by the next listing
-        standing.passed.count(Reason.UNFINISHED_EPOCH, paths, len(paths))
-        return None
-
-    def _checked_file(self, standing: Standing, path: str) -> FoundFile | None:
-        try:
-            seen = look(self._place.absolute(path))
-        except FileNotFoundError:
-            standing.known.discard(path)
-            standing.passed.add(Reason.GONE, [path])
-            return None
-        except PermissionError:
-            standing.passed.park(path, Reason.UNREADABLE)
-            return None
-        file = FoundFile(path, seen.size, seen.modified_ns)
-        if not seen.whole:
-            standing.passed.park(path, Reason.UNFINISHED, file)
-        elif self._rules.skip_bad and not is_readable(self._place.absolute(path)):
-            standing.passed.park(path, Reason.DAMAGED, file)
-        else:
-            return file
-        return None
-
-    def _is_whole(self, path: str) -> bool:
-        try:
-            return look(self._place.absolute(path)).whole
-        except (FileNotFoundError, PermissionError):
-            return False
 
     # --- positions
 
@@ -291,14 +248,9 @@ class FolderStream:
         units = []
         while standing.waiting.head() is not None:
             unit = standing.waiting.pop()
-            if not self._is_growing(unit):
+            if not self._checks.is_growing(unit):
                 units.append(unit)
         return standing.read(start, units, in_batch=False)
-
-    def _is_growing(self, unit: ReadUnit) -> bool:
-        """Whether a file may be one that is being written: only new ones are worth a look."""
-        is_new = unit.modified_ns >= time.time_ns() - _MAY_GROW_NS
-        return is_new and unit.origin is None and not self._is_whole(unit.files[0].path)
 
     def backlog(self, end: ParquetOffset) -> dict[str, Any]:
         """What is left after a batch: counts, times, and what is passed over and why."""
