@@ -138,6 +138,7 @@ class EpochLog:
                 check(before)
             self._probe()
             finished = before.intent_number if self.is_finished(before) else None
+            # 0 stands for no intent, and None for nothing that is known: neither is stored.
             owner = new_entry("owner", finished_intent=finished or None, claim=claim)
             if (state := self._append(before, owner)) is not None:
                 return state

@@ -204,6 +204,7 @@ def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[Manifest
     manifests = snapshot.manifests(table.io)
     if scan:
         return manifests
+    # One that was merged has entries of earlier snapshots too: `_added_by` leaves them out.
     own = (m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id)
     return [manifest for manifest in own if manifest.content == ManifestContent.DATA]
 
@@ -240,6 +241,7 @@ def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
 
 
 def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
+    # No other transform gives the value back (Iceberg spec, "Column Projection").
     return tuple(
         (field.source_id, file.partition[position])
         for position, field in enumerate(spec.fields)

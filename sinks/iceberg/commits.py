@@ -106,7 +106,7 @@ class Committer:
         self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
         if self._has_mark:
             self._set_mark(transaction, progress)
-        self._tried.append(transaction)
+        self._tried.append(transaction)  # first: it may happen, whatever is reported
         self._compare_and_set(transaction)
         if self._last is None:
             remove_expired(table, before)
@@ -187,7 +187,7 @@ class Committer:
 
     def _remove_leftovers(self) -> None:
         """Remove what attempts wrote that lost; never after an outcome that is not known."""
-        lost = [] if self.unknown else self._tried[:-1]
+        lost = [] if self.unknown else self._tried[:-1]  # the last one is in the table
         for attempt in lost:
             remove_written(attempt.producer)
 

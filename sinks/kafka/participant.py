@@ -70,6 +70,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
                 has rows in the epoch already.
         """
         _check_complete(epoch, salvaged, staged)
+        # What is salvaged has ended, as it should have: the intent names the rest.
         fresh = [item for item in staged if item not in salvaged]
         for item, outcome in self._outcomes(fresh).items():
             if outcome is not Outcome.OPEN:

@@ -71,7 +71,7 @@ class Fingerprint:
         data = bytes_of(column, spans, name)
         begins, sizes = spans
         self._sum(f"{name} sizes", sizes)
-        if len(sizes):
+        if len(sizes):  # of a slice, whose buffer has the bytes of other rows as well
             self._sum(name, data[int(begins[0]) : int(begins[-1]) + max(int(sizes[-1]), 0)])
 
     def _sum(self, name: str, numbers: NDArray[Any]) -> None:

@@ -69,6 +69,7 @@ def look_at_remains(
     except KafkaFailedError:
         if not some_gone(client, topics):
             raise
+        # It went between the two looks: metadata says so by now.
         return look_at_remains(client, nexts, closely=closely)
 
 

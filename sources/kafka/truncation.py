@@ -60,6 +60,7 @@ def cut_of(position: Position, high_watermark: FoundOffset, epoch_end: int = -1)
         None if the log still reaches the position.
     """
     if 0 <= high_watermark.epoch < position.epoch:
+        # Elections only count up: the log is another one, or the broker has not heard of the last.
         why = f"its leader epoch has gone back from {position.epoch} to {high_watermark.epoch}"
         return Cut(min(position.offset, high_watermark.offset), why, is_certain=False)
     if epoch_end >= 0:

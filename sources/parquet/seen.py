@@ -160,6 +160,7 @@ class Seen:
         """
         parts, blocks, ids = [self._recent_ids], list(self.blocks), list(self._ids)
         size = self.recent_count
+        # As in a log-structured merge tree, so that each id is written a few times only.
         while blocks and blocks[-1].size < _FANOUT * size:
             size += blocks.pop().size
             parts.append(ids.pop())

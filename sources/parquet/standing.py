@@ -102,6 +102,7 @@ class Standing:
         if len(self.known) - met < max(_FEW, len(self.known) // 4):
             return
         gone = sorted(self.known.difference(present()))
+        # What waits, or was put aside, is known here only; what was read, the position knows too.
         read = set(gone).difference(self._seen.lacks(gone))
         read.update(path for path in gone if self._epochs.is_read(path, self.epochs_read))
         self.known -= read
