@@ -99,7 +99,7 @@ class Salvaged(Generic[StagedT]):
     """What is visible of an epoch that was published in part, and is staged again.
 
     Attributes:
-        epoch: Its number.
+        epoch: Number of the epoch that was committed in part.
         staged: Those of the values that `stage` had returned for it that are visible: they must
             not become visible once more.
     """

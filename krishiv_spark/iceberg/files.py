@@ -58,8 +58,8 @@ class TableFile:
     """What is known of a data file without opening it.
 
     Attributes:
-        path: Location.
-        size: Bytes.
+        path: Location in the table's storage, as its metadata spells it.
+        size: Of the whole file, in bytes.
         rows: Number of rows, deleted ones included.
         constants: Values by field id of columns that the file may lack, since it is partitioned
             by them (Iceberg spec, "Column Projection").

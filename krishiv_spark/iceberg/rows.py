@@ -46,7 +46,7 @@ class FileScanTask:
     """A part of one file: the row groups whose midpoint lies in a range of bytes.
 
     Attributes:
-        file: The file.
+        file: The whole file, with its deletes.
         start: First byte.
         end: Byte after the last one.
     """

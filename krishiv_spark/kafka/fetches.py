@@ -22,7 +22,7 @@ class Wanted:
     """Records of one partition.
 
     Attributes:
-        tp: The partition.
+        tp: Where they are; the node that is asked leads it.
         topic_id: Id of its topic; empty if the cluster has none.
         offset: First offset.
         most_bytes: About the most bytes; a batch of records comes whole.
@@ -42,7 +42,7 @@ class PartitionData:
     """What a node has of one partition.
 
     Attributes:
-        tp: The partition.
+        tp: Of which partition all of this is.
         code: Number of the error, 0 for none.
         records: Batches of records, the last one perhaps cut off.
         aborted: Producer id and first offset of aborted transactions among them.

@@ -49,7 +49,7 @@ class Topic:
     """What the cluster says of a topic.
 
     Attributes:
-        name: Its name.
+        name: As the cluster spells it.
         id: Its id; a topic that is made anew under the same name has another (KIP-516).
         leaders: By partition, the node that leads it; -1 while there is none.
         operations: What the user may do with it (``AclOperation``); None if that was not asked for.

@@ -30,7 +30,7 @@ class TransactionStatus:
     """A transaction, with what is known of it.
 
     Attributes:
-        transactional_id: Of it.
+        transactional_id: Under which the transaction was begun.
         now: What its coordinator says.
         intent: Epoch of the newest intent, if that names it; else None.
         outcome: What became of it, if an intent names it.

@@ -39,7 +39,7 @@ class StagedTransaction(Value):
     """What a task has staged: a transaction, open, with every record acknowledged.
 
     Attributes:
-        transaction: Which.
+        transaction: With the producer id and epoch by which the driver ends it.
         task: Number of the task.
         rows: How many rows.
         checksum: See `krishiv_spark.sinks.kafka.task_writer.Fingerprint`.

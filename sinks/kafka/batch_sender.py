@@ -40,7 +40,7 @@ class _Request:
     """A message under way.
 
     Attributes:
-        node: To whom.
+        node: The leader that the batches were sent to.
         future: Of the answer.
         parts: What it carries, one batch of a partition at most.
     """

@@ -82,7 +82,7 @@ class TopicRows:
     """Rows for one topic.
 
     Attributes:
-        topic: Its name.
+        topic: Where all of the rows go.
         columns: What becomes the records.
         partition: Which partition each is for, with nulls; None where no row says.
     """

@@ -34,7 +34,7 @@ class Fingerprint:
         form: Which columns count, and how. 1: of headers only how many a row has. 2: headers too.
 
     Attributes:
-        rows: How many.
+        rows: How many were added.
     """
 
     NEWEST: ClassVar[int] = 2

@@ -20,7 +20,7 @@ class PlannedTopic:
     """The topic of the option ``topic``, as the planner saw it, for all tasks of an epoch.
 
     Attributes:
-        name: Its name.
+        name: As the option ``topic`` has it.
         id: Its id; empty where the cluster has no ids.
         partitions: How many it has.
     """

@@ -61,7 +61,7 @@ class Columns:
     """Columns by field id, found by name once: they stay the same if the table renames them.
 
     Attributes:
-        options: The options.
+        options: Of the source, as the user gave them.
         schema: The table's schema, as it was when the reader was opened.
         fields: The columns to yield, with the names under which they are asked for.
         names: Field ids of files that have none.

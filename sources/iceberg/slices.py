@@ -32,7 +32,7 @@ class FileSlice:
     """Consecutive files of one snapshot.
 
     Attributes:
-        snapshot: The snapshot.
+        snapshot: The snapshot that added the files, or as of which the table is read.
         scan: Whether they are numbered among all files of the table then, or among the added ones.
         first: Number of the first file.
         end: Number after the last one; None for all that there are.

@@ -84,7 +84,7 @@ class EventTime:
     """Looks at timestamps in the cluster.
 
     Attributes:
-        options: The options.
+        options: With delay, idle time-out and ``maxSkew``.
         lookup: Looks up offsets.
     """
 

@@ -24,8 +24,8 @@ class OffsetLookup:
     """Looks up where to begin and end.
 
     Attributes:
-        client: The cluster.
-        options: The options.
+        client: Of this process.
+        options: With start, end and isolation level.
         losses: What becomes of offsets that are named and have gone.
     """
 

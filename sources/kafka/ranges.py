@@ -17,7 +17,7 @@ class OffsetRange:
     """Offsets of one partition that one task reads.
 
     Attributes:
-        tp: The partition.
+        tp: Where the offsets are.
         topic_id: Id of its topic when the batch was chosen; empty if the cluster has no ids.
         start: First offset.
         end: Last offset, exclusive.

@@ -26,7 +26,7 @@ class KafkaShape:
     """The columns that are yielded.
 
     Attributes:
-        options: The options.
+        options: Say how values are read, and what becomes of those that cannot be.
         schema: All columns; Kafka's may be of other types than Kafka's, to which they are cast.
         fields: Those of them that are fields of JSON values.
     """

@@ -44,9 +44,9 @@ class Lost:
     """Files of a published epoch that are gone.
 
     Attributes:
-        root: The table.
+        root: Folder of the table that they are missing from.
         origin: Query and epoch.
-        count: How many.
+        count: How many files are missing.
         example: What is known of one of them.
     """
 

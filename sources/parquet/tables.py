@@ -45,7 +45,7 @@ class SinkTable:
     """A table at one moment.
 
     Attributes:
-        root: Its folder.
+        root: Folder of the table, absolute.
         prefix: The same, relative to the place, ending in "/"; empty for the place itself, None
             where the table reaches beyond it.
         queries: Who writes it, by tag.

@@ -62,7 +62,7 @@ class Group:
     Attributes:
         root: Where the table's folder is, by the files' paths.
         origin: Query and epoch.
-        files: The files.
+        files: Those that were listed, in the listing's order.
         total: How many files the epoch has; 0 if they do not say it.
     """
 

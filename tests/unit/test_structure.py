@@ -183,3 +183,25 @@ def test_what_authors_are_shown_uses_public_names(path):
         offered = {*module.__all__, *PUBLIC} if home == "" else set(module.__all__)
         assert home in {"", *PUBLIC}, path
         assert set(re.findall(r"\w+", names)) <= offered
+
+
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", re.MULTILINE)
+EMPTY = re.compile(r"\w+: (Which|Where|Whose|How|Why|Its (name|id)|The (options|path|number))\.$")
+
+
+def descriptions(path: Path):
+    """What docstrings say of arguments and attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            for part in SECTION.findall(ast.get_docstring(node) or ""):
+                yield from re.findall(r"^    (\w+: .*)", part, re.MULTILINE)
+
+
+def test_descriptions_say_more_than_a_name():
+    empty = [
+        f"{name}: {text}"
+        for name, path in modules().items()
+        for text in descriptions(path)
+        if EMPTY.match(text)
+    ]
+    assert not empty

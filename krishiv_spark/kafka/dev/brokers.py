@@ -53,7 +53,7 @@ class Broker:
 
     Attributes:
         number: Its node id, from 1.
-        version: Of Kafka.
+        version: Of Kafka's release, such as "4.3.0".
         pid: Of the process that was started last.
 
     Args:

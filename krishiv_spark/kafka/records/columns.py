@@ -38,7 +38,7 @@ class ScannedRecords:
     """Records whose bytes have been found.
 
     Attributes:
-        source: The bytes.
+        source: The decompressed batches, one after the other.
         offsets: Offset of each.
         stamps: Timestamp of each, milliseconds since 1970 UTC.
         kinds: Type of each timestamp: 0 given by the producer, 1 by the broker.

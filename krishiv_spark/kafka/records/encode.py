@@ -49,7 +49,7 @@ class EncodedBatch:
         codec: Codec that its records are compressed with, by its number in Kafka.
         base_timestamp: Timestamp of the first record, milliseconds.
         max_timestamp: Newest timestamp, milliseconds.
-        records: The records.
+        records: The records, compressed, without the batch's header.
     """
 
     partition: int
