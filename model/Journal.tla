@@ -2,7 +2,7 @@
 (* The epoch log at the calls to its storage (offsets/epochs.py over offsets/journal.py): that an
    append is one step, and a state that was read is one that the log had.
 
-     List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   EpochLog.state: _look, _base, _read_entry
+     List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry
      Create, ReadBack                                    EpochLog._append
      LookAfter.., ReadBefore                             EpochLog._folded_over
      Fold.., Snapshot, Remove                            EpochLog.fold, _remove_covered

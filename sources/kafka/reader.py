@@ -19,7 +19,7 @@ from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition, StartName
 from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
-from krishiv_spark.sources.kafka.shape import KafkaShape
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
     def infer_schema(self) -> pa.Schema:
         """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
-        return KafkaShape.inferred(self.options).schema
+        return KafkaRowSchema.inferred(self.options).schema
 
     # --- positions
 
@@ -59,7 +59,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         The first batch finds out which offsets that means, and its end names them.
         """
-        self._shape()
+        self._row_schema()
         if self.streaming:
             _refuse_ends(self.options)
         where = self.options.start(streaming=self.streaming)
@@ -127,20 +127,20 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
 
         warm_ahead()
-        shape = self._shape()
+        row_schema = self._row_schema()
         rules = FetchRules(
-            columns=shape.kafka_columns,
+            columns=row_schema.kafka_columns,
             committed=self.options.committed,
             fail_on_data_loss=self.options.fail_on_data_loss,
             most_bytes=self.options.max_fetch_bytes,
         )
         for batch in Fetcher(open_client(self.options.kafka), partition, rules).batches():
-            yield from shape.shaped(batch)
+            yield from row_schema.shaped(batch)
 
-    def _shape(self) -> KafkaShape:
+    def _row_schema(self) -> KafkaRowSchema:
         if self.schema is None:
-            return KafkaShape.inferred(self.options)
-        return KafkaShape.given(self.options, self.schema)
+            return KafkaRowSchema.inferred(self.options)
+        return KafkaRowSchema.given(self.options, self.schema)
 
 
 def _name(where: StartingPosition) -> StartName:

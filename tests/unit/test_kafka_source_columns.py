@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.shape import KafkaShape
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 from krishiv_spark.sources.kafka.values import parse_values
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
@@ -24,7 +24,7 @@ def options(**given):
 
 
 def inferred(**given):
-    return KafkaShape.inferred(options(**given)).schema.names
+    return KafkaRowSchema.inferred(options(**given)).schema.names
 
 
 def test_spark_columns():
@@ -40,7 +40,7 @@ def test_fields_of_json_values():
     assert inferred(**json_of) == ["id", "timestamp"]
     assert inferred(**json_of, badRecords="divert") == ["id", "timestamp", "_raw"]
     assert inferred(**json_of, columns="offset,id") == ["offset", "id"]
-    shape = KafkaShape.inferred(options(**json_of, columns="timestamp,offset"))
+    shape = KafkaRowSchema.inferred(options(**json_of, columns="timestamp,offset"))
     assert [field.name for field in shape.fields] == ["timestamp"]
     assert shape.kafka_columns == {"value", "offset"}
     with pytest.raises(OptionError, match="must be given"):
@@ -49,16 +49,16 @@ def test_fields_of_json_values():
 
 def test_a_given_schema_rules():
     schema = pa.schema([("offset", pa.int64()), ("id", pa.int32())])
-    shape = KafkaShape.given(options(valueFormat="json"), schema)
+    shape = KafkaRowSchema.given(options(valueFormat="json"), schema)
     assert ([f.name for f in shape.fields], shape.kafka_columns) == (["id"], {"value", "offset"})
     with pytest.raises(SchemaError, match="needs a column _raw"):
-        KafkaShape.given(options(valueFormat="json", badRecords="divert"), schema)
+        KafkaRowSchema.given(options(valueFormat="json", badRecords="divert"), schema)
     with pytest.raises(SchemaError, match="column 'id', which Kafka has not"):
-        KafkaShape.given(options(), schema)
+        KafkaRowSchema.given(options(), schema)
 
 
 def rows(batch_of, schema, **given):
-    shape = KafkaShape.given(options(valueFormat="json", **given), schema)
+    shape = KafkaRowSchema.given(options(valueFormat="json", **given), schema)
     values = pa.array(batch_of, pa.binary())
     offsets = pa.array(range(len(batch_of)), pa.int64())
     found = shape.shaped(pa.record_batch({"value": values, "offset": offsets}))
@@ -193,4 +193,4 @@ def test_bad_ddl_says_what_was_expected(text, said):
     with pytest.raises(ValueError, match=said):
         parse_fields(text)
     with pytest.raises(OptionError, match="option 'valueSchema'"):
-        KafkaShape.inferred(options(valueFormat="json", valueSchema=text))
+        KafkaRowSchema.inferred(options(valueFormat="json", valueSchema=text))

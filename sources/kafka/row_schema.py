@@ -15,14 +15,14 @@ from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.values import RAW_COLUMN, decode_values
 from krishiv_spark.suggestions import did_you_mean
 
-__all__ = ["KafkaShape"]
+__all__ = ["KafkaRowSchema"]
 
 _JSON_BYTES = 2**20
 """About how much is parsed at once: each copy that is made on the way is as large."""
 
 
 @dataclass(frozen=True)
-class KafkaShape:
+class KafkaRowSchema:
     """The columns that are yielded.
 
     Attributes:
@@ -36,7 +36,7 @@ class KafkaShape:
     fields: tuple[pa.Field, ...]
 
     @classmethod
-    def inferred(cls, options: KafkaSourceOptions) -> KafkaShape:
+    def inferred(cls, options: KafkaSourceOptions) -> KafkaRowSchema:
         """The columns where the user gave no schema.
 
         Raises:
@@ -52,7 +52,7 @@ class KafkaShape:
         return cls(options, schema, tuple(field for field in fields if field.name in names))
 
     @classmethod
-    def given(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaShape:
+    def given(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaRowSchema:
         """The columns where the user gave a schema, or where Spark gives back what was inferred.
 
         Raises:
