@@ -104,7 +104,8 @@ class Onlooker:
             if not found.error_code:
                 return found.records
             # A broker may hear late that it leads a topic which was just made.
-            assert found.error_code in _LEADS_NOT_YET and time.monotonic() < until, answer
+            assert found.error_code in _LEADS_NOT_YET, answer
+            assert time.monotonic() < until, answer
             time.sleep(0.02)
 
     def _await_markers(self) -> None:
