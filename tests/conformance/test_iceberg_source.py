@@ -5,6 +5,7 @@ import errno
 from itertools import count
 
 import pyarrow as pa
+import pytest
 from iceberg_life import IcebergLife
 from iceberg_tables import append, make_table
 
@@ -14,7 +15,8 @@ from krishiv_spark.testing.processes.outside import OUTSIDE
 from krishiv_spark.testing.rows import columns
 from krishiv_spark.testing.subjects import default_row
 
-TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+TIMED = pa.schema([*ROW_SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
 # Files of the table are read by Arrow, which the kit does not see.
 SEEN = {
     **OUTSIDE,
@@ -34,7 +36,11 @@ class TestIcebergSource(SourceConformance):
         return SourceUnderTest(
             source=IcebergDataSource,
             options={"warehouse": str(folder), "table": "db.t"},
-            add=appending(folder, ROW_SCHEMA),
+            add=appending(folder, TIMED),
+            schema=TIMED,
+            row=lambda n: (*default_row(n), NEW_YEAR + dt.timedelta(minutes=n)),
+            any_value=("text",),
+            event_time="at",
             latest={"startingOffsets": "latest"},
             outside=SEEN,
         )
@@ -58,6 +64,7 @@ def upserting(folder):
     return add
 
 
+@pytest.mark.variant  # changes of all kinds are tried in tests/unit/test_iceberg_changes.py
 class TestIcebergChanges(SourceConformance):
     """Rows that come by upserts, among many that were only moved, are changes of weight 1."""
 
@@ -71,23 +78,5 @@ class TestIcebergChanges(SourceConformance):
             schema=LABELLED,
             row=lambda n: (*default_row(n), "insert", 1),
             latest={"startingOffsets": "latest"},
-            outside=SEEN,
-        )
-
-
-class TestTimedIcebergSource(SourceConformance):
-    random_sequences = 10
-
-    def source(self, folder):
-        return SourceUnderTest(
-            source=IcebergDataSource,
-            options={"warehouse": str(folder), "table": "db.t"},
-            add=appending(folder, TIMED),
-            schema=TIMED,
-            row=lambda n: (
-                n,
-                dt.datetime(2013, 1, 1, n // 60 % 24, n % 60, tzinfo=dt.timezone.utc),
-            ),
-            event_time="at",
             outside=SEEN,
         )

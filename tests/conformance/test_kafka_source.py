@@ -15,13 +15,14 @@ from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.testing import FILES, ROW_SCHEMA, SourceConformance, SourceUnderTest
+from krishiv_spark.testing.subjects import default_row
 
 REQUESTS = {
     "krishiv_spark.kafka.client:Client.ask": KafkaFailedError,
     "krishiv_spark.kafka.client:Client.submit": KafkaFailedError,
     "krishiv_spark.kafka.client:Client.wait": KafkaConnectionError,  # tried again
 }
-TIMED = pa.schema([("id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
+TIMED = pa.schema([*ROW_SCHEMA, ("timestamp", pa.timestamp("us", "UTC"))])
 NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
 
 
@@ -42,60 +43,39 @@ def producer(cluster):
     producer.close()
 
 
-class _KafkaSource(SourceConformance):
+class TestKafkaSource(SourceConformance):
     random_sequences = 20
 
     @pytest.fixture(autouse=True)
     def _environment(self, cluster, producer):
         self.cluster, self.producer = cluster, producer
 
-    def options(self):
-        topic = f"t-{uuid.uuid4().hex}"
-        make_topic(self.cluster.bootstrap, topic)
-        return {
-            "kafka.bootstrap.servers": self.cluster.bootstrap,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-            "valueFormat": "json",
-            "maxFetchBytes": "1m",
-        }
-
-    def send(self, topic, names, rows):
-        for row in rows:
-            value = json.dumps(dict(zip(names, row, strict=False))).encode()
-            at = row[1] if isinstance(row[1], dt.datetime) else NEW_YEAR
-            self.producer.send(topic, value, timestamp_ms=int(at.timestamp() * 1000))
-        self.producer.flush()
-
-
-class TestKafkaSource(_KafkaSource):
     def source(self, folder):
         del folder
-        options = self.options()
+        topic = f"t-{uuid.uuid4().hex}"
+        make_topic(self.cluster.bootstrap, topic)
         return SourceUnderTest(
             source=KafkaDataSource,
-            options=options,
-            add=lambda rows: self.send(options["subscribe"], ("id", "text"), rows),
-            schema=ROW_SCHEMA,
+            options={
+                "kafka.bootstrap.servers": self.cluster.bootstrap,
+                "subscribe": topic,
+                "startingOffsets": "earliest",
+                "valueFormat": "json",
+                "maxFetchBytes": "1m",
+            },
+            add=lambda rows: self.send(topic, rows),
+            schema=TIMED,
+            row=lambda n: (*default_row(n), NEW_YEAR + dt.timedelta(minutes=n)),
+            any_value=("text",),
+            event_time="timestamp",
             latest={"startingOffsets": "latest"},
             two_rows={"maxOffsetsPerTrigger": "2"},
             small_tasks={"maxRecordsPerPartition": "1"},
             outside={**FILES, **REQUESTS},
         )
 
-
-class TestTimedKafkaSource(_KafkaSource):
-    def source(self, folder):
-        del folder
-        options = self.options()
-        return SourceUnderTest(
-            source=KafkaDataSource,
-            options=options,
-            add=lambda rows: self.send(options["subscribe"], ("id",), rows),
-            schema=TIMED,
-            row=lambda n: (n, NEW_YEAR + dt.timedelta(minutes=n)),
-            event_time="timestamp",
-            two_rows={"maxOffsetsPerTrigger": "2"},
-            small_tasks={"maxRecordsPerPartition": "1"},
-            outside={**FILES, **REQUESTS},
-        )
+    def send(self, topic, rows):
+        for number, text, at in rows:
+            value = json.dumps({"id": number, "text": text}).encode()
+            self.producer.send(topic, value, timestamp_ms=int(at.timestamp() * 1000))
+        self.producer.flush()

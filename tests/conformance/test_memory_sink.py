@@ -26,6 +26,7 @@ class TestMemorySink(_MemorySink):
         )
 
 
+@pytest.mark.variant  # another key in the same store
 class TestNamedMemorySink(_MemorySink):
     random_sequences = 20
 

@@ -11,8 +11,10 @@ from parquet_reading import ForgetfulDataSource
 
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
+from krishiv_spark.testing.subjects import default_row
 
-TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+TIMED = pa.schema([*ROW_SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class TestParquetSource(SourceConformance):
@@ -20,7 +22,11 @@ class TestParquetSource(SourceConformance):
         return SourceUnderTest(
             source=ParquetDataSource,
             options={"path": str(folder)},
-            add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
+            add=lambda rows: drop_file(folder, rows, TIMED),
+            schema=TIMED,
+            row=lambda n: (*default_row(n), NEW_YEAR + dt.timedelta(minutes=n)),
+            any_value=("text",),
+            event_time="at",
             small_tasks={"maxPartitionBytes": "1k"},
             latest={"startingOffsets": "latest"},
         )
@@ -39,24 +45,6 @@ class TestForgetfulParquetSource(SourceConformance):
             add=lambda rows: drop_file(folder, rows, ROW_SCHEMA),
             small_tasks={"maxPartitionBytes": "1k"},
             latest={"startingOffsets": "latest"},
-        )
-
-
-class TestTimedParquetSource(SourceConformance):
-    random_sequences = 20
-
-    def source(self, folder):
-        return SourceUnderTest(
-            source=ParquetDataSource,
-            options={"path": str(folder)},
-            add=lambda rows: drop_file(folder, rows, TIMED),
-            schema=TIMED,
-            row=lambda n: (
-                n,
-                dt.datetime(2013, 1, 1, n // 60 % 24, n % 60, tzinfo=dt.timezone.utc),
-            ),
-            small_tasks={"maxPartitionBytes": "1k"},
-            event_time="at",
         )
 
 
