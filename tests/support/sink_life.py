@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.testing import FILES, Fault
-from krishiv_spark.testing.processes.pool import Process
+from krishiv_spark.testing.processes.pool import Pool
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -98,8 +99,13 @@ def dies_at(step: int, work: Callable[[], Any], *, after: bool) -> bool:
     Returns:
         Whether the process died there; False when it had fewer calls and finished.
     """
-    process = Process(CHANGES)
+    process = _pool().take()
     answer = process.call(work, trap=Fault(step, happened=after, reported=False))
     process.kill()
     assert answer.outcome in {"returned", "died"}, answer.trace
     return answer.outcome == "died"
+
+
+@cache
+def _pool() -> Pool:
+    return Pool(CHANGES)

@@ -9,7 +9,8 @@ from typing import Any
 from typing_extensions import Self
 
 from krishiv_spark.testing.processes.outside import Outside
-from krishiv_spark.testing.processes.pool import Answer, Pool
+from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rules import Broken, Violation
 from krishiv_spark.testing.steps import Sequence, Step
 

@@ -12,7 +12,8 @@ from krishiv_spark.testing.drivers.lives import Life
 from krishiv_spark.testing.drivers.queries import Query
 from krishiv_spark.testing.drivers.writing import WritingDriver
 from krishiv_spark.testing.processes import write_roles
-from krishiv_spark.testing.processes.pool import Answer, Pool
+from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rules import Rule
 from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
 from krishiv_spark.testing.subjects import SinkUnderTest, Writing

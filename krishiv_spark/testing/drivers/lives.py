@@ -14,7 +14,8 @@ from typing import Any
 
 from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.processes import write_roles
-from krishiv_spark.testing.processes.pool import Answer, Pool, Process
+from krishiv_spark.testing.processes.pool import Pool, Process
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.processes.zones import in_zone
 from krishiv_spark.testing.steps import Stage, Trap
 

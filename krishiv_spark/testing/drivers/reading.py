@@ -15,7 +15,8 @@ from krishiv_spark.testing.drivers.readings import Readings, check_watermark
 from krishiv_spark.testing.processes import read_roles
 from krishiv_spark.testing.processes.elsewhere import run_elsewhere
 from krishiv_spark.testing.processes.outside import Call
-from krishiv_spark.testing.processes.pool import Answer, Pool
+from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rows import Row
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Add, Step, Trap, Trigger

@@ -11,7 +11,8 @@ from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
 from krishiv_spark.testing.drivers.queries import Query
 from krishiv_spark.testing.processes import write_roles
 from krishiv_spark.testing.processes.outside import Call
-from krishiv_spark.testing.processes.pool import Answer, Pool
+from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.subjects import SinkUnderTest, Writing
 

@@ -32,23 +32,26 @@ class Seam:
 
     What a call does inside, and what an import reads, are no calls of their own.
 
-    Args:
-        sleep: Called with the name of a call; returns when the process shall go on.
-        last_words: Called with the name of the call at which the process is about to die.
-
     Attributes:
         calls: Those that were made since it was armed.
         sprung: The call at which the trap has reported an error.
     """
 
-    def __init__(self, sleep: Callable[[str], None], last_words: Callable[[str], None]) -> None:
-        self.sleep = sleep
+    def __init__(self) -> None:
         self.calls: list[Call] = []
         self.sprung = ""
-        self._last_words = last_words
         self._trap: Trap | None = None
         self._counting = False
         self._inside = threading.local()
+
+    def report(self, sleep: Callable[[str], None], last_words: Callable[[str], None]) -> None:
+        """Say who hears of what happens here; a process that only forks others has nobody.
+
+        Args:
+            sleep: Called with the name of a call; returns when the process shall go on.
+            last_words: Called with the name of the call at which the process is about to die.
+        """
+        self.sleep, self._last_words = sleep, last_words
 
     def arm(self, trap: Trap | None) -> None:
         """Count from 0 again, with this trap ahead."""

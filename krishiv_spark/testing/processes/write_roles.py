@@ -22,8 +22,8 @@ from pyspark.sql.worker.write_into_data_source import (  # type: ignore[attr-def
 from krishiv_spark.arrow import arrow_schema, spark_schema
 from krishiv_spark.testing.processes.memory import give_back_memory, memory_now
 from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
-from krishiv_spark.testing.processes.pool import here, rest
 from krishiv_spark.testing.processes.seam import die
+from krishiv_spark.testing.processes.serving import here, rest
 from krishiv_spark.testing.rows import Row, columns
 
 __all__ = ["Attempt", "Job", "abort", "commit", "discard", "growth", "plan", "write"]

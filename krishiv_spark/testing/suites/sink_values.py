@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.testing.processes.pool import Answer
+from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rules import Broken, Rule
 from krishiv_spark.testing.steps import Begin, Commit, Reorder, Stage, Step
 from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest, Writing
