@@ -51,7 +51,7 @@ def elsewhere(code: str, installed: Path, cwd: Path) -> object:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"},
         check=False,
         capture_output=True,
         text=True,
