@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,3 +28,11 @@ def test_every_part_runs_and_the_summary_names_those_that_failed(tmp_path):
 def test_when_every_part_passes_so_does_the_command(tmp_path):
     done = run_parts(tmp_path, "part first true\npart second true")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.xdist_group("some")
+def test_xdist_keeps_groups_together(request):
+    """What shares a broker is dealt out otherwise, and each process starts one for itself."""
+    if not hasattr(request.config, "workerinput") or not request.config.getoption("loadgroup"):
+        pytest.skip("not one of several processes that pytest-xdist deals groups to")
+    assert request.node.nodeid.endswith("@some")
