@@ -356,7 +356,7 @@ def test_deletes_count_only_for_older_files(tmp_path):
     assert batch(tmp_path)["id"].to_pylist() == [3]
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sets(st.integers(0, 99)), st.integers(1, 40), st.integers(100, 3000))
 def test_any_rows_may_be_deleted(tmp_path_factory, gone, rows_per_group, most):
     folder = tmp_path_factory.mktemp("deleted")
