@@ -26,19 +26,23 @@ settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("krishiv")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects by the markers
+@pytest.hookimpl(tryfirst=True)  # before -m selects by the markers, and xdist deals groups out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a broker, or compiled code, runs in one process of xdist, which makes it once.
+    """Of the kit's suite for a variant, the random sequences try all of it a little.
 
-    Of the kit's suite for a variant, the random sequences try all of it a little.
+    What shares a broker, or compiled code, runs in one process of xdist, which makes it once.
     """
     for item in items:
         if item.get_closest_marker("variant") and item.name != "test_random_sequences":
             item.add_marker(pytest.mark.long)
-        known = getattr(item, "_fixtureinfo", None)
-        made = known.name2fixturedefs.values() if known else ()
-        if any(definitions[-1].scope == "module" for definitions in made):
+        if not item.get_closest_marker("xdist_group") and _shares_with_its_module(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _shares_with_its_module(item: pytest.Item) -> bool:
+    known = getattr(item, "_fixtureinfo", None)
+    made = known.name2fixturedefs.values() if known else ()
+    return any(definitions[-1].scope == "module" for definitions in made)
 
 
 @pytest.fixture(scope="session")

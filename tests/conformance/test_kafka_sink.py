@@ -9,7 +9,6 @@ from kafka_topics import Onlooker, make_topic
 
 from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.kafka.client import KafkaFailedError
-from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.testing import (
     FILES,
     Begin,
@@ -26,15 +25,14 @@ from krishiv_spark.testing import (
 from krishiv_spark.testing.suites.base import Suite
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
+pytestmark = pytest.mark.xdist_group("kafka")
 REQUESTS = {
     f"krishiv_spark.kafka.client:Client.{name}": KafkaFailedError for name in ("ask", "submit")
 }
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with open_cluster() as found:
-        yield found
+def record(number):
+    return f"k{number}", json.dumps({"n": number}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ class KafkaSink:
             source=KafkaDataSource,
             options={"kafka.bootstrap.servers": bootstrap, "topic": topic},
             schema=pa.schema([("key", pa.string()), ("value", pa.binary())]),
-            row=lambda n: (f"k{n}", json.dumps({"n": n}).encode()),
+            row=record,
             any_value=("value",),
             most_held=2**25,  # what waits for the broker's answers
             oracle=lambda: [(each.key.decode(), each.value) for each in self.look(topic)],

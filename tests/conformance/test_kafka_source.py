@@ -12,11 +12,10 @@ from kafka_topics import make_topic
 
 from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.kafka.client import KafkaFailedError
-from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.testing import FILES, ROW_SCHEMA, SourceConformance, SourceUnderTest
 from krishiv_spark.testing.subjects import default_row
 
+pytestmark = pytest.mark.xdist_group("kafka")
 REQUESTS = {
     "krishiv_spark.kafka.client:Client.ask": KafkaFailedError,
     "krishiv_spark.kafka.client:Client.submit": KafkaFailedError,
@@ -24,13 +23,6 @@ REQUESTS = {
 }
 TIMED = pa.schema([*ROW_SCHEMA, ("timestamp", pa.timestamp("us", "UTC"))])
 NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    warm_up()  # compiled code is no part of what a task holds
-    with open_cluster() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

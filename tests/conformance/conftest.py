@@ -1,0 +1,14 @@
+"""Fixtures: one broker for all suites of Kafka."""
+
+import pytest
+
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.records import warm_up
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Who uses it is in the group "kafka" of xdist, or each process would start one."""
+    warm_up()  # here, so that no process of the kit loads compiled code, nor counts it as held
+    with open_cluster() as found:
+        yield found
