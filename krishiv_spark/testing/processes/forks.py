@@ -29,6 +29,8 @@ __all__ = ["Forks"]
 _Order: TypeAlias = int | list[str]
 """The id of a process that shall end, or modules to import before one is forked."""
 
+_PATIENCE_SECONDS = 120.0
+
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -58,12 +60,12 @@ class Forks:
         reduction.send_handle(self._orders, theirs.fileno(), self._copy.pid)
         theirs.close()
         self._needed = []
-        return self._orders.recv(), ours
+        return self._answer(), ours
 
     def end(self, process: int) -> None:
         """``kill -9``; when this returns, the process is gone with all that it held."""
         self._orders.send(process)
-        self._orders.recv()
+        self._answer()
 
     def need(self, modules: Iterable[str]) -> None:
         """Import what a process had to import, so that the next one has it when it is forked."""
@@ -73,7 +75,14 @@ class Forks:
     def close(self) -> None:
         """End the copy, and all processes that were forked from it."""
         self._orders.close()
-        self._copy.join()
+        self._copy.join(_PATIENCE_SECONDS)
+        self._copy.kill()  # should it hang; those that were forked from it end then
+
+    def _answer(self) -> int:
+        if not self._orders.poll(_PATIENCE_SECONDS):
+            raise RuntimeError(f"no process could be forked or ended in {_PATIENCE_SECONDS:.0f} s")
+        answer: int = self._orders.recv()
+        return answer
 
 
 def _take_orders(orders: Connection, outside: Outside) -> None:
