@@ -47,7 +47,7 @@ class Connections:
             self._network.bootstrap(connection.api_timeout_s)
         except KafkaError as error:
             self.close()
-            raise self.failed("reach the cluster", f"{error}{self._login_hint()}") from error
+            raise self.failed("reach the cluster", error, self._login_hint(error)) from error
 
     def close(self) -> None:
         """End the I/O thread and the connections; so does the garbage collector."""
@@ -62,12 +62,15 @@ class Connections:
         """
         return self._network.is_alive and not self._is_deaf
 
-    def _login_hint(self) -> str:
+    def _login_hint(self, error: Exception) -> str:
         """A broker that refuses a login may close the connection before it is heard."""
+        from kafka.errors import SaslAuthenticationFailedError
+
         user = self.connection.values.get("sasl_plain_username")
-        return (
-            "" if user is None else f"; or the login of user {user!r} is refused: see its password"
-        )
+        if user is None:
+            return ""
+        heard = isinstance(error, SaslAuthenticationFailedError)
+        return f"{'' if heard else 'or '}the login of user {user!r} is refused: see its password"
 
     def failed(self, what: str, error: object, hint: str = "") -> KafkaFailedError:
         """An error that says what could not be done, where, why, and what to do."""

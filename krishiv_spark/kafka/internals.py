@@ -32,6 +32,7 @@ __all__ = ["ConnectionManager", "Selector"]
 # ruff: noqa: SLF001
 
 _CHUNK = 2**16
+_REFUSED = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError)
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -51,6 +52,17 @@ class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
     """kafka-python's, over sockets that are read in large pieces."""
+
+    async def _connect(self, node: Any, conn: Any, **given: Any) -> None:
+        """Connect; a login that is refused ends the bootstrap, as in Java's clients.
+
+        kafka-python keeps such an error to raise it at the next try, but looks for it where it does
+        not come by: it would log in again and again, until time is up or the account is locked.
+        """
+        await super()._connect(node, conn, **given)
+        error = conn.init_future.exception
+        if isinstance(error, _REFUSED) and self.cluster.is_bootstrap(node.node_id):
+            self._auth_failures[node.node_id] = error
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)
