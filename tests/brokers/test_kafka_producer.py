@@ -1,5 +1,6 @@
 """What tasks of the Kafka sink write reaches real brokers once, whatever happens to those."""
 
+import re
 import threading
 from collections import Counter
 
@@ -10,17 +11,18 @@ from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
 
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import KrishivError, SchemaError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
-from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.kafka import attempts
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.partition_queue import PartitionQueue
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
 ROWS = 200_000
 YOUNG = {"kafka.metadata.max.age.ms": "1"}
@@ -213,6 +215,26 @@ def test_the_work_for_a_batch_does_not_grow_with_the_partitions(bench, wide, mon
     assert len(batches) > 10 * MANY
     assert len(looks) < MANY / 4 * len(batches)
     bench.assert_exact(wide, 40_000)
+
+
+REFUSED = {
+    "no value": ({"key": ["x"]}, {}, "no column 'value'"),
+    "a number as value": ({"value": [1]}, {}, "string or binary"),
+    "a column too many": ({"value": ["x"], "number": [1]}, {}, "'number' has no place in a record"),
+    "no topic": ({"value": ["x"]}, {"topic": ""}, "topic"),
+    "a misspelt option": ({"value": ["x"]}, {"topics": "x"}, "did you mean 'topic'"),
+    "a misspelt setting": ({"value": ["x"]}, {"kafka.compresion.type": "x"}, "compression.type"),
+    "acks": ({"value": ["x"]}, {"kafka.acks": "1"}, "'kafka.acks' cannot be set"),
+    "no codec": ({"value": ["x"]}, {"kafka.compression.type": "rar"}, "rar"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_record_is_refused_before_the_first_row(bench, topic, case):
+    columns, options, said = REFUSED[case]
+    with pytest.raises(KrishivError, match=re.escape(said)):
+        given = bench.options(**{"topic": topic, **options})
+        KafkaWriter(given, pa.record_batch(columns).schema, OutputMode.APPEND).check()
 
 
 def stage_one(bench, topic, **columns):

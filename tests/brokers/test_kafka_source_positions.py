@@ -11,7 +11,7 @@ from kafka_reading import HASTE, newest, read_on, reader
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
 from patience import PATIENCE
 
-from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.errors import DataLossError, KrishivError, OptionError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -43,6 +43,34 @@ def topic_of(bootstrap, *numbers, partitions=1):
 
 def send(bootstrap, topic, *numbers, **more):
     produce(bootstrap, topic, [b"%d" % number for number in numbers], **more)
+
+
+# --- what cannot be
+
+
+@pytest.fixture(scope="module")
+def three(bootstrap):
+    """A topic with three records."""
+    return topic_of(bootstrap, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": "latest"}, "a batch read cannot begin at the latest offset"),
+        ({"startingOffsets": '{"TOPIC": {"0": -1}}'}, "cannot begin at the latest offset"),
+        ({"startingOffsets": '{"TOPIC": {"0": 99}}'}, "offset 99, but the newest is 3"),
+        ({"startingOffsets": '{"TOPIC": {"0": 0, "7": 0}}'}, "TOPIC-7, which is not read"),
+        ({"startingOffsets": '{"other": {"0": 0}}'}, "no offset for TOPIC-0"),
+        ({"assign": '{"TOPIC": [3]}'}, "names partition 3 of topic 'TOPIC', which has 1"),
+        ({"subscribe": "nowhere"}, "topic 'nowhere' does not exist on"),
+        ({"subscribe": "TOPIC", "assign": "{}"}, "partition is needed"),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_refused(bootstrap, three, options, said):
+    given = {key: text.replace("TOPIC", three) for key, text in options.items()}
+    with pytest.raises(KrishivError, match=said.replace("TOPIC", three)):
+        read_on(reader(bootstrap, three, streaming=False, **given))
 
 
 # --- transactions

@@ -224,15 +224,8 @@ def test_batches_between_offsets_and_times(spark, kafka):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"startingOffsets": "latest"}, "a batch read cannot begin at the latest offset"),
-        ({"startingOffsets": '{"TOPIC": {"0": -1}}'}, "cannot begin at the latest offset"),
+    [  # one that the topic refuses, and one that names a column; tests/brokers has the others
         ({"startingOffsets": '{"TOPIC": {"0": 99}}'}, "offset 99, but the newest is 3"),
-        ({"startingOffsets": '{"TOPIC": {"0": 0, "7": 0}}'}, "TOPIC-7, which is not read"),
-        ({"startingOffsets": '{"other": {"0": 0}}'}, "no offset for TOPIC-0"),
-        ({"assign": '{"TOPIC": [3]}'}, "names partition 3 of topic 'TOPIC', which has 1"),
-        ({"subscribe": "nowhere"}, "topic 'nowhere' does not exist on"),
-        ({"subscribe": "TOPIC", "assign": "{}"}, "partition is needed"),
         ({"columns": "val"}, "did you mean 'value'"),
     ],
 )
@@ -240,7 +233,7 @@ def test_errors_reach_the_user(spark, kafka, options, said):
     topic = kafka.topic()
     kafka.send(topic, 1, 2, 3)
     given = {key: text.replace("TOPIC", topic) for key, text in options.items()}
-    with pytest.raises(Exception, match=said.replace("TOPIC", topic)):
+    with pytest.raises(Exception, match=said):
         batch(spark, kafka, topic, **given)
 
 
