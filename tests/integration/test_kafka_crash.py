@@ -12,7 +12,7 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
-ROWS, KILLS = 8_000, 6
+ROWS, KILLS = 4_000, 3
 
 
 @pytest.fixture
@@ -67,13 +67,14 @@ def restart(cluster) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(2400)
-def test_kills_of_driver_workers_and_broker_lose_and_repeat_nothing(cluster, job):
-    torment(cluster, job, ROWS, KILLS)
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])  # for longer
+def test_kills_of_driver_workers_and_broker_lose_and_repeat_nothing(cluster, job, times):
+    torment(cluster, job, times * ROWS, times * KILLS)
 
 
 @pytest.mark.soak
 def test_sixty_kills_lose_and_repeat_nothing(cluster, job):
-    torment(cluster, job, 10 * ROWS, 10 * KILLS)
+    torment(cluster, job, 20 * ROWS, 20 * KILLS)
 
 
 def torment(cluster, job, rows: int, kills: int) -> None:

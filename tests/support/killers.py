@@ -19,7 +19,8 @@ class Killer:
         sign: What the driver says when it may be killed.
         pauses: The shortest and the longest time between two kills, seconds.
         victims: Which of "driver" and "worker", a Python process that Spark has started.
-        more: What else is killed, by name, and brought back.
+        more: What else is killed, by name, and brought back. Each has its turn, in random order,
+            before the first has another one.
 
     Attributes:
         kills: How often each was killed.
@@ -42,6 +43,7 @@ class Killer:
         self._script, self._job = script, dict(job)
         self._sign, self._pauses = sign, pauses
         self._victims, self._more = (*victims, *(more or {})), more or {}
+        self._turns: list[str] = []
 
     def run(self, kills: int) -> None:
         """Kill so often; then let a last driver come to its end."""
@@ -56,14 +58,20 @@ class Killer:
         with Driver(self._script, self._job) as driver:
             driver.wait_for(self._sign, timeout=PATIENCE)
             while driver.outlives(self._random.uniform(*self._pauses)):
-                victim = self._random.choice(self._victims)
+                victim = self._turn()
                 if self._killed(victim, driver):
+                    self._turns.remove(victim)
                     self.kills[victim] += 1
                     self._tell(f"killed {victim}")
                 if victim == "driver" or self.kills.total() >= kills:
                     return True
             self._tell(f"the driver ended by itself: {driver.lines[-1][:300]}")
             return not driver.says("DONE", 0)
+
+    def _turn(self) -> str:
+        """Who is next, until it is killed."""
+        self._turns = self._turns or self._random.sample(self._victims, len(self._victims))
+        return self._turns[0]
 
     def _tell(self, what: str) -> None:
         print(f"{time.monotonic() - self._begun:7.1f} s: {what}")
