@@ -28,6 +28,7 @@ class TestDrivers(Table, DriverFaults):
 
 
 class TestTasks(Table, TaskFaults):
+    @pytest.mark.long  # tests/conformance/test_parquet_sink.py has every call to the outside fail
     def test_a_commit_that_fails_behind_the_intent_is_finished_by_the_restart(self, job):
         table = Path(job["options"]["path"])
         table.mkdir()

@@ -66,6 +66,7 @@ class Cases:
 class TaskFaults(Cases):
     """Tasks fail, and Spark starts them again, or another beside them."""
 
+    @pytest.mark.long  # so are tasks whose worker is killed, in test_*_crash.py
     def test_retried_tasks_leave_it_exact(self, job):
         run(job, fault="fail", conf={"spark.master": "local[2,3]"})
         self.assert_exact(job)
