@@ -117,6 +117,7 @@ def test_complete_mode(spark, tmp_path, checkpoint):
     assert sorted(rows["count"].to_pylist()) == [1, 2, 2]
 
 
+@pytest.mark.once
 def test_bad_input_is_named(spark, tmp_path):
     with pytest.raises(PySparkException, match="did you mean 'partitionBy'"):
         save(spark.range(1), tmp_path, partitionedBy="id")

@@ -439,6 +439,7 @@ def run_late(rows, checkpoint, meanwhile):
     return writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
 
 
+@pytest.mark.long  # tests/brokers/test_kafka_source_losses.py has them go while they are read
 def test_records_that_go_between_plan_and_read(spark, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, *range(10))
@@ -468,6 +469,7 @@ def test_a_topic_that_goes_between_plan_and_read(spark, kafka, checkpoint):
     assert query(failOnDataLoss="false")
 
 
+@pytest.mark.long  # for a query: tests/brokers/test_kafka_source_positions.py, without Spark
 def test_a_topic_that_is_made_anew_is_another(spark, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, 1, 2)
@@ -496,6 +498,7 @@ def test_a_topic_that_is_deleted(spark, kafka, checkpoint):
     assert read_by(lenient, checkpoint) == [2]
 
 
+@pytest.mark.long  # as in test_parquet_state.py; its offset is in tests/golden
 def test_a_checkpoint_of_the_first_version_is_taken_up(spark, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, 1, 2)

@@ -156,6 +156,7 @@ def test_latest_survives_a_first_batch_that_fails(spark, name, source, checkpoin
     assert shown(f"{name}-out") == [2, 3]
 
 
+@pytest.mark.once
 def test_late_rows_are_flagged_by_the_watermark_of_the_offsets(spark, name, checkpoint) -> None:
     source = krishiv_spark.memory_source(name, pa.schema([("at", pa.timestamp("us", tz="UTC"))]))
     for minute in (0, 10, 5):
@@ -172,6 +173,7 @@ def test_late_rows_are_flagged_by_the_watermark_of_the_offsets(spark, name, chec
     ]
 
 
+@pytest.mark.once
 def test_a_full_result_fails_the_query_and_says_why(spark, name, source, checkpoint) -> None:
     push(source, 1, 2)
     rows = spark.readStream.format("krishiv-memory").load(name)
@@ -181,6 +183,7 @@ def test_a_full_result_fails_the_query_and_says_why(spark, name, source, checkpo
         finish(query)
 
 
+@pytest.mark.once
 def test_a_checkpoint_in_the_configuration_will_do(spark, name, source, tmp_path) -> None:
     push(source, 1)
     rows = spark.readStream.format("krishiv-memory").load(name)
@@ -207,6 +210,7 @@ def test_batches_append_overwrite_and_read_back(spark, name) -> None:
     assert krishiv_spark.memory_table(name).schema.names == ["id", "text"]
 
 
+@pytest.mark.once
 def test_a_batch_reads_pushes_where_there_is_no_result(spark, name, source) -> None:
     push(source, 1)
     push(source, 2)
