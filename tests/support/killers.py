@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import psutil
 from drivers import Driver
@@ -18,9 +18,9 @@ class Killer:
         job: Its job.
         sign: What the driver says when it may be killed.
         pauses: The shortest and the longest time between two kills, seconds.
-        victims: Which of "driver" and "worker", a Python process that Spark has started.
-        more: What else is killed, by name, and brought back. Each has its turn, in random order,
-            before the first has another one.
+        more: What is killed besides the driver and a worker, which is a Python process that Spark
+            has started, by name, and brought back. Each has its turn, in random order, before the
+            first has another one.
 
     Attributes:
         kills: How often each was killed.
@@ -33,7 +33,6 @@ class Killer:
         *,
         sign: str = "EPOCH",
         pauses: tuple[float, float] = (0.2, 2.0),
-        victims: Sequence[str] = ("driver", "worker"),
         more: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
         seed = random.randrange(2**32)
@@ -42,7 +41,7 @@ class Killer:
         self._random, self._begun = random.Random(seed), time.monotonic()
         self._script, self._job = script, dict(job)
         self._sign, self._pauses = sign, pauses
-        self._victims, self._more = (*victims, *(more or {})), more or {}
+        self._victims, self._more = ("driver", "worker", *(more or {})), more or {}
         self._turns: list[str] = []
 
     def run(self, kills: int) -> None:
