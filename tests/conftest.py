@@ -15,6 +15,7 @@ from wheels import installed, plain_clone, wheel, wheel_of_sdist  # noqa: F401  
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("SPARK_HOME", quick_jvm.home())
 os.environ.setdefault("PYSPARK_SUBMIT_ARGS", quick_jvm.submit(quick_jvm.options()))
 
 # A broker that starts, or was killed, refuses connections in hundreds of lines.

@@ -8,11 +8,10 @@ import threading
 from pathlib import Path
 from typing import IO
 
-import pyspark
 import quick_jvm
 from typing_extensions import Self
 
-HOME = Path(pyspark.__file__).parent
+HOME = Path(quick_jvm.home())
 
 
 class Cluster:
