@@ -83,7 +83,9 @@ def newest_offsets(tmp_path: Path) -> Path:
             lambda offset: {**offset, "files": 7}, "damaged parquet offset", marks=pytest.mark.long
         ),
         pytest.param(
-            lambda offset: {**offset, "kind": "memory"}, "belongs to one query", marks=pytest.mark.long
+            lambda offset: {**offset, "kind": "memory"},
+            "belongs to one query",
+            marks=pytest.mark.long,
         ),
     ],
     ids=["newer version", "damaged", "another source's"],

@@ -87,7 +87,7 @@ class TestDrivers(Topic, DriverFaults):
             assert time.monotonic() < until, f"still open: {left}"
             time.sleep(0.2)
 
-    @pytest.mark.long  # waits for a time-out; tests/brokers/test_kafka_windows.py does it without Spark
+    @pytest.mark.long  # it waits; tests/brokers/test_kafka_windows.py does so without Spark
     def test_lost_transactions_are_an_error_if_asked_for_and_else_repaired(self, lost):
         seen = sorted(self.ids(lost))
         assert 0 < len(seen) < TOTAL
