@@ -6,8 +6,8 @@ makes, once for each environment, the archive of Spark's classes that they start
 sharing, JEP 350). Without it they start in half of the time, by one compiler and one collector.
 
 Python workers start in half of the time too. In the folder where pip puts Spark there is an archive
-of PySpark's modules, from which they would import: it holds no compiled code, so each of them compiles
-its share anew. The tests' home of Spark has no such archive: workers import what pip installed.
+of PySpark's modules, from which they would import. It holds no compiled code, so each of them
+compiles its share anew. The tests' home of Spark has no such archive: they import what pip has.
 """
 
 import json
