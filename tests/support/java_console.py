@@ -7,24 +7,25 @@ from patience import PATIENCE
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, kafka_jars
 from krishiv_spark.maven import Jar, bring, java
 
-QUIET_MS = 5_000
-"""It ends when nothing has come for so long; a start of Java and a poll take less."""
-
 MAIN = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
-def console_values(bootstrap: str, topic: str) -> list[str]:
-    """Values of all records of committed transactions, as text."""
+def console_values(bootstrap: str, topic: str, most: int) -> list[str]:
+    """Values of the first records of committed transactions, as text; awaits so many of them.
+
+    It could be told to end when nothing has come for a while, which on a busy machine is at once.
+    """
     tools = Jar("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
     folder = bring(f"{tools.name}-{tools.version}", [tools], transitive=False)
     given = ("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning")
-    how = ("--isolation-level", "read_committed", "--timeout-ms", str(QUIET_MS))
+    how = ("--isolation-level", "read_committed", "--max-messages", str(most))
+    waits = ("--timeout-ms", str(1000 * PATIENCE))
     path = f"{folder}/*:{kafka_jars()}/*"
     run = subprocess.run(
-        [java(), "-Xmx256m", "-cp", path, MAIN, *given, *how],
+        [java(), "-Xmx256m", "-cp", path, MAIN, *given, *how, *waits],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,
         check=False,
     )
     values = run.stdout.splitlines()
