@@ -53,13 +53,13 @@ class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
     """kafka-python's, over sockets that are read in large pieces."""
 
-    async def _connect(self, node: Any, conn: Any, **given: Any) -> None:
+    async def _connect(self, node: Any, conn: Any, *given: Any, **more: Any) -> None:
         """Connect; a login that is refused ends the bootstrap, as in Java's clients.
 
         kafka-python keeps such an error to raise it at the next try, but looks for it where it does
         not come by: it would log in again and again, until time is up or the account is locked.
         """
-        await super()._connect(node, conn, **given)
+        await super()._connect(node, conn, *given, **more)
         error = conn.init_future.exception
         if isinstance(error, _REFUSED) and self.cluster.is_bootstrap(node.node_id):
             self._auth_failures[node.node_id] = error
