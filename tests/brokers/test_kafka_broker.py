@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
+from patience import PATIENCE
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client
@@ -189,3 +190,13 @@ def test_the_command_prints_the_options():
         Client(Connection.of(printed)).close()
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
+
+
+def test_a_broker_ends_though_another_process_holds_its_input():
+    """As one does that was forked since: it has inherited the pipe."""
+    with open_cluster(ours=True) as cluster:
+        pipe = cluster.brokers[0]._keeper.stdin.fileno()
+        holder = subprocess.Popen(["sleep", str(PATIENCE)], pass_fds=[pipe])
+    assert holder.poll() is None
+    holder.kill()
+    holder.wait()

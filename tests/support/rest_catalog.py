@@ -37,8 +37,9 @@ def open_rest_catalog(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{_served(gateway.jvm, folder)}"
     finally:
         gateway.close()
-        process.stdin.close()  # Java ends with it
-        process.wait(30)
+        process.kill()
+        process.stdin.close()
+        process.wait()
 
 
 def _java(jars: Path):

@@ -109,3 +109,10 @@ def dies_at(step: int, work: Callable[[], Any], *, after: bool) -> bool:
 @cache
 def _pool() -> Pool:
     return Pool(CHANGES)
+
+
+def close_pool() -> None:
+    """End the processes that `dies_at` has forked, which hold open what was open then."""
+    if _pool.cache_info().currsize:
+        _pool().close()
+        _pool.cache_clear()

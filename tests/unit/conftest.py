@@ -7,8 +7,15 @@ import uuid
 import pytest
 from forgetting_proxy import forgetting
 from journals import ModelJournal
+from sink_life import close_pool
 
 from krishiv_spark.offsets.journal import DiskJournal, ObjectJournal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_outlives_its_module():
+    yield
+    close_pool()
 
 
 @pytest.fixture(scope="session")

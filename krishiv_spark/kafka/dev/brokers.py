@@ -99,8 +99,6 @@ class Broker:
 
     def kill(self) -> None:
         """``kill -9``."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
         self.close()
 
     def pause(self) -> None:
@@ -116,8 +114,10 @@ class Broker:
         return self._keeper is not None and self._keeper.poll() is None
 
     def close(self) -> None:
-        """End it, if it runs."""
+        """End it, if it runs. By a signal: what was forked since may hold its input open."""
         if self._keeper is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             self._keeper.communicate()
             self._keeper = None
 
