@@ -92,7 +92,7 @@ class Play:
         self.world.clock.pass_ms(_AGES_MS)
         self.world.run(lambda: False)
         if self.world.violation is None:
-            self.checker.end()
+            self.checker.end(in_part=self.spark.is_in_part)
             self._check_that_nothing_hangs()
 
     def _check_that_nothing_hangs(self) -> None:

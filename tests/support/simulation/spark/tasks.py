@@ -20,10 +20,10 @@ SOURCE = CallKind("source", lambda what: OSError(5, "the source fails", what))
 
 
 class JobFailedError(Exception):
-    """A task has failed too often. The messages are those of the tasks that did not."""
+    """A task has failed too often, at last with `why`; the messages are those of other tasks."""
 
-    def __init__(self, messages: Sequence[Any]) -> None:
-        super().__init__("a task has failed too often")
+    def __init__(self, why: object, messages: Sequence[Any]) -> None:
+        super().__init__(f"a task has failed too often: {why!r}")
         self.messages = messages
 
 
@@ -158,7 +158,8 @@ class Stage:
         failures = self.failures[attempt.task] = self.failures.get(attempt.task, 0) + 1
         if failures >= _MOST_FAILURES:
             self._let_go()
-            raise JobFailedError([self.messages.get(task) for task in range(self.tasks)])
+            messages = [self.messages.get(task) for task in range(self.tasks)]
+            raise JobFailedError(attempt.actor.error, messages)
         if not any(other.task == attempt.task for other in self.running):
             self.begin(attempt.task)
 
