@@ -10,7 +10,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from kafka_topics import make_topic
-from patience import PATIENCE
+from patience import PATIENCE, await_that
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.kafka import client as clients
@@ -78,9 +78,7 @@ def test_brokers_that_come_back_at_other_addresses_are_found():
         broker.start()
         with pytest.raises(KafkaFailedError):
             first.topics([])
-        until = time.monotonic() + PATIENCE
-        while not answers(connection):
-            assert time.monotonic() < until
+        await_that(lambda: answers(connection))
 
 
 def answers(connection):

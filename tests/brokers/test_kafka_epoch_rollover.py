@@ -4,13 +4,12 @@ Under TV2 a use of an id takes two of them, so a stream of one epoch per second 
 day. Ending the transaction of the last epoch, or initialising the id, gives a new producer id.
 """
 
-import time
 import uuid
 
 import pyarrow as pa
 import pytest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
-from patience import PATIENCE
+from patience import await_none
 from producer_epochs import LAST_EPOCH, raise_epochs
 
 from krishiv_spark.kafka import transactions
@@ -63,9 +62,8 @@ class Bench:
         return attempts.stage([pa.record_batch({"value": [row]})], task, options)
 
     def await_markers(self):
-        until = time.monotonic() + PATIENCE
-        while left := transactions.unfinished(self.client, f"krishiv.{self.query}."):
-            assert time.monotonic() < until, left
+        mine = f"krishiv.{self.query}."
+        await_none(lambda: transactions.unfinished(self.client, mine), "still open")
 
     def ends(self, staged, *, commit):
         """Whether the coordinator takes it, perhaps as what has happened already."""

@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_reading import HASTE, newest, read_on, reader
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
-from patience import PATIENCE
+from patience import PATIENCE, await_that
 
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError
 from krishiv_spark.kafka.client import KafkaFailedError
@@ -108,10 +108,7 @@ def test_records_after_an_open_transaction_are_shown_in_the_progress(bootstrap, 
 
 def awaited(found, end):
     """The rows of the next batch, once its markers have been written."""
-    until = time.monotonic() + PATIENCE
-    while not (rows := read_on(found, end)[0]):
-        assert time.monotonic() < until
-    return rows
+    return await_that(lambda: read_on(found, end)[0])
 
 
 def await_held(found, end, offsets):

@@ -10,7 +10,7 @@ import uuid
 import pyarrow as pa
 import pytest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
-from patience import PATIENCE
+from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, KafkaFailedError
@@ -56,16 +56,12 @@ class Bench:
 
     def sweep(self):
         """As soon as there is something to abort; then wait for the markers."""
-        until = time.monotonic() + PATIENCE
-        while not abort_open(self.client, self._ids, (), lambda: True):
-            assert time.monotonic() < until
+        await_that(lambda: abort_open(self.client, self._ids, (), lambda: True))
         self._await_markers()
 
     def await_open(self, count):
         """What was sent has arrived."""
-        until = time.monotonic() + PATIENCE
-        while list(self._listed().values()).count(transactions.ONGOING) < count:
-            assert time.monotonic() < until
+        await_that(lambda: list(self._listed().values()).count(transactions.ONGOING) >= count)
 
     def _listed(self):
         return transactions.unfinished(self.client, self._ids)

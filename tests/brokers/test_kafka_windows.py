@@ -4,14 +4,13 @@ The kit's driver plays Spark; the broker is real.
 """
 
 import shutil
-import time
 import uuid
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from kafka_topics import Onlooker, make_topic
-from patience import PATIENCE
+from patience import await_none
 from producer_epochs import LAST_EPOCH, raise_epochs
 
 from krishiv_spark.cli import main
@@ -118,10 +117,7 @@ class Bench:
 
     def stay_away(self) -> None:
         """Until the broker has aborted whatever is open."""
-        until = time.monotonic() + PATIENCE
-        while left := transactions.unfinished(self.client, "krishiv."):
-            assert time.monotonic() < until, f"still open: {left}"
-            time.sleep(0.05)
+        await_none(lambda: transactions.unfinished(self.client, "krishiv."), "still open")
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import time
 
 import pytest
 from drivers import SUPPORT
 from fault_cases import TOTAL, Cases, DriverFaults, TaskFaults, run
 from kafka_topics import Onlooker, make_topic
-from patience import PATIENCE
+from patience import await_none
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
@@ -82,10 +81,7 @@ class TestDrivers(Topic, DriverFaults):
 
     def await_aborts(self, cluster):
         client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
-        until = time.monotonic() + PATIENCE
-        while left := transactions.unfinished(client, "krishiv."):
-            assert time.monotonic() < until, f"still open: {left}"
-            time.sleep(0.2)
+        await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
     @pytest.mark.long  # it waits; tests/brokers/test_kafka_windows.py does so without Spark
     def test_lost_transactions_are_an_error_if_asked_for_and_else_repaired(self, lost):

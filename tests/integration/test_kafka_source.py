@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
-from patience import PATIENCE
+from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -58,13 +58,6 @@ class Kafka:
     def make_anew(self, topic):
         self.delete(topic)
         self.topic(name=topic)
-
-
-def await_that(fact, seconds=PATIENCE):
-    until = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +398,7 @@ def test_compacted_topics(spark, kafka):
         kafka.send(topic, 99, key=b"last")
         return len(batch(spark, kafka, topic)) < 20
 
-    await_that(is_compacted, 60)
+    await_that(is_compacted, seconds=60)
     found = batch(spark, kafka, topic, maxRecordsPerPartition=4)
     assert found.count(29) == 1
     assert found[-1] == 99

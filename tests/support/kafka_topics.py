@@ -5,13 +5,17 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
-from patience import PATIENCE
+from patience import PATIENCE, await_none, await_that
 
 _LEADS_NOT_YET = {3, 6}  # UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
+_TV = "transaction.version"
 LIMITS = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 
 
@@ -68,10 +72,7 @@ class Onlooker:
     def remove(self, topic: str) -> None:
         """Remove a topic, and wait until it is gone."""
         self._admin.delete_topics([topic])
-        until = time.monotonic() + PATIENCE
-        while topic in self._admin.list_topics():
-            assert time.monotonic() < until, f"{topic} does not go away"
-            time.sleep(0.05)
+        await_that(lambda: topic not in self._admin.list_topics(), f"{topic} does not go away")
 
     def _partitions(self, topic: str) -> Iterable[int]:
         return self._consumer.partitions_for_topic(topic) or ()
@@ -97,21 +98,22 @@ class Onlooker:
             topics=[wanted(topic=topic, partitions=[part])],
             max_version=12,
         )
-        until = time.monotonic() + PATIENCE
-        while True:
+
+        def of_leader() -> Any:
+            """A broker may hear late that it leads a topic which was just made."""
             answer = self._admin._manager.run(self._admin._manager.send, request, self._node)
             (found,) = answer.responses[0].partitions
-            if not found.error_code:
-                return found.records
-            # A broker may hear late that it leads a topic which was just made.
-            assert found.error_code in _LEADS_NOT_YET, answer
-            assert time.monotonic() < until, answer
-            time.sleep(0.02)
+            assert found.error_code in {0, *_LEADS_NOT_YET}, answer
+            return None if found.error_code else found
+
+        return await_that(of_leader, f"nobody leads {topic}").records
 
     def _await_markers(self) -> None:
-        until = time.monotonic() + PATIENCE
-        while any(self._admin.list_transactions(state_filters=["PrepareCommit"]).values()):
-            assert time.monotonic() < until, "a transaction is not committed to the end"
+        def unmarked() -> list[Any]:
+            found = self._admin.list_transactions(state_filters=["PrepareCommit"])
+            return [each for each in found.values() if each]
+
+        await_none(unmarked, "not committed to the end")
 
 
 def _judged(batches: Iterator) -> tuple[list, dict]:
@@ -152,15 +154,15 @@ def set_transaction_version(bootstrap: str, level: int) -> None:
     """
     admin = KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)
     how = "safe_downgrade" if level == 1 else "upgrade"
-    admin.update_features({"transaction.version": (how, level)})
+    admin.update_features({_TV: (how, level)})
     admin.close()
     for broker in bootstrap.split(","):
-        admin = KafkaAdminClient(bootstrap_servers=broker, **LIMITS)
-        until_s = time.monotonic() + PATIENCE
-        while admin.describe_features()["transaction.version"]["finalized"][1] != level:
-            assert time.monotonic() < until_s
-            time.sleep(0.02)
-        admin.close()
+        await_that(partial(_has_transaction_version, broker, level))
+
+
+def _has_transaction_version(broker: str, level: int) -> bool:
+    with closing(KafkaAdminClient(bootstrap_servers=broker, **LIMITS)) as admin:
+        return admin.describe_features()[_TV]["finalized"][1] == level
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **more: object) -> None:

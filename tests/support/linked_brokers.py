@@ -1,6 +1,5 @@
 """A cluster whose brokers clients reach by links that can be cut; among brokers nothing is."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from tempfile import TemporaryDirectory
 from cutting_proxy import CuttingProxy
 from kafka import KafkaAdminClient
 from kafka_topics import LIMITS
-from patience import PATIENCE
+from patience import await_none
 
 from krishiv_spark.kafka.dev import Cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, Broker, Ports, format_storage
@@ -37,10 +36,7 @@ class LinkedCluster(Cluster):
     def await_replicas(self, topics: Sequence[str]) -> None:
         """Wait until every broker is there, and has caught up with the leaders of some topics."""
         self.wait()
-        until = time.monotonic() + PATIENCE
-        while behind := self._behind(topics):
-            assert time.monotonic() < until, f"not in sync: {behind}"
-            time.sleep(0.1)
+        await_none(lambda: self._behind(topics), "not in sync")
 
     def _behind(self, topics: Sequence[str]) -> list[object]:
         with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap, **LIMITS)) as admin:
@@ -66,7 +62,7 @@ def open_linked(brokers: int, settings: Mapping[str, str]) -> Iterator[LinkedClu
         ]
         format_storage(made, new_cluster_id())
         for broker in made:
-            stack.callback(broker.close)
+            stack.callback(broker.kill)
             broker.start()
         bootstrap = ",".join(f"127.0.0.1:{own.clients}" for own in ports)
         origin = f"Kafka {KAFKA_VERSION} from its jars in {home}"

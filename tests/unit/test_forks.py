@@ -4,11 +4,10 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
-from patience import PATIENCE
+from patience import await_none
 
 from krishiv_spark.testing import FILES
 from krishiv_spark.testing.processes.pool import Pool
@@ -35,10 +34,7 @@ def has_to_import(module):
 
 
 def await_end(processes):
-    until = time.monotonic() + PATIENCE
-    while any(map(psutil.pid_exists, processes)):
-        assert time.monotonic() < until, f"of {processes} some go on"
-        time.sleep(0.01)
+    await_none(lambda: [each for each in processes if psutil.pid_exists(each)], "they go on")
 
 
 def test_what_a_killed_process_had_locked_is_free_at_once(pool, tmp_path):

@@ -97,10 +97,6 @@ class Broker:
         )
         self.pid = int(self._keeper.stdout.readline()) if self._keeper.stdout else 0
 
-    def kill(self) -> None:
-        """``kill -9``."""
-        self.close()
-
     def pause(self) -> None:
         """Stop it in its tracks, until `resume` (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -113,8 +109,8 @@ class Broker:
         """Whether its process runs."""
         return self._keeper is not None and self._keeper.poll() is None
 
-    def close(self) -> None:
-        """End it, if it runs. By a signal: what was forked since may hold its input open."""
+    def kill(self) -> None:
+        """``kill -9``, if it runs. What was forked since may hold its input open."""
         if self._keeper is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -151,7 +151,7 @@ def _from_jars(
     bootstrap = _addresses(own.clients for own in ports)
     with ExitStack() as stack:
         for broker in made:
-            stack.callback(broker.close)
+            stack.callback(broker.kill)
             broker.start()
         yield Cluster(bootstrap, f"Kafka {version} from its jars in {home}", made, secure)
 
