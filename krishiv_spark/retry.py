@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 __all__ = ["Backoff"]
 
@@ -45,6 +45,18 @@ class Backoff:
         time.sleep(_jittered(self._next_s))
         self._next_s = min(2 * self._next_s, self._longest_s)
         return True
+
+    def attempts(self) -> Iterator[float]:
+        """Begin an attempt, pause, and begin the next, as long as there is time for one.
+
+        Yields:
+            How long the attempt may take, in seconds; more than 0 unless ``timeout_s`` is 0. An
+            attempt in no time would find out nothing, and hide why those before it failed.
+        """
+        left_s = self._timeout_s
+        yield left_s
+        while self.pause() and (left_s := self.left_s):
+            yield left_s
 
     def pause_or_raise(self, error: Callable[[], Exception]) -> None:
         """Wait a little.

@@ -140,17 +140,16 @@ class Connections:
                 ``default.api.timeout.ms``, or if the login is refused.
         """
         begun_s = time.monotonic()
-        backoff = Backoff(self.connection.api_timeout_s)
-        while True:
-            (answer,) = self.ask([(LEAST_LOADED, message)], backoff.left_s)
+        error: Exception | None = None
+        for left_s in Backoff(self.connection.api_timeout_s).attempts():
+            (answer,) = self.ask([(LEAST_LOADED, message)], left_s)
             error = _error(answer, code_of)
             if error is None:
                 return answer
             if not is_retriable(error):
                 raise self.failed(what, error) from error
-            if not backoff.pause() or not backoff.left_s:  # in no time nothing is found out
-                self.note_silence(begun_s)
-                raise self.failed(what, f"{error}, time is up") from error
+        self.note_silence(begun_s)
+        raise self.failed(what, f"{error}, time is up") from error
 
     def note_silence(self, since_s: float) -> None:
         """Time is up for something: if no broker has answered since then, all may be elsewhere.

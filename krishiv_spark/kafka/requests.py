@@ -141,15 +141,13 @@ def _collect(
     found: dict[K, V | Exception] = {}
     why: Exception | str = ""
     waiting = list(dict.fromkeys(items))
-    backoff = Backoff(within_s)
-    while waiting:
-        answered, why = _ask_once(client, kind, waiting, backoff.left_s)
+    for left_s in Backoff(within_s).attempts() if waiting else ():
+        answered, why = _ask_once(client, kind, waiting, left_s)
         found |= answered
         waiting = [item for item in waiting if item not in found]
-        if waiting:
-            kind.forget(client, waiting)
-            if not backoff.pause() or not backoff.left_s:  # in no time nothing is found out
-                break
+        if not waiting:
+            break
+        kind.forget(client, waiting)
     return found, waiting, why
 
 

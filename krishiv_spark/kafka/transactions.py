@@ -195,9 +195,8 @@ def await_markers(client: Client, ids: Collection[str], within_s: float) -> None
     Raises:
         KafkaFailedError: If a coordinator does not answer in time.
     """
-    backoff = Backoff(within_s)
-    while any(now.state == COMMITTING for now in describe(client, ids, backoff.left_s).values()):
-        if not backoff.pause():
+    for left_s in Backoff(within_s).attempts():
+        if not any(now.state == COMMITTING for now in describe(client, ids, left_s).values()):
             return
 
 

@@ -94,17 +94,21 @@ def abort_live(
     Raises:
         KafkaFailedError: If a coordinator refuses, or does not answer in time.
     """
-    backoff = Backoff(client.connection.api_timeout_s if within_s is None else within_s)
+    limit_s = client.connection.api_timeout_s if within_s is None else within_s
     ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
-    while ongoing and is_owner():
-        refused = _abort_once(client, ongoing, backoff.left_s)
-        seen = describe(client, ongoing, backoff.left_s)
+    for left_s in Backoff(limit_s).attempts() if ongoing else ():
+        if not is_owner():
+            return
+        refused = _abort_once(client, ongoing, left_s)
+        seen = describe(client, ongoing, left_s)
         ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
         for name in ongoing:
             if name in refused:
                 raise client.failed(f"abort the transaction under {name!r}", refused[name])
-        if ongoing and not backoff.pause():
-            raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
+        if not ongoing:
+            break
+    if ongoing:
+        raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
 
 
 def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:

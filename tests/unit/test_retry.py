@@ -37,6 +37,19 @@ def test_pauses_end_when_time_is_up(clock):
     assert (backoff.left_s, clock.now_s >= 110) == (0, True)
 
 
+def test_an_attempt_has_time(clock):
+    given = list(Backoff(10).attempts())
+    assert given[0] == 10
+    assert min(given) > 0
+    assert clock.now_s >= 110
+
+
+def test_the_first_attempt_has_all_the_time_however_late_it_begins(clock):
+    backoff = Backoff(10)
+    clock.now_s += 20
+    assert list(backoff.attempts()) == [10]
+
+
 def test_pauses_double_up_to_the_longest(clock, monkeypatch):
     monkeypatch.setattr(retry, "_jittered", lambda pause_s: pause_s)
     backoff = Backoff(60, 0.5, 4)
