@@ -6,6 +6,8 @@
     ├── OffsetError                     a stored position cannot be used
     │   ├── OffsetVersionError          it was written by a newer version
     │   └── DataLossError               the data that it points to is no longer there
+    ├── StorageError                    a store (disk, bucket, HDFS) cannot be reached, or refuses
+    │   └── NotExclusiveError           it cannot create a file exclusively
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
     └── SinkError                       an epoch did not become visible
@@ -65,6 +67,14 @@ class OffsetVersionError(OffsetError):
 
 class DataLossError(OffsetError):
     """The data between two positions is no longer there, wholly or in part."""
+
+
+class StorageError(KrishivError):
+    """A store cannot be reached, refuses, or cannot do what is needed of it."""
+
+
+class NotExclusiveError(StorageError):
+    """A store cannot create a file exclusively."""
 
 
 class LogError(KrishivError):

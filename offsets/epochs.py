@@ -50,10 +50,10 @@ from krishiv_spark.offsets.journal import (
     Journal,
     Listing,
     check_exclusive,
-    child_names,
     open_journal,
 )
 from krishiv_spark.offsets.stored import StoredEntries
+from krishiv_spark.storage import ENVIRONMENT, Storage
 
 __all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"]
 
@@ -319,31 +319,34 @@ class EpochLog:
         )
 
 
-def remove_dead_logs(base: str, prefix: str, older_than_s: float) -> None:
+def remove_dead_logs(
+    base: str, prefix: str, older_than_s: float, storage: Storage = ENVIRONMENT
+) -> None:
     """Remove logs that nobody will ask again, of jobs whose drivers have died.
 
     Args:
         base: Path or URL that they are in.
         prefix: How their names begin.
         older_than_s: How long ago their newest attempt began, seconds, by its own clock.
+        storage: How stores are reached.
 
     Raises:
         LogError: As `open_journal`.
     """
     before = time.time() - older_than_s
-    for name in child_names(base):
+    for name in open_journal(base, storage).folder.names():
         if name.startswith(prefix):
-            log = EpochLog(open_journal(f"{base}/{name}"))
+            log = EpochLog(open_journal(f"{base}/{name}", storage))
             begun = log.state().at
             if begun is not None and begun / 1000 < before:
                 log.destroy()
 
 
 @functools.lru_cache(maxsize=64)
-def open_log(location: str, query: str | None = None) -> EpochLog:
+def open_log(location: str, query: str | None = None, storage: Storage = ENVIRONMENT) -> EpochLog:
     """A query's log at a path or URL; the same object within a process, while it is in use.
 
     Raises:
         LogError: As `open_journal`.
     """
-    return EpochLog(open_journal(location), query=query)
+    return EpochLog(open_journal(location, storage), query=query)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import re
-import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from krishiv_spark.durable import make_folder, sync_folder, write_aside
-from krishiv_spark.errors import LogError
+from krishiv_spark.errors import LogError, NotExclusiveError, OptionError
+from krishiv_spark.storage import ENVIRONMENT, Folder, Storage
 
 __all__ = [
-    "DiskJournal",
+    "FolderJournal",
     "Journal",
     "Listing",
-    "ObjectJournal",
     "check_exclusive",
-    "child_names",
     "open_journal",
 ]
 
@@ -30,7 +24,6 @@ __all__ = [
 # times in an epoch, and one match for each name was an eighth of a Parquet commit.
 _ENTRY = re.compile(r"/([0-9]{20})\.json(?=/)")
 _SNAPSHOT = re.compile(r"/([0-9]{20})\.snapshot\.json(?=/)")
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True)
@@ -51,6 +44,12 @@ class Listing:
         text = f"/{'/'.join(names)}/"
         entries, snapshots = _ENTRY.findall(text), _SNAPSHOT.findall(text)
         return cls(tuple(sorted(map(int, entries))), tuple(sorted(map(int, snapshots))))
+
+
+_ELSEWHERE = (
+    "put the epoch log elsewhere with the option 'epochLog': on a POSIX file system, HDFS, or an "
+    "object store that knows put-if-absent ('If-None-Match: *')"
+)
 
 
 class Journal(Protocol):
@@ -85,177 +84,45 @@ class Journal(Protocol):
         ...
 
 
-class DiskJournal:
-    """A folder on a POSIX file system: written aside, synced, linked to its number."""
+class FolderJournal:
+    """A journal in a folder of any store.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Only the journal's.
+    """
+
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
 
     def __repr__(self) -> str:
-        return str(self.folder)
+        return repr(self.folder)
 
     def list(self) -> Listing:
         """See `Journal`."""
-        return Listing.of(self.names())
-
-    def names(self) -> Sequence[str]:
-        """What is in the folder; nothing if it is not there."""
-        try:
-            return os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
+        return Listing.of(self.folder.names())
 
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
-        try:
-            with open(f"{self.folder}/{name}", "rb", buffering=0) as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return self.folder.read(name)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Journal`."""
-        aside = self._aside(name, data)
         try:
-            os.link(aside, self.folder / name)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise self._without_links(error) from error
-            raise
-        finally:
-            aside.unlink(missing_ok=True)
-        sync_folder(self.folder)
-        return True
+            return self.folder.create(name, data)
+        except NotExclusiveError as error:
+            raise LogError(f"{error}; {_ELSEWHERE}") from error
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Journal`."""
-        self._aside(name, data).replace(self.folder / name)
-        sync_folder(self.folder)
+        self.folder.replace(name, data)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Journal`."""
-        for name in names:
-            (self.folder / name).unlink(missing_ok=True)
-
-    def destroy(self) -> None:
-        """See `Journal`. In one step: half a log would be a damaged one."""
-        gone = self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}")
-        with contextlib.suppress(FileNotFoundError):
-            self.folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-
-    def _aside(self, name: str, data: bytes) -> Path:
-        make_folder(self.folder)
-        aside = self.folder / f".{name}.{uuid.uuid4().hex}"
-        write_aside(aside, data)
-        return aside
-
-    def _without_links(self, error: OSError) -> LogError:
-        return LogError(
-            f"the file system of {self.folder} cannot create a hard link ({error.strerror}), which "
-            "the epoch log needs to decide between drivers: put it on a POSIX file system or an "
-            "object store with the option 'epochLog'"
-        )
-
-
-class ObjectJournal:
-    """A prefix in an object store that knows put-if-absent: S3, Google Cloud Storage, Azure.
-
-    Args:
-        url: Such as ``s3://bucket/prefix``; credentials come from the environment, as the
-            store's own tools read them.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._opened: Any = None
-
-    def __repr__(self) -> str:
-        return self.url
-
-    def list(self) -> Listing:
-        """See `Journal`."""
-        import obstore
-
-        pages = obstore.list(self._store)
-        return Listing.of(item["path"].rsplit("/", 1)[-1] for page in pages for item in page)
-
-    def folders(self) -> Sequence[str]:
-        """The names below the prefix that are prefixes themselves."""
-        import obstore
-
-        found = obstore.list_with_delimiter(self._store)["common_prefixes"]
-        return [prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found]
-
-    def read(self, name: str) -> bytes | None:
-        """See `Journal`."""
-        import obstore
-
-        try:
-            return bytes(obstore.get(self._store, name).bytes())
-        except FileNotFoundError:
-            return None
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `Journal`."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, NotSupportedError
-
-        try:
-            obstore.put(self._store, name, data, mode="create")
-        except AlreadyExistsError:
-            return False
-        except (NotSupportedError, NotImplementedError) as error:
-            raise LogError(
-                f"{self.url} cannot create an object exclusively: {error}; choose another place "
-                "for the epoch log with the option 'epochLog'"
-            ) from error
-        return True
-
-    def replace(self, name: str, data: bytes) -> None:
-        """See `Journal`."""
-        import obstore
-
-        obstore.put(self._store, name, data)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """See `Journal`."""
-        import obstore
-
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                obstore.delete(self._store, name)
+        self.folder.remove(names)
 
     def destroy(self) -> None:
         """See `Journal`."""
-        import obstore
-
-        self.remove([item["path"] for page in obstore.list(self._store) for item in page])
-
-    @property
-    def _store(self) -> Any:
-        if self._opened is None:
-            from obstore.store import from_url
-
-            self._opened = from_url(self.url)
-        return self._opened
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "_opened": None}
-
-
-def child_names(location: str) -> Sequence[str]:
-    """The names right below a path or URL; none if it is not there.
-
-    Raises:
-        LogError: As `open_journal`.
-    """
-    journal = open_journal(location)
-    if isinstance(journal, DiskJournal):
-        return journal.names()
-    return journal.folders() if isinstance(journal, ObjectJournal) else []
+        self.folder.destroy()
 
 
 def check_exclusive(journal: Journal) -> None:
@@ -277,25 +144,23 @@ def check_exclusive(journal: Journal) -> None:
     if again or found != b"first":
         raise LogError(
             f"{journal} does not create exclusively, though it says so: a name that was there "
-            "could be created once more. Two drivers could publish one epoch there. Put the epoch "
-            "log elsewhere with the option 'epochLog': on a POSIX file system, or in an object "
-            "store that knows put-if-absent ('If-None-Match: *')"
+            f"could be created once more. Two drivers could publish one epoch there: {_ELSEWHERE}"
         )
 
 
-def open_journal(location: str) -> Journal:
+def open_journal(location: str | Path, storage: Storage = ENVIRONMENT) -> FolderJournal:
     """The journal at a path or URL.
 
+    Args:
+        location: As `Storage.folder` takes it.
+        storage: How stores are reached.
+
     Raises:
-        LogError: If the URL is of a kind on which no entry can be created exclusively.
+        LogError: If the URL is of a kind that is not known.
     """
-    path = Path(re.sub("^file:(//)?", "", location))
-    if path.is_absolute():
-        return DiskJournal(path)
-    scheme, _, _ = location.partition("://")
-    if scheme in {"s3", "s3a", "gs", "az", "abfs", "abfss", "memory"}:
-        return ObjectJournal(location.replace("s3a://", "s3://", 1))
-    raise LogError(
-        f"an epoch log cannot live at {location!r}, which is no place with exclusive create: use "
-        "an absolute path, s3://, gs:// or az:// in the option 'epochLog'"
-    )
+    try:
+        return FolderJournal(storage.folder(str(location)))
+    except OptionError as error:
+        raise LogError(
+            f"an epoch log cannot live at {location!r}: {error}; {_ELSEWHERE}"
+        ) from error

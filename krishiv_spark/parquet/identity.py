@@ -6,9 +6,9 @@ import uuid
 from pathlib import Path
 
 from krishiv_spark.durable import make_folder
-from krishiv_spark.errors import LogError
-from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.errors import NotExclusiveError
 from krishiv_spark.parquet.layout import META
+from krishiv_spark.storage.disk import DiskFolder
 
 __all__ = ["read_pointer", "table_id", "write_pointer"]
 
@@ -21,20 +21,20 @@ def table_id(table: Path) -> str | None:
     Returns:
         None on a file system that cannot create exclusively: two queries could give it two ids.
     """
-    journal = DiskJournal(table / META)
-    found = journal.read(_TABLE)
+    folder = DiskFolder(table / META)
+    found = folder.read(_TABLE)
     if found is None:
         try:
-            journal.create(_TABLE, uuid.uuid4().hex.encode())
-        except LogError:
+            folder.create(_TABLE, uuid.uuid4().hex.encode())
+        except NotExclusiveError:
             return None
-        found = journal.read(_TABLE)
+        found = folder.read(_TABLE)
     return None if found is None else found.decode()
 
 
 def read_pointer(table: Path, query: str) -> str | None:
     """Where the epoch log of a query is that does not keep it in the table's folder."""
-    found = DiskJournal(table / META / query).read(_POINTER)
+    found = DiskFolder(table / META / query).read(_POINTER)
     return None if found is None else found.decode()
 
 
@@ -43,4 +43,4 @@ def write_pointer(table: Path, query: str, location: str) -> None:
     if read_pointer(table, query) != location:
         folder = table / META / query
         make_folder(folder)
-        DiskJournal(folder).replace(_POINTER, location.encode())
+        DiskFolder(folder).replace(_POINTER, location.encode())

@@ -14,17 +14,17 @@ from patience import PATIENCE
 
 from krishiv_spark.errors import CommitRejected, Fenced
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.offsets.journal import open_journal
 
 
 def numbers(folder: Path, count: int) -> list[int]:
-    journal, me = DiskJournal(folder), str(os.getpid()).encode()
+    journal, me = open_journal(folder), str(os.getpid()).encode()
     names = {number: f"{number:020d}.json" for number in range(1, count + 1)}
     return [number for number, name in names.items() if journal.create(name, me)]
 
 
 def epochs(folder: Path, count: int) -> list[int]:
-    log = EpochLog(DiskJournal(folder), fold_every=8)
+    log = EpochLog(open_journal(folder), fold_every=8)
     published = []
     for _ in range(count):
         generation = log.begin().owner

@@ -9,7 +9,7 @@ from forgetting_proxy import forgetting
 from journals import ModelJournal
 from sink_life import close_pool
 
-from krishiv_spark.offsets.journal import DiskJournal, ObjectJournal
+from krishiv_spark.offsets.journal import open_journal
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,7 +82,7 @@ def journal(request, tmp_path):
     if request.param == "model":
         return ModelJournal()
     if request.param == "disk":
-        return DiskJournal(tmp_path / "a" / "log")
+        return open_journal(tmp_path / "a" / "log")
     if request.param == "object in memory":
-        return ObjectJournal("memory:///log")
-    return ObjectJournal(f"{request.getfixturevalue('s3')}/some/log/")
+        return open_journal(f"memory://{uuid.uuid4().hex}/log")
+    return open_journal(f"{request.getfixturevalue('s3')}/some/log/")

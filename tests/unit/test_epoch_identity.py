@@ -16,11 +16,11 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
 from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.offsets import Claim, EpochLog, open_log
-from krishiv_spark.offsets.journal import DiskJournal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.participant import ParquetParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.storage.disk import DiskFolder
 
 
 class Stream(Life):
@@ -265,7 +265,7 @@ def test_what_fails_after_a_job_was_published_does_not_fail_it(stream, monkeypat
     def broken(_: object) -> None:
         raise OSError("input/output error")
 
-    monkeypatch.setattr(DiskJournal, "destroy", broken)
+    monkeypatch.setattr(DiskFolder, "destroy", broken)
     job(stream).epoch(0, rows(100, 5))
     assert stream.count() == 35
     assert "could not be removed" in caplog.text

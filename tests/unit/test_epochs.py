@@ -45,7 +45,7 @@ from krishiv_spark.offsets import (
     remove_dead_logs,
 )
 from krishiv_spark.offsets.entries import Entry, new_entry, to_bytes
-from krishiv_spark.offsets.journal import DiskJournal, Journal, ObjectJournal
+from krishiv_spark.offsets.journal import Journal, open_journal
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "epoch_log"
 NEVER = 10**9
@@ -502,12 +502,13 @@ def test_drivers_agree_with_a_model_in_memory(fold_every):
 
 
 def test_drivers_agree_with_a_model_in_an_object_store():
-    run(lambda: Drivers(lambda: ObjectJournal("memory:///log"), 3), 25)
+    buckets = itertools.count()
+    run(lambda: Drivers(lambda: open_journal(f"memory://drivers-{next(buckets)}/log"), 3), 25)
 
 
 def test_drivers_agree_with_a_model_on_a_disk(tmp_path):
     folders = itertools.count()
-    run(lambda: Drivers(lambda: DiskJournal(tmp_path / str(next(folders))), 3), 10)
+    run(lambda: Drivers(lambda: open_journal(tmp_path / str(next(folders))), 3), 10)
 
 
 def run(make: Callable[[], Drivers], examples: int) -> None:
@@ -518,7 +519,7 @@ def run(make: Callable[[], Drivers], examples: int) -> None:
 
 def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
     published = [*itertools.chain(*race("epochs", tmp_path, processes=3, count=40))]
-    state = EpochLog(DiskJournal(tmp_path / "log")).state()
+    state = EpochLog(open_journal(tmp_path / "log")).state()
     assert len(published) == len(set(published))
     assert published
     assert max(published) <= state.committed_epoch
@@ -627,7 +628,7 @@ def test_a_crash_within_a_fold_harms_nothing(removed):
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "log"
-    log = EpochLog(DiskJournal(folder), fold_every=4)
+    log = EpochLog(open_journal(folder), fold_every=4)
     for epoch in range(5):
         publish(log, epoch, [epoch])
     log.begin()
@@ -653,7 +654,7 @@ def test_damage_is_an_error_that_names_the_file(folder, name, damage):
     (folder / name).write_bytes(damage)
     for work in (EpochLog.state, EpochLog.begin):
         with pytest.raises(LogError, match=f"{name} .*{folder}.*restore it from a backup"):
-            work(EpochLog(DiskJournal(folder)))
+            work(EpochLog(open_journal(folder)))
     assert (folder / name).read_bytes() == damage
 
 
@@ -662,22 +663,22 @@ def test_a_missing_entry_is_an_error_and_no_new_beginning(folder, names):
     for name in names:
         (folder / name).unlink()
     with pytest.raises(LogError, match=f"{folder} has a gap"):
-        EpochLog(DiskJournal(folder)).state()
+        EpochLog(open_journal(folder)).state()
 
 
 def test_the_snapshot_before_makes_up_for_one_that_is_missing(folder):
-    before = EpochLog(DiskJournal(folder)).state()
+    before = EpochLog(open_journal(folder)).state()
     (folder / snapshot(8)).unlink()
-    assert EpochLog(DiskJournal(folder)).state() == before
+    assert EpochLog(open_journal(folder)).state() == before
 
 
 def test_leftovers_at_or_below_the_snapshot_are_passed_over(folder):
-    before = EpochLog(DiskJournal(folder)).state()
+    before = EpochLog(open_journal(folder)).state()
     (folder / entry(4)).write_bytes(b"anything")
     (folder / entry(2)).write_bytes(b"anything")
     (folder / snapshot(2)).write_bytes(b"anything")
     (folder / f".{entry(12)}.0f0f").write_bytes(b"half")
-    log = EpochLog(DiskJournal(folder), fold_every=4)
+    log = EpochLog(open_journal(folder), fold_every=4)
     assert log.state() == before
     assert publish(log, 5).committed_epoch == 5
     publish(log, 6)
@@ -707,35 +708,35 @@ def test_any_damage_is_a_log_error_or_no_damage(data):
 
 def test_a_log_that_was_deleted_and_begun_anew_is_read_anew(tmp_path):
     folder = tmp_path / "log"
-    cached = EpochLog(DiskJournal(folder))
+    cached = EpochLog(open_journal(folder))
     for epoch in range(4):
         publish(cached, epoch, ["old"])
     for count in range(1, 6):
         shutil.rmtree(folder)
         assert cached.state() == State()
-        other = EpochLog(DiskJournal(folder))
+        other = EpochLog(open_journal(folder))
         for epoch in range(count):
             publish(other, epoch, ["new"])
-        assert cached.state() == EpochLog(DiskJournal(folder)).state()
+        assert cached.state() == EpochLog(open_journal(folder)).state()
         assert cached.state().intent.staged == ["new"]
 
 
 def test_a_replaced_log_is_read_anew_without_a_look_between(tmp_path):
     folder = tmp_path / "log"
-    cached = EpochLog(DiskJournal(folder))
+    cached = EpochLog(open_journal(folder))
     for epochs in (1, 1, 2, 4, 4, 5, 3, 1):
         shutil.rmtree(folder, ignore_errors=True)
-        other = EpochLog(DiskJournal(folder))
+        other = EpochLog(open_journal(folder))
         for epoch in range(epochs):
             publish(other, epoch, [epochs])
-        assert cached.state() == EpochLog(DiskJournal(folder)).state()
+        assert cached.state() == EpochLog(open_journal(folder)).state()
 
 
 def test_a_process_opens_a_log_once(tmp_path):
     location = str(tmp_path / "log")
     assert open_log(location) is open_log(location)
     publish(open_log(location), 0)
-    assert EpochLog(DiskJournal(Path(location))).state().committed_epoch == 0
+    assert EpochLog(open_journal(Path(location))).state().committed_epoch == 0
 
 
 # --- size and cost
@@ -773,7 +774,7 @@ def test_an_epoch_makes_no_more_calls_than_these():
 
 
 def test_a_folder_stays_small(tmp_path):
-    log = EpochLog(DiskJournal(tmp_path), fold_every=8)
+    log = EpochLog(open_journal(tmp_path), fold_every=8)
     for epoch in range(60):
         publish(log, epoch)
         assert len(os.listdir(tmp_path)) <= 2 * 8 + 2 + 2
@@ -861,8 +862,8 @@ def test_a_storage_that_overwrites_is_refused_before_the_first_entry(wait):
 
 def test_an_object_store_that_passes_over_put_if_absent_is_refused(lying_s3):
     with pytest.raises(LogError, match=r"s3://.* does not create exclusively"):
-        EpochLog(ObjectJournal(lying_s3)).begin()
-    assert ObjectJournal(lying_s3).list().entries == ()
+        EpochLog(open_journal(lying_s3)).begin()
+    assert open_journal(lying_s3).list().entries == ()
 
 
 def test_a_storage_is_tried_once_in_a_process(journal):
@@ -899,7 +900,7 @@ def test_there_are_no_dead_logs_where_there_is_nothing(tmp_path):
 
 def test_a_log_that_version_1_wrote_still_loads(tmp_path):
     shutil.copytree(GOLDEN / "v1", tmp_path / "log")
-    state = EpochLog(DiskJournal(tmp_path / "log")).state()
+    state = EpochLog(open_journal(tmp_path / "log")).state()
     said = json.loads((GOLDEN / "v1-state.json").read_text())
     assert json.loads(to_bytes(state)) == said
     assert publish(open_log(str(tmp_path / "log")), 4).committed_epoch == 4
@@ -907,7 +908,7 @@ def test_a_log_that_version_1_wrote_still_loads(tmp_path):
 
 def write_every_form(folder: Path) -> EpochLog:
     """A log with an entry and a snapshot of each form."""
-    log = EpochLog(DiskJournal(folder), fold_every=4, query="query-1")
+    log = EpochLog(open_journal(folder), fold_every=4, query="query-1")
     for epoch in range(3):
         state = log.begin(claim(epoch))
         log.fold(state)
@@ -919,10 +920,10 @@ def write_every_form(folder: Path) -> EpochLog:
 
 def test_a_log_with_claims_still_loads(tmp_path):
     shutil.copytree(GOLDEN / "claims", tmp_path / "log")
-    state = EpochLog(DiskJournal(tmp_path / "log"), query="query-1").state()
+    state = EpochLog(open_journal(tmp_path / "log"), query="query-1").state()
     said = json.loads((GOLDEN / "claims-state.json").read_text())
     assert json.loads(to_bytes(state)) == said
-    log = EpochLog(DiskJournal(tmp_path / "log"), query="query-1")
+    log = EpochLog(open_journal(tmp_path / "log"), query="query-1")
     assert log.intend(log.begin(claim(6)).owner, 6, []).committed_offsets == claim(6).offsets
 
 

@@ -12,7 +12,7 @@ from tables import look
 
 from krishiv_spark.cli import main
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.offsets.journal import DiskJournal
+from krishiv_spark.offsets.journal import open_journal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import vacuum as vacuuming
@@ -64,7 +64,7 @@ def abandon(table: Path, generations: int = 1) -> None:
 def superseded(table: Path) -> None:
     """An attempt that staged rows and died; another took over, whose clean-up failed."""
     abandon(table)
-    EpochLog(DiskJournal(log_folder(table, "q"))).begin()
+    EpochLog(open_journal(log_folder(table, "q"))).begin()
 
 
 def test_a_table_in_order_has_nothing_to_remove(table):
@@ -129,7 +129,7 @@ def test_the_files_of_an_intent_that_is_not_finished_are_never_orphans(
         with pytest.raises(OSError, match="killed"):
             driver.commit(1, [message])
     for _ in range(successors):
-        EpochLog(DiskJournal(log_folder(table, "q"))).begin()
+        EpochLog(open_journal(log_folder(table, "q"))).begin()
     age(table, 1000)
     assert vacuum(table, "--older-than", "0s") == "0 files, 0 bytes removed\n"
     life(table).plan()
@@ -153,7 +153,7 @@ def test_a_file_that_is_gone_meanwhile_is_no_error(table):
     driver.plan()
     for partition in range(3):
         driver.task(1, partition, rows(10, 1))
-    EpochLog(DiskJournal(log_folder(table, "q"))).begin()
+    EpochLog(open_journal(log_folder(table, "q"))).begin()
     found = orphans(table, 0)
     assert next(found).path.exists()
     life(table).plan()  # sweeps

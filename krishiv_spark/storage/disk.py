@@ -1,0 +1,92 @@
+"""Folders of a POSIX file system: files are written aside, synced, and linked to their names."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from krishiv_spark.durable import make_folder, sync_folder, write_aside
+from krishiv_spark.errors import NotExclusiveError
+
+__all__ = ["DiskFolder"]
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+class DiskFolder:
+    """A folder on a POSIX file system. See `krishiv_spark.storage.Folder`.
+
+    Args:
+        path: Absolute.
+
+    Raises:
+        OSError: By each call, if the disk fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return str(self.path)
+
+    def names(self) -> Sequence[str]:
+        """See `Folder`."""
+        try:
+            return os.listdir(self.path)
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder`."""
+        try:
+            with open(f"{self.path}/{name}", "rb", buffering=0) as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Folder`."""
+        aside = self._aside(name, data)
+        try:
+            os.link(aside, self.path / name)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise NotExclusiveError(
+                    f"the file system of {self.path} cannot create a hard link "
+                    f"({error.strerror}), by which a file is created exclusively"
+                ) from error
+            raise
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_folder(self.path)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Folder`."""
+        self._aside(name, data).replace(self.path / name)
+        sync_folder(self.path)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """See `Folder`."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def destroy(self) -> None:
+        """See `Folder`. In one step: half of what was there might mean something else."""
+        gone = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _aside(self, name: str, data: bytes) -> Path:
+        make_folder(self.path)
+        aside = self.path / f".{name}.{uuid.uuid4().hex}"
+        write_aside(aside, data)
+        return aside

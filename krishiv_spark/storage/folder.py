@@ -1,0 +1,60 @@
+"""What every store can do with the names right below a place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+__all__ = ["Folder"]
+
+
+class Folder(Protocol):
+    """A folder of a disk, a prefix of a bucket. It need not be there. Any process; pickles."""
+
+    def names(self) -> Sequence[str]:
+        """Files and folders right below, in no order; nothing if it is not there.
+
+        Raises:
+            StorageError: If that cannot be found out.
+        """
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file right below; None when it is not there.
+
+        Raises:
+            StorageError: If that cannot be found out.
+        """
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file durably, exclusively, and whole. False when the name is taken.
+
+        Raises:
+            StorageError: If it cannot be written, or not exclusively.
+        """
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite durably; who reads sees all of the old or all of the new.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files in the order given; what is gone already is no error.
+
+        Raises:
+            StorageError: If one cannot be removed.
+        """
+        ...
+
+    def destroy(self) -> None:
+        """Remove everything below, and the folder.
+
+        Raises:
+            StorageError: If something cannot be removed.
+        """
+        ...

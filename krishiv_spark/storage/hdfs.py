@@ -1,0 +1,92 @@
+"""Folders of HDFS: files are written aside and renamed, which the NameNode does in one step."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from krishiv_spark.errors import StorageError
+from krishiv_spark.storage.hadoop import web_addresses
+from krishiv_spark.storage.settings import HdfsSettings
+from krishiv_spark.storage.urls import StoreUrl
+from krishiv_spark.storage.webhdfs import WebHdfs
+
+__all__ = ["HdfsFolder"]
+
+
+class HdfsFolder:
+    """A folder of HDFS. See `krishiv_spark.storage.Folder`.
+
+    Args:
+        url: Where.
+        settings: How it is reached.
+
+    Raises:
+        OptionError: If nothing says at which address it answers over HTTP.
+    """
+
+    def __init__(self, url: StoreUrl, settings: HdfsSettings) -> None:
+        self.url = url
+        self._settings = settings
+        self._addresses = web_addresses(url, settings.endpoint)
+        self._opened: WebHdfs | None = None
+
+    def __repr__(self) -> str:
+        return str(self.url)
+
+    def names(self) -> Sequence[str]:
+        """See `Folder`."""
+        return self._hdfs.names(self.url.path)
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder`."""
+        return self._hdfs.read(self._path(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Folder`. A rename does not replace what is there."""
+        aside = self._write_aside(name, data)
+        # A rename whose answer was lost is refused the second time, but then nothing is aside.
+        if self._hdfs.rename(aside, self._path(name)) or not self._hdfs.exists(aside):
+            return True
+        taken = self._hdfs.exists(self._path(name))
+        self._hdfs.delete(aside)
+        if not taken:
+            raise StorageError(f"HDFS does not rename {aside} to {name}, though nothing is there")
+        return False
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Folder`."""
+        aside = self._write_aside(name, data)
+        if self._hdfs.rename(aside, self._path(name), overwrite=True):
+            return
+        if self._hdfs.exists(aside):  # HttpFS knows no such rename
+            self._hdfs.delete(self._path(name))
+            if not self._hdfs.rename(aside, self._path(name)) and self._hdfs.exists(aside):
+                raise StorageError(f"HDFS does not rename {aside} to {name}")
+
+    def remove(self, names: Iterable[str]) -> None:
+        """See `Folder`."""
+        for name in names:
+            self._hdfs.delete(self._path(name))
+
+    def destroy(self) -> None:
+        """See `Folder`."""
+        self._hdfs.delete(self.url.path, recursive=True)
+
+    def _write_aside(self, name: str, data: bytes) -> str:
+        aside = self._path(f".{name}.{uuid.uuid4().hex}")
+        self._hdfs.write(aside, data)
+        return aside
+
+    def _path(self, name: str) -> str:
+        return f"{self.url.path.rstrip('/')}/{name}"
+
+    @property
+    def _hdfs(self) -> WebHdfs:
+        if self._opened is None:
+            self._opened = WebHdfs(self._addresses, self._settings)
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}

@@ -1,0 +1,211 @@
+"""Prefixes of buckets: S3 and what speaks its language, Google Cloud Storage, Azure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from krishiv_spark.errors import NotExclusiveError, StorageError
+from krishiv_spark.storage.settings import StoreSettings
+from krishiv_spark.storage.urls import StoreUrl
+
+__all__ = ["Bucket", "ObjectFolder"]
+
+_T = TypeVar("_T")
+
+_FIRST_CONTACT_S = 10
+"""A wrong endpoint or host fails after this. A store that has answered once may be away longer."""
+
+_PATIENCE_S = 180
+_QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s)\"]*")
+"""A URL with what follows its path: Azure's SAS tokens are there."""
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_HINTS = {
+    "AccessDenied": "the credentials do not allow it",
+    "AllAccessDisabled": "the credentials do not allow it",
+    "AuthenticationFailed": "the account or its key is wrong",
+    "AuthorizationFailure": "the credentials do not allow it",
+    "AuthorizationPermissionMismatch": "the credentials do not allow it",
+    "ContainerNotFound": "the container does not exist",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidAccessKeyId": "the access key is not known there",
+    "NoSuchBucket": "the bucket does not exist",
+    "PermanentRedirect": "the bucket is in another region, or has another endpoint",
+    "SignatureDoesNotMatch": "the secret is wrong",
+}
+"""By the code in a store's answer, what it means to who reads it."""
+
+
+class ObjectFolder:
+    """A prefix of a bucket. See `krishiv_spark.storage.Folder`.
+
+    Args:
+        url: Where.
+        settings: Credentials, endpoint and the like; what they do not say comes from the
+            environment, as the store's own tools read it.
+    """
+
+    def __init__(self, url: StoreUrl, settings: StoreSettings) -> None:
+        self.url = url
+        self._bucket = Bucket(url, settings)
+
+    def __repr__(self) -> str:
+        return str(self.url)
+
+    def names(self) -> Sequence[str]:
+        """See `Folder`."""
+        import obstore
+
+        below = f"{self.url.path}/"
+        found = self._ask("list", "", partial(obstore.list_with_delimiter, prefix=below))
+        paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
+        return [path.rstrip("/").rsplit("/", 1)[-1] for path in paths]
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder`."""
+        import obstore
+
+        def read(store: Any) -> bytes | None:
+            try:
+                return bytes(obstore.get(store, self._key(name)).bytes())
+            except FileNotFoundError:
+                return None
+
+        return self._ask("read", name, read)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Folder`."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+
+        def create(store: Any) -> bool:
+            try:
+                obstore.put(store, self._key(name), data, mode="create")
+            except AlreadyExistsError:
+                return False
+            except (NotSupportedError, NotImplementedError) as error:
+                raise NotExclusiveError(f"{self} cannot create exclusively: {error}") from error
+            return True
+
+        return self._ask("create", name, create)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Folder`."""
+        import obstore
+
+        self._ask("write", name, lambda store: obstore.put(store, self._key(name), data))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """See `Folder`."""
+        for name in names:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        import obstore
+
+        def remove(store: Any) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(store, self._key(name))
+
+        self._ask("remove", name, remove)
+
+    def destroy(self) -> None:
+        """See `Folder`."""
+        import obstore
+
+        def paths(store: Any) -> list[str]:
+            pages = obstore.list(store, prefix=f"{self.url.path}/")
+            return [item["path"] for page in pages for item in page]
+
+        below = len(self.url.path) + 1
+        self.remove([path[below:] for path in self._ask("list", "", paths)])
+
+    def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
+        return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
+
+    def _key(self, name: str) -> str:
+        return f"{self.url.path}/{name}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket and how it is reached. Its connections are kept for the life of the process.
+
+    Attributes:
+        url: Of any place in it.
+        settings: See `ObjectFolder`.
+    """
+
+    url: StoreUrl
+    settings: StoreSettings
+
+    def ask(self, what: str, function: Callable[[Any], _T]) -> _T:
+        """What a function makes of obstore's store.
+
+        Args:
+            what: It does, for the message, as a verb and its object.
+            function: Takes the store.
+
+        Raises:
+            StorageError: If that fails, in one line, without secrets.
+        """
+        from obstore.exceptions import BaseError
+
+        key = (os.getpid(), self.url.scheme, self.url.authority, self.settings)
+        patient = key in _answered or self.url.kind == "memory"
+        patience_s = _PATIENCE_S if patient else _FIRST_CONTACT_S
+        try:
+            found = function(open_store(*key, patience_s))
+        except (BaseError, OSError, ValueError) as error:
+            raise StorageError(f"cannot {what}: {explain(error)}") from error
+        _answered.add(key)
+        return found
+
+
+_answered: set[tuple[int, str, str, StoreSettings]] = set()
+"""The buckets that have answered this process."""
+
+
+@lru_cache(maxsize=32)
+def open_store(
+    process: int,  # noqa: ARG001  connections do not survive a fork
+    scheme: str,
+    authority: str,
+    settings: StoreSettings,
+    retry_s: float,
+) -> Any:
+    """Obstore's store of a bucket; failed requests are sent again for some seconds."""
+    from obstore import store
+
+    url = StoreUrl.parse(f"{scheme}://{authority}")
+    limits: Any = {
+        "client_options": settings.client(),
+        "retry_config": {"retry_timeout": timedelta(seconds=retry_s)},
+    }
+    config: Any = settings.config()
+    if url.kind == "memory":
+        return store.MemoryStore()
+    if url.kind == "s3":
+        return store.S3Store(url.bucket, config=config, **limits)
+    if url.kind == "gcs":
+        return store.GCSStore(url.bucket, config=config, **limits)
+    if url.account:
+        config = {"account_name": url.account, **config}
+    return store.AzureStore(url.bucket, config=config, **limits)
+
+
+def explain(error: Exception) -> str:
+    """What obstore says, in one line; queries of URLs, which hold signatures, are cut off."""
+    text = str(error) or type(error).__name__
+    code = _CODE.search(text)
+    line = _QUERY.sub(r"\1", text.splitlines()[0])
+    if code is None:
+        return line
+    return f"{_HINTS.get(code[1], 'the store refuses it')} ({code[1]}): {line.partition(': <')[0]}"

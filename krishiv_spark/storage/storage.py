@@ -1,0 +1,56 @@
+"""How the stores of a query are reached, and folders in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from krishiv_spark.storage.disk import DiskFolder
+from krishiv_spark.storage.folder import Folder
+from krishiv_spark.storage.urls import StoreUrl
+
+__all__ = ["ENVIRONMENT", "Storage"]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How stores are reached: what the options ``storage.…`` of a query say. Pickles.
+
+    Attributes:
+        options: By name, in the order of their names; never shown, for there are secrets in them.
+    """
+
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Storage:
+        """From options named ``storage.<kind>.<setting>``."""
+        return cls(tuple(sorted(options.items())))
+
+    def folder(self, location: str | StoreUrl) -> Folder:
+        """A folder of whichever store a path or URL lies in. Nothing is asked yet.
+
+        Args:
+            location: As Spark takes it.
+
+        Raises:
+            OptionError: If the URL, or an option, is not known, or says too little.
+        """
+        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        if url.kind == "disk":
+            return DiskFolder(Path(url.path))
+        from krishiv_spark.storage.settings import HdfsSettings, settings_for
+
+        settings = settings_for(url, dict(self.options))
+        if isinstance(settings, HdfsSettings):
+            from krishiv_spark.storage.hdfs import HdfsFolder
+
+            return HdfsFolder(url, settings)
+        from krishiv_spark.storage.objects import ObjectFolder
+
+        return ObjectFolder(url, settings)
+
+
+ENVIRONMENT = Storage()
+"""Whatever the environment says, and nothing else."""

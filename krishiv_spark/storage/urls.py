@@ -1,0 +1,91 @@
+"""In which store a path or URL lies: as Spark, Hadoop, PyArrow and users write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.paths import url_scheme
+
+__all__ = ["StoreUrl"]
+
+_KINDS = {
+    "s3": ("s3", "s3a", "s3n"),
+    "gcs": ("gs", "gcs"),
+    "azure": ("abfss", "abfs", "wasbs", "wasb", "az"),
+    "hdfs": ("hdfs", "viewfs", "webhdfs", "swebhdfs"),
+    "disk": ("file", "dbfs"),
+    "memory": ("memory",),  # of this process, for tests
+}
+_KIND_OF = {scheme: kind for kind, schemes in _KINDS.items() for scheme in schemes}
+_SHOWN = "a path, " + ", ".join(f"{scheme}:" for scheme in _KIND_OF if scheme != "memory")
+
+
+@dataclass(frozen=True)
+class StoreUrl:
+    """A place in a store.
+
+    Attributes:
+        kind: ``disk``, ``s3``, ``gcs``, ``azure`` or ``hdfs``.
+        scheme: As written, in lower case; ``file`` for a path.
+        authority: Bucket, Azure's container with or without an account, HDFS's NameNode or name
+            of a service; empty on disks.
+        path: Absolute on disks and HDFS; elsewhere the prefix. No slash at its end, nor, as a
+            prefix, at its beginning.
+    """
+
+    kind: str
+    scheme: str
+    authority: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> StoreUrl:
+        """From what a user, or Spark, has written; nothing in it is escaped, as Hadoop takes it.
+
+        Raises:
+            OptionError: If the scheme is not known, or a bucket is missing.
+        """
+        scheme = url_scheme(text) or "file"
+        kind = _KIND_OF.get(scheme)
+        if kind is None:
+            raise OptionError(f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}")
+        if kind == "disk":
+            return cls(kind, scheme, "", _on_disk(text))
+        rest = text.partition(":")[2]
+        authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        if kind == "hdfs":
+            return cls(kind, scheme, authority, "/" + path.strip("/"))
+        if not authority and kind != "memory":
+            raise OptionError(f"{text!r} names no bucket: write {scheme}://<bucket>/<path>")
+        return cls(kind, scheme, authority, path.strip("/"))
+
+    @property
+    def bucket(self) -> str:
+        """Bucket, or Azure's container."""
+        return self.authority.partition("@")[0]
+
+    @property
+    def account(self) -> str:
+        """Azure's storage account; empty if the URL does not name it."""
+        return self.authority.partition("@")[2].partition(".")[0]
+
+    def __str__(self) -> str:
+        if self.kind == "disk":
+            return self.path
+        return f"{self.scheme}://{self.authority}/{self.path.lstrip('/')}".rstrip("/")
+
+    def __truediv__(self, name: str) -> StoreUrl:
+        return replace(self, path=f"{self.path}/{name}" if self.path else name)
+
+
+def _on_disk(text: str) -> str:
+    """The absolute path of a plain one, of ``file:`` or of Databricks's ``dbfs:``."""
+    scheme = url_scheme(text)
+    if scheme is None:
+        return str(Path(text).absolute())
+    path = "/" + text.partition(":")[2].strip("/")
+    if scheme == "dbfs" and not path.startswith("/Volumes/"):
+        return f"/dbfs{path}"  # where the machines of Databricks have it mounted
+    return path

@@ -1,0 +1,176 @@
+"""HDFS over HTTP: WebHDFS of the NameNodes, or HttpFS.
+
+No wheel has Hadoop's own client, and what others have over HTTP takes a DataNode's error page for
+a file's content, and does not read whether a rename was refused. So its five calls are here, on
+``requests``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.retry import Backoff
+
+if TYPE_CHECKING:
+    import requests
+
+    from krishiv_spark.storage.settings import HdfsSettings
+
+__all__ = ["WebHdfs"]
+
+_ROOT = "/webhdfs/v1"
+_STANDBY = {"StandbyException", "RetriableException", "502", "503"}
+"""Answers after which another NameNode is asked, or the same one again."""
+
+_FIRST_CONTACT_S = 10
+_PATIENCE_S = 180
+
+
+class WebHdfs:
+    """The calls of HDFS's REST interface. Any process; one thread.
+
+    Args:
+        addresses: Where to ask, as ``http://host:port``; of several NameNodes one is active.
+        settings: Who asks, and how long.
+    """
+
+    def __init__(self, addresses: Sequence[str], settings: HdfsSettings) -> None:
+        self._addresses = list(addresses)
+        self._settings = settings
+        self._session = _session(settings)
+        self._heard = False
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+        answer = self._ask("GET", "OPEN", path)
+        return None if answer is None else answer.content
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder; nothing if it is not there."""
+        answer = self._ask("GET", "LISTSTATUS", path)
+        found = [] if answer is None else answer.json()["FileStatuses"]["FileStatus"]
+        return [item["pathSuffix"] for item in found if item["pathSuffix"]]
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        return self._ask("GET", "GETFILESTATUS", path) is not None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create or overwrite a file, and the folders above it. Readers may see a part of it."""
+        self._ask("PUT", "CREATE", path, {"overwrite": "true"}, data)
+
+    def rename(self, path: str, to: str, *, overwrite: bool = False) -> bool:
+        """Rename a file in one step; False if it is not there, or the new name is taken."""
+        more = {"renameoptions": "OVERWRITE"} if overwrite else {}
+        answer = self._ask("PUT", "RENAME", path, {"destination": to, **more})
+        if answer is None:
+            return False
+        return not answer.content or bool(answer.json()["boolean"])
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, or a folder with all in it; what is gone already is no error."""
+        self._ask("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
+
+    # --- asking
+
+    def _ask(
+        self,
+        method: str,
+        op: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> requests.Response | None:
+        """The answer of the active NameNode; None where it says that a file is not there.
+
+        Raises:
+            StorageError: If none answers in time, or it refuses.
+        """
+        backoff = Backoff(_PATIENCE_S if self._heard else _FIRST_CONTACT_S)
+        asked, query = 0, {"op": op, **(query or {})}
+        while True:
+            address = self._addresses[0]
+            answer = self._send(method, f"{address}{_ROOT}{quote(path)}", data, query)
+            if not isinstance(answer, str):
+                self._heard = True
+                return _checked(answer, f"{op} of {path} on {address}")
+            asked += 1
+            self._addresses.append(self._addresses.pop(0))  # the next one may be active
+            if asked % len(self._addresses) == 0 and not backoff.pause():
+                raise StorageError(f"HDFS cannot be asked for {op} of {path}: {answer}; time is up")
+
+    def _send(
+        self, method: str, url: str, data: bytes | None, query: Mapping[str, str]
+    ) -> requests.Response | str:
+        """An answer, or why there is none that counts.
+
+        A NameNode is sent no data: it says which DataNode takes them.
+        """
+        import requests
+
+        within_s = self._settings.timeout / 1000
+        who = self._who()
+        try:
+            answer = self._session.request(
+                method, url, params={**query, **who}, allow_redirects=data is None, timeout=within_s
+            )
+            if data is not None and answer.is_redirect:
+                answer = self._session.put(
+                    answer.headers["Location"],
+                    data=data,
+                    headers={"Content-Type": "application/octet-stream"},
+                    timeout=within_s,
+                )
+        except (requests.ConnectionError, requests.Timeout) as error:
+            return f"{url.partition(_ROOT)[0]} does not answer ({type(error).__name__})"
+        return answer if _remote_error(answer)[0] not in _STANDBY else f"{url} is not active"
+
+    def _who(self) -> dict[str, str]:
+        if self._settings.token is not None:
+            return {"delegation": self._settings.token.get_secret_value()}
+        user = self._settings.user or os.environ.get("HADOOP_USER_NAME")
+        return {} if user is None or self._settings.kerberos else {"user.name": user}
+
+
+def _session(settings: HdfsSettings) -> requests.Session:
+    import requests
+
+    session = requests.Session()
+    if settings.ca_file is not None:
+        session.verify = settings.ca_file
+    if settings.proxy is not None:
+        session.proxies = {"http": settings.proxy, "https": settings.proxy}
+    if settings.kerberos:
+        try:
+            kerberos = import_module("requests_kerberos")
+        except ImportError as error:
+            raise OptionError(
+                "'storage.hdfs.kerberos' needs the package requests-kerberos, on every machine"
+            ) from error
+        session.auth = kerberos.HTTPKerberosAuth()
+    return session
+
+
+def _remote_error(answer: requests.Response) -> tuple[str, str]:
+    """The name of Java's exception and its message; twice nothing if all is well."""
+    if answer.ok:
+        return "", ""
+    try:
+        said = answer.json()["RemoteException"]
+        return str(said["exception"]), str(said["message"]).partition("\n")[0]
+    except (ValueError, LookupError, TypeError):
+        return str(answer.status_code), str(answer.reason)
+
+
+def _checked(answer: requests.Response, what: str) -> requests.Response | None:
+    name, message = _remote_error(answer)
+    if name == "FileNotFoundException":
+        return None
+    if name:
+        raise StorageError(f"HDFS refuses {what}: {name}: {message}")
+    return answer
