@@ -23,6 +23,7 @@ _FIRST_CONTACT_S = 10
 """A wrong endpoint or host fails after this. A store that has answered once may be away longer."""
 
 _PATIENCE_S = 180
+_RETRIES = 1000  # time is the limit
 _QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s)\"]*")
 """A URL with what follows its path: Azure's SAS tokens are there."""
 
@@ -187,7 +188,7 @@ def open_store(
     url = StoreUrl.parse(f"{scheme}://{authority}")
     limits: Any = {
         "client_options": settings.client(),
-        "retry_config": {"retry_timeout": timedelta(seconds=retry_s)},
+        "retry_config": {"retry_timeout": timedelta(seconds=retry_s), "max_retries": _RETRIES},
     }
     config: Any = settings.config()
     if url.kind == "memory":

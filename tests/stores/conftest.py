@@ -1,0 +1,34 @@
+"""Each store that a checkpoint can lie on, started once for each process of the tests."""
+
+import uuid
+
+import pytest
+from store_servers import Store, has_npm, open_azure, open_hdfs, open_s3
+
+OPENED = {"s3": open_s3, "azure": open_azure, "hdfs": open_hdfs}
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory):
+    """By kind, a store, which is started when it is first asked for."""
+    started = {}
+
+    def started_once(kind: str) -> Store:
+        if kind == "azure" and not has_npm():
+            pytest.skip("npm is missing: Azurite comes from there")
+        if kind not in started:
+            context = OPENED[kind](tmp_path_factory.mktemp(kind))
+            started[kind] = (context, context.__enter__())
+        return started[kind][1]
+
+    yield started_once
+    for context, _ in started.values():
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
+def store(request, servers) -> Store:
+    """A place of its own in each of the stores."""
+    found = servers(request.param)
+    url = f"{found.url}/{uuid.uuid4().hex}"
+    return Store(url, found.options, found.process, found.secrets)

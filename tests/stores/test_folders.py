@@ -1,0 +1,133 @@
+"""What folders promise holds on each store: moto's S3, Azurite, a NameNode with a DataNode."""
+
+import pickle
+import threading
+from collections import Counter
+
+import pytest
+
+from krishiv_spark.errors import StorageError
+from krishiv_spark.offsets.epochs import EpochLog
+from krishiv_spark.offsets.journal import check_exclusive, open_journal
+from krishiv_spark.storage import Storage
+
+ODD = "a b+c%20ä=1"
+
+
+@pytest.fixture
+def folder(store):
+    return Storage.of(store.options).folder(f"{store.url}/{ODD}")
+
+
+def test_a_folder_that_nobody_made_is_empty(folder):
+    assert list(folder.names()) == []
+    assert folder.read("x") is None
+    folder.remove(["x"])
+    folder.destroy()
+
+
+def test_a_name_is_created_once_and_keeps_what_the_first_one_wrote(folder):
+    assert folder.create(ODD, b"first") is True
+    assert folder.create(ODD, b"second") is False
+    assert folder.read(ODD) == b"first"
+    assert list(folder.names()) == [ODD]
+
+
+def test_what_is_replaced_has_the_new_content(folder):
+    folder.replace("x", b"one")
+    folder.replace("x", b"other")
+    assert folder.read("x") == b"other"
+    assert list(folder.names()) == ["x"]
+
+
+def test_names_are_those_of_files_and_folders_right_below(folder, store):
+    folder.create("x", b"")
+    Storage.of(store.options).folder(f"{store.url}/{ODD}/below").create("y", b"")
+    Storage.of(store.options).folder(f"{store.url}/{ODD}-beside").create("z", b"")
+    assert sorted(folder.names()) == ["below", "x"]
+
+
+def test_a_folder_is_destroyed_with_all_below_it_and_nothing_else(folder, store):
+    beside = Storage.of(store.options).folder(f"{store.url}/{ODD}-beside")
+    beside.create("z", b"")
+    folder.create("x", b"")
+    Storage.of(store.options).folder(f"{store.url}/{ODD}/below").create("y", b"")
+    folder.destroy()
+    assert list(folder.names()) == []
+    assert list(beside.names()) == ["z"]
+
+
+def test_threads_racing_for_a_name_have_one_winner(store):
+    wins: Counter[int] = Counter()
+
+    def race(me: int) -> None:
+        folder = Storage.of(store.options).folder(store.url)
+        for number in range(10):
+            if folder.create(str(number), str(me).encode()):
+                wins[number] += 1
+
+    threads = [threading.Thread(target=race, args=(me,)) for me in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wins == Counter(range(10))
+
+
+def test_a_folder_travels_without_its_connection(folder):
+    folder.create("x", b"1")
+    assert pickle.loads(pickle.dumps(folder)).read("x") == b"1"
+
+
+def test_an_epoch_log_lives_there(store):
+    journal = open_journal(store.url, Storage.of(store.options))
+    check_exclusive(journal)
+    log = EpochLog(journal)
+    log.intend(log.begin().owner, 0, [{"rows": 1}])
+    assert EpochLog(journal).state().held == 0
+
+
+# --- what users get wrong
+
+
+def wrong(store, **changes: str) -> dict[str, str]:
+    kind = next(iter(store.options)).split(".")[1]
+    return {**store.options, **{f"storage.{kind}.{key}": value for key, value in changes.items()}}
+
+
+def refusal(url: str, options) -> str:
+    with pytest.raises(StorageError) as caught:
+        Storage.of(options).folder(url).create("x", b"")
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_an_endpoint_where_nobody_listens_is_one_line_within_seconds(store):
+    endpoint = "http://127.0.0.1:9/box"
+    text = refusal(store.url, wrong(store, endpoint=endpoint))
+    assert "127.0.0.1:9" in text
+    assert not any(secret in text for secret in store.secrets)
+
+
+@pytest.mark.parametrize("kind", ["s3", "azure"])
+def test_a_bucket_that_is_not_there_is_named(servers, kind):
+    store = servers(kind)
+    text = refusal(store.url.replace("box", "nowhere"), store.options)
+    assert "does not exist" in text
+    assert "nowhere" in text
+
+
+def test_a_wrong_key_is_told_and_not_shown(servers):
+    store = servers("azure")
+    key = store.secrets[0].replace("E", "F", 1)
+    text = refusal(store.url, wrong(store, accountKey=key))
+    assert "credentials" in text or "key is wrong" in text
+    assert key not in text
+
+
+def test_a_user_who_may_not_write_is_named(servers):
+    store = servers("hdfs")
+    Storage.of(store.options).folder(store.url).create("x", b"")
+    text = refusal(store.url, wrong(store, user="somebody"))
+    assert "user=somebody, access=WRITE" in text
