@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from pyarrow import fs
-
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = [
-    "BATCH_PREFIX",
-    "OffsetSeq",
-    "has_commits",
-    "is_committed",
-    "offset_seq",
-    "offsets_of",
-    "planned_offsets",
-    "query_id",
-]
+__all__ = ["BATCH_PREFIX", "Checkpoint", "OffsetSeq"]
 
 
 BATCH_PREFIX = "batch-"
 """The id of a batch job is this and a random part; that of a streaming query is Spark's."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
-
-
-def query_id(location: str) -> str:
-    """The id of the streaming query that a checkpoint belongs to. Driver.
-
-    Spark writes ``<checkpointLocation>/metadata`` before the first batch (``StreamMetadata``).
-
-    Raises:
-        OptionError: If there is no readable checkpoint at the location.
-    """
-    try:
-        return _checked_id(json.loads(_read(f"{location}/metadata"))["id"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise OptionError(
-            f"no query id in {location}/metadata: {error}; 'checkpointLocation' must be the one "
-            "that Spark uses, readable from the driver's machine"
-        ) from error
 
 
 def _checked_id(query: object) -> str:
@@ -109,96 +81,127 @@ class OffsetSeq:
         return [ms for ms in found if isinstance(ms, int)]
 
 
-def offset_seq(location: str, epoch: int) -> OffsetSeq | None:
-    """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
-    try:
-        return OffsetSeq.parse(_read(f"{location}/offsets/{epoch}"))
-    except (OSError, ValueError):
-        return None
+class _NamesCheckpoint(Protocol):
+    """Options of a sink that names its checkpoint."""
+
+    @property
+    def checkpoint_location(self) -> str | None: ...
+
+    @property
+    def storage(self) -> Storage: ...
 
 
-def planned_offsets(location: str) -> PlannedOffsets:
-    """What Spark planned for the epoch that it is at. Planner.
+@dataclass(frozen=True)
+class Checkpoint:
+    """Spark's folder of a streaming query. Any process of the driver.
 
-    Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one is
-    that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
-
-    Raises:
-        OptionError: If there is none.
+    Attributes:
+        location: Path or URL, as the user gave it to Spark.
+        storage: How its store is reached.
     """
-    epochs = _epochs(f"{location}/offsets")
-    if not epochs:
-        raise OptionError(
-            f"no offsets in {location}/offsets, though Spark writes them before an epoch is begun; "
-            "'checkpointLocation' must be the one that Spark uses, readable from the driver's "
-            "machine"
-        )
-    return offsets_of(location, max(epochs))
 
+    location: str
+    storage: Storage = ENVIRONMENT
 
-def offsets_of(location: str, epoch: int) -> PlannedOffsets:
-    """What Spark planned for an epoch; begun at the offsets of the one before, if that is there.
+    @classmethod
+    def of(cls, options: _NamesCheckpoint) -> Checkpoint | None:
+        """The one that options name; None without it."""
+        location = options.checkpoint_location
+        return None if location is None else cls(location, options.storage)
 
-    Raises:
-        FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
-        ValueError: As `OffsetSeq.parse`.
-    """
-    ends = OffsetSeq.parse(_read(f"{location}/offsets/{epoch}"))
-    try:
-        begins = OffsetSeq.parse(_read(f"{location}/offsets/{epoch - 1}")).sources
-    except FileNotFoundError:
-        begins = {}
-    return PlannedOffsets.of(epoch, begins, ends.sources)
+    def query_id(self) -> str:
+        """The id of the streaming query.
 
+        Spark writes ``metadata`` before the first batch (``StreamMetadata``).
 
-def is_committed(location: str, epoch: int) -> bool:
-    """Whether Spark has written down that an epoch is over (``<location>/commits/<epoch>``).
+        Raises:
+            OptionError: If there is no readable checkpoint at the location.
+        """
+        try:
+            return _checked_id(json.loads(self._read("metadata"))["id"])
+        except (OSError, StorageError, ValueError, LookupError, TypeError) as error:
+            raise OptionError(
+                f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "
+                "the one that Spark uses, readable from the driver's machine: as a whole URL if "
+                "Spark's default file system is not the local one, with 'storage.…' options if the "
+                "environment does not say how its store is reached"
+            ) from error
 
-    It does so when the sink's commit has returned, and before the next epoch begins.
+    def offset_seq(self, epoch: int) -> OffsetSeq | None:
+        """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
+        try:
+            return OffsetSeq.parse(self._read("offsets", epoch))
+        except (OSError, StorageError, ValueError):
+            return None
 
-    Raises:
-        OSError: If that cannot be found out: who takes it for "no" ends transactions once more,
-            whose ids may be in use again.
-    """
-    try:
-        _read(f"{location}/commits/{epoch}")
-    except FileNotFoundError:
-        return False
-    return True
+    def planned_offsets(self) -> PlannedOffsets:
+        """What Spark planned for the epoch that it is at. Planner.
 
+        Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one
+        is that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
 
-def has_commits(location: str) -> bool:
-    """Whether Spark has written down that some epoch is over."""
-    return bool(_epochs(f"{location}/commits"))
+        Raises:
+            OptionError: If there is none.
+        """
+        epochs = self._epochs("offsets")
+        if not epochs:
+            raise OptionError(
+                f"no offsets in {self.location}/offsets, though Spark writes them before an epoch "
+                "is begun; 'checkpointLocation' must be the one that Spark uses, readable from the "
+                "driver's machine"
+            )
+        return self.offsets_of(max(epochs))
 
+    def offsets_of(self, epoch: int) -> PlannedOffsets:
+        """What Spark planned for an epoch; begun at the offsets of the one before, if it is there.
 
-def _epochs(folder: str) -> list[int]:
-    """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
-    return [int(name) for name in _names(folder) if name.isdigit()]
+        Raises:
+            FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
+            ValueError: As `OffsetSeq.parse`.
+        """
+        ends = OffsetSeq.parse(self._read("offsets", epoch))
+        try:
+            begins = OffsetSeq.parse(self._read("offsets", epoch - 1)).sources
+        except FileNotFoundError:
+            begins = {}
+        return PlannedOffsets.of(epoch, begins, ends.sources)
 
+    def is_committed(self, epoch: int) -> bool:
+        """Whether Spark has written down that an epoch is over (``commits/<epoch>``).
 
-def _names(folder: str) -> list[str]:
-    """What is in a folder; nothing if it is not there."""
-    try:
-        if (local := _local(folder)) is not None:
-            return os.listdir(local)  # pyarrow's listing looks at each file as well
-        filesystem, inner = fs.FileSystem.from_uri(folder)
-        return [info.base_name for info in filesystem.get_file_info(fs.FileSelector(inner))]
-    except FileNotFoundError:
-        return []
+        It does so when the sink's commit has returned, and before the next epoch begins.
 
+        Raises:
+            OSError: If that cannot be found out on a disk: who takes it for "no" ends transactions
+                once more, whose ids may be in use again.
+            StorageError: Likewise, in another store.
+        """
+        try:
+            self._read("commits", epoch)
+        except FileNotFoundError:
+            return False
+        return True
 
-def _read(path: str) -> str:
-    if (local := _local(path)) is not None:
-        with open(local, "rb", buffering=0) as file:
-            return file.read().decode()
-    filesystem, inner = fs.FileSystem.from_uri(path)
-    with filesystem.open_input_stream(inner) as stream:
-        return bytes(stream.read()).decode()
+    def has_commits(self) -> bool:
+        """Whether Spark has written down that some epoch is over."""
+        return bool(self._epochs("commits"))
 
+    def _epochs(self, log: str) -> list[int]:
+        """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
+        return [int(name) for name in self._folder(log).names() if name.isdigit()]
 
-def _local(path: str) -> str | None:
-    """The path on this machine; None for a URL of another place."""
-    if path.startswith("file:/"):  # file:/x or file:///x: Hadoop escapes nothing in it
-        return "/" + path.removeprefix("file:").lstrip("/")
-    return None if ":" in path.split("/", 1)[0] else path
+    def _read(self, log: str, epoch: int | None = None) -> str:
+        """The text of an entry of one of Spark's logs, or of a file of its own.
+
+        Raises:
+            FileNotFoundError: If it is not there.
+        """
+        folder, name = ("", log) if epoch is None else (log, str(epoch))
+        data = self._folder(folder).read(name)
+        if data is None:
+            raise FileNotFoundError(f"{self.location}/{folder}/{name} is not there")
+        return data.decode()
+
+    def _folder(self, name: str) -> Folder:
+        url = StoreUrl.parse(self.location)
+        return self.storage.folder(url / name if name else url)

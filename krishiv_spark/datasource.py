@@ -14,13 +14,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
-from krishiv_spark.checkpoint import query_id
+from krishiv_spark.checkpoint import Checkpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
 from krishiv_spark.sources.base import StreamReader
+from krishiv_spark.storage import Storage
 
 __all__ = ["KrishivDataSource"]
 
@@ -79,7 +80,10 @@ class KrishivDataSource(DataSource):
                 "on this writer; one that is only in the session's configuration "
                 "(spark.sql.streaming.checkpointLocation) never reaches a Python sink"
             )
-        return StreamWrite(writer, None if location is None else query_id(location), location)
+        if location is None:
+            return StreamWrite(writer, None)
+        checkpoint = Checkpoint(location, Storage.given(self.options))
+        return StreamWrite(writer, checkpoint.query_id(), checkpoint)
 
     def _reader_of(
         self, schema: StructType, *, streaming: bool

@@ -36,6 +36,9 @@ _MILLISECONDS = {
     for unit in units
 }
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_OF_STORES = "storage."
+"""Of the store that a checkpoint is in, which is said to each connector (`krishiv_spark.storage`)."""
+
 _QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
 
 
@@ -205,7 +208,7 @@ def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_nam
 
 
 def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
-    if key.lower() in model.spark_keys:
+    if key.lower() in model.spark_keys or key.lower().startswith(_OF_STORES):
         return
     spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}

@@ -20,9 +20,9 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import OffsetSeq, offset_seq
-from krishiv_spark.options import Options
+from krishiv_spark.checkpoint import Checkpoint, OffsetSeq
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
+from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 
@@ -44,7 +44,7 @@ def _truncate(value: object) -> object:
     return words.get(str(value).strip().lower(), value)
 
 
-class ConsoleOptions(Options):
+class ConsoleOptions(StorageOptions):
     """Options of the sink; the first three are those of Spark's."""
 
     num_rows: int = Field(default=20, ge=0, description="Most rows that are printed of an epoch.")
@@ -97,8 +97,9 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
 
     def _summary(self, epoch: Epoch, staged: Sequence[Head]) -> str:
         parts = [_counted(sum(head.count for head in staged))]
-        if self.options.checkpoint_location is not None and self.streaming:
-            planned = offset_seq(self.options.checkpoint_location, epoch.number)
+        checkpoint = Checkpoint.of(self.options) if self.streaming else None
+        if checkpoint is not None:
+            planned = checkpoint.offset_seq(epoch.number)
             parts += [] if planned is None else _watermarks(planned)
         return "; ".join(parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krishiv_spark.checkpoint import is_committed, offsets_of, planned_offsets
+from krishiv_spark.checkpoint import Checkpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch
@@ -22,10 +22,10 @@ class Operator:
     Args:
         committer: The sink's, made from the options of the query.
         query: Id of the query.
-        checkpoint: Location of its checkpoint.
+        checkpoint: Its checkpoint.
     """
 
-    def __init__(self, committer: LogCommitter[Any], query: str, checkpoint: str) -> None:
+    def __init__(self, committer: LogCommitter[Any], query: str, checkpoint: Checkpoint) -> None:
         self._committer = committer
         self._participant = committer.participant
         self._query = query
@@ -36,8 +36,8 @@ class Operator:
 
     def lines(self) -> list[str]:
         """What the log and the checkpoint say, a line each."""
-        state, planned = self._log.state(), planned_offsets(self._checkpoint)
-        over = "over" if is_committed(self._checkpoint, planned.epoch) else "not over"
+        state, planned = self._log.state(), self._checkpoint.planned_offsets()
+        over = "over" if self._checkpoint.is_committed(planned.epoch) else "not over"
         target = None if state.claim is None else state.claim.target
         held = "none" if state.committed_epoch is None else state.committed_epoch
         return [
@@ -57,7 +57,7 @@ class Operator:
     def _is_finished(self, state: State) -> bool:
         if self._log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True
-        return is_committed(self._checkpoint, state.intent.epoch)
+        return self._checkpoint.is_committed(state.intent.epoch)
 
     # --- what can be done
 
@@ -114,7 +114,7 @@ class Operator:
 
     def _is_over(self, state: State) -> bool:
         epoch = state.committed_epoch
-        return epoch is not None and is_committed(self._checkpoint, epoch)
+        return epoch is not None and self._checkpoint.is_committed(epoch)
 
     def adopt(self, newest: str | None) -> PlannedOffsets | None:
         """Begin the log anew for the checkpoint as it is.
@@ -152,8 +152,8 @@ class Operator:
         return planned
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
-        planned = planned_offsets(self._checkpoint)
-        if is_committed(self._checkpoint, planned.epoch) or newest == "published":
+        planned = self._checkpoint.planned_offsets()
+        if self._checkpoint.is_committed(planned.epoch) or newest == "published":
             return planned
         if newest is None:
             raise OptionError(
@@ -161,4 +161,4 @@ class Operator:
                 "Spark has not written down that it is over. Look whether its rows are in the "
                 "target, and say so: --newest published or --newest unpublished"
             )
-        return None if planned.epoch == 0 else offsets_of(self._checkpoint, planned.epoch - 1)
+        return None if planned.epoch == 0 else self._checkpoint.offsets_of(planned.epoch - 1)

@@ -124,10 +124,11 @@ def _tell(operator: Operator) -> None:
 def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     import pyarrow as pa
 
-    from krishiv_spark.checkpoint import query_id
+    from krishiv_spark.checkpoint import Checkpoint
     from krishiv_spark.sinks.base import OutputMode
     from krishiv_spark.sinks.logged import LogCommitter
     from krishiv_spark.sinks.operating import Operator
+    from krishiv_spark.storage import Storage
 
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
     kind = format_of(name).writer_type
@@ -137,4 +138,5 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"krishiv-{name} has no epoch log")
-    return Operator(committer, query_id(checkpoint), checkpoint)
+    named = Checkpoint(checkpoint, Storage.given(options))
+    return Operator(committer, named.query_id(), named)

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import BATCH_PREFIX, planned_offsets
+from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
@@ -174,17 +174,17 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     Args:
         writer: An author's writer, sealed.
         query: Id of the streaming query; None for a sink that was not told the checkpoint.
-        checkpoint: Location of the query's checkpoint, likewise.
+        checkpoint: Of the query, likewise.
     """
 
     def __init__(
-        self, writer: Writer[Any, Any], query: str | None, checkpoint: str | None = None
+        self, writer: Writer[Any, Any], query: str | None, checkpoint: Checkpoint | None = None
     ) -> None:
         super().__init__(writer, query)
         self._checkpoint = checkpoint
 
     def _planned_offsets(self) -> PlannedOffsets | None:
-        return None if self._checkpoint is None else planned_offsets(self._checkpoint)
+        return None if self._checkpoint is None else self._checkpoint.planned_offsets()
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         if not isinstance(committer, TwoPhaseCommitter):

@@ -10,7 +10,10 @@ from krishiv_spark.storage.disk import DiskFolder
 from krishiv_spark.storage.folder import Folder
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["ENVIRONMENT", "Storage"]
+__all__ = ["ENVIRONMENT", "PREFIX", "Storage"]
+
+PREFIX = "storage."
+"""Options of how stores are reached begin with it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,11 @@ class Storage:
     def of(cls, options: Mapping[str, str]) -> Storage:
         """From options named ``storage.<kind>.<setting>``."""
         return cls(tuple(sorted(options.items())))
+
+    @classmethod
+    def given(cls, options: Mapping[str, str]) -> Storage:
+        """From all options of a query; others are passed over."""
+        return cls.of({k: v for k, v in options.items() if k.lower().startswith(PREFIX)})
 
     def folder(self, location: str | StoreUrl) -> Folder:
         """A folder of whichever store a path or URL lies in. Nothing is asked yet.

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
@@ -127,8 +127,8 @@ class Committer:
         )
 
     def _progress(self) -> marks.Progress:
-        location = self._options.checkpoint_location
-        return marks.Progress() if location is None else marks.progress_of(location, self._epoch)
+        found = Checkpoint.of(self._options)
+        return marks.Progress() if found is None else marks.progress_of(found, self._epoch)
 
     def _compare_and_set(self, transaction: EpochTransaction) -> None:
         """The linearization point: the epoch is true if the catalog takes this, and only then."""

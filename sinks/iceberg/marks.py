@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.checkpoint import offset_seq
+from krishiv_spark.checkpoint import Checkpoint
 from krishiv_spark.errors import SinkError
 from krishiv_spark.sinks.base import Epoch, Mark
 
@@ -54,14 +54,14 @@ def summary_of(epoch: Epoch) -> dict[str, str]:
     return {_QUERY: epoch.query, _EPOCH: str(epoch.number), **digest}
 
 
-def progress_of(location: str, epoch: Epoch) -> Progress:
+def progress_of(checkpoint: Checkpoint, epoch: Epoch) -> Progress:
     """How far the epoch goes, by the offsets that Spark wrote down before it ran it.
 
     Args:
-        location: Root of the query's checkpoint, as the option ``checkpointLocation`` says it.
+        checkpoint: Of the query.
         epoch: One whose offsets Spark has written down.
     """
-    planned = offset_seq(location, epoch.number)
+    planned = checkpoint.offset_seq(epoch.number)
     if planned is None:
         return Progress()
     told = {"epoch": epoch.number, "offsets": planned.objects}

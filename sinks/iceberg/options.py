@@ -11,6 +11,7 @@ from typing_extensions import Self
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sinks.iceberg.columns import Evolution
+from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["IcebergSinkOptions"]
 
@@ -37,11 +38,12 @@ def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
 
-class IcebergSinkOptions(IcebergOptions):
+class IcebergSinkOptions(IcebergOptions, StorageOptions):
     """Options of the sink."""
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.gathers,
+        **StorageOptions.gathers,
         "table_properties": (_PROPERTY,),
     }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
@@ -13,6 +11,7 @@ from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.rows import check_columns
 from krishiv_spark.sinks.kafka.topics import PlannedTopic, writable_topic
+from krishiv_spark.storage import StoreUrl
 from krishiv_spark.workers import local_folder
 
 __all__ = ["check", "log_location", "planned_topic"]
@@ -61,9 +60,5 @@ def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> s
     if options.epoch_log is not None:
         return f"{options.epoch_log.rstrip('/')}/{query}"
     if streaming and options.checkpoint_location is not None:
-        return f"{_absolute(options.checkpoint_location).rstrip('/')}/krishiv"
+        return str(StoreUrl.parse(options.checkpoint_location) / "krishiv")
     return str(local_folder() / "krishiv" / query)
-
-
-def _absolute(location: str) -> str:
-    return location if ":" in location.split("/", 1)[0] else str(Path(location).absolute())

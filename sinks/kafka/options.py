@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from krishiv_spark.kafka.connection import KafkaOptions
+from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["KafkaSinkOptions"]
 
@@ -14,7 +16,7 @@ _MAX_TIMEOUT_MS = 900_000
 """A broker's own default for ``transaction.max.timeout.ms``."""
 
 
-class KafkaSinkOptions(KafkaOptions):
+class KafkaSinkOptions(KafkaOptions, StorageOptions):
     """Options of the sink. Rows have the columns value, key, headers, topic, partition, timestamp.
 
     Attributes:
@@ -28,6 +30,11 @@ class KafkaSinkOptions(KafkaOptions):
         batch_bytes: Size of a batch before compression.
         on_lost_transactions: See `krishiv_spark.sinks.kafka.writer`.
     """
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **KafkaOptions.gathers,
+        **StorageOptions.gathers,
+    }
 
     topic: str | None = Field(
         default=None, min_length=1, description="Topic of all rows; goes before a column `topic`."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, has_commits, is_committed
+from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
@@ -120,8 +120,8 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: Spark writes down that an epoch is over when its commit has returned."""
-        location = self._options.checkpoint_location if self._streaming else None
-        return location is not None and is_committed(location, epoch.number)
+        checkpoint = Checkpoint.of(self._options) if self._streaming else None
+        return checkpoint is not None and checkpoint.is_committed(epoch.number)
 
     def discard(self, staged: Sequence[StagedTransaction]) -> None:
         """Driver: abort."""
@@ -152,8 +152,8 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a query without a log must not have written anything."""
-        location = self._options.checkpoint_location
-        begun = self._streaming and location is not None and has_commits(location)
+        checkpoint = Checkpoint.of(self._options) if self._streaming else None
+        begun = checkpoint is not None and checkpoint.has_commits()
         if begun or transactions.known(self._client, self._start(query)):
             raise LogError(
                 f"query {query} has written to Kafka or has committed epochs, but its epoch log is "

@@ -103,7 +103,7 @@ class KafkaWriter(Writer[StagedTransaction, KafkaPlan]):
     def log(self, query: str) -> EpochLog:
         """Driver: in the checkpoint, or where the option ``epochLog`` says."""
         location = log_location(self.options, query, streaming=self.streaming)
-        return open_log(location, query)
+        return open_log(location, query, self.options.storage)
 
     def _is_owner(self, epoch: Epoch) -> bool:
         return self.log(epoch.query).state().owner == epoch.generation

@@ -6,13 +6,14 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from krishiv_spark.options import ByteSize, Names, Options
+from krishiv_spark.options import ByteSize, Names
 from krishiv_spark.sinks.parquet.files import FileLayout
+from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["ParquetSinkOptions"]
 
 
-class ParquetSinkOptions(Options):
+class ParquetSinkOptions(StorageOptions):
     """Options of the sink."""
 
     path: str = Field(

@@ -11,7 +11,8 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 from unittest import mock
 
-from krishiv_spark import checkpoint, retry
+from krishiv_spark import retry
+from krishiv_spark.checkpoint import Checkpoint
 from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
@@ -66,12 +67,17 @@ def _number() -> int:
     return present().world.new_number()
 
 
-def _read(path: str) -> str:
-    return present().checkpoint.read(path)
+class _CheckpointFolder:
+    """In place of a folder of the checkpoint's store."""
 
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        self._path = f"{checkpoint.location}/{name}"
 
-def _names(folder: str) -> list[str]:
-    return present().checkpoint.names(folder)
+    def read(self, name: str) -> bytes | None:
+        return present().checkpoint.read(f"{self._path}/{name}")
+
+    def names(self) -> list[str]:
+        return present().checkpoint.names(self._path)
 
 
 TIME = FakeTime(lambda: present().world.clock, _sleep)
@@ -101,9 +107,8 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (rows, "time", TIME),
     (attempts, "warm_ahead", lambda: None),
     (task_writer, "await_warm", lambda: None),
-    (kafka, "open_log", lambda _, query=None: present().open_log(query)),
-    (checkpoint, "_read", _read),
-    (checkpoint, "_names", _names),
+    (kafka, "open_log", lambda _, query=None, storage=None: present().open_log(query)),
+    (Checkpoint, "_folder", lambda self, name: _CheckpointFolder(self, name)),
 ]
 
 

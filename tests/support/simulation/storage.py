@@ -102,16 +102,12 @@ class Checkpoint:
 
     # --- for the sink, as `krishiv_spark.checkpoint` reads it
 
-    def read(self, path: str) -> str:
-        """The text of a file."""
-
-        def look() -> str:
-            if path not in self.files:
-                raise FileNotFoundError(2, "no such file", path)
-            return self.files[path]
-
-        text: str = self._world.call(CHECKPOINT, f"read {path}", look)
-        return text
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None if it is not there."""
+        text: str | None = self._world.call(
+            CHECKPOINT, f"read {path}", lambda: self.files.get(path)
+        )
+        return None if text is None else text.encode()
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder."""

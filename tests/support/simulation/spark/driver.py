@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from krishiv_spark.checkpoint import Checkpoint as SparkCheckpoint
 from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.sinks.base import Writer
 from simulation.history import Event, Plan
@@ -141,7 +142,7 @@ class Driver:
         self._commit(plan, messages)
 
     def _write(self) -> StreamWrite:
-        return StreamWrite(self._writer(), QUERY, LOCATION)
+        return StreamWrite(self._writer(), QUERY, SparkCheckpoint(LOCATION))
 
     def _commit(self, plan: Plan, messages: list[Any]) -> None:
         self._tell("publishing", plan)

@@ -1,0 +1,34 @@
+"""What users say of the stores that a connector reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from krishiv_spark.options import Options
+from krishiv_spark.storage.storage import ENVIRONMENT, PREFIX, Storage
+
+__all__ = ["StorageOptions"]
+
+
+def _storage(given: object) -> object:
+    return Storage.of(given) if isinstance(given, Mapping) else given
+
+
+class StorageOptions(Options):
+    """How stores are reached; for a connector with a checkpoint, an epoch log or a table in one.
+
+    Attributes:
+        storage: For all of them.
+    """
+
+    storage: Annotated[Storage, BeforeValidator(_storage)] = Field(
+        default=ENVIRONMENT,
+        validation_alias="storage.<kind>.<setting>",
+        description="How stores are reached, where the environment does not say it; "
+        "[storage.md](storage.md).",
+    )
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"storage": (PREFIX,)}
