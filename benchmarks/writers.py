@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import (
     Epoch,
@@ -162,7 +162,7 @@ class Life:
         writer = self._writer("planner")
         writer.check()
         location = self.options.get("checkpointLocation")
-        offsets = None if location is None else Checkpoint(location).planned_offsets()
+        offsets = None if location is None else SparkCheckpoint(location).planned_offsets()
         epoch = Epoch(self.query, self.epoch, offsets=offsets)
         committer = writer.committer()
         owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None

@@ -11,7 +11,7 @@ from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "Checkpoint", "OffsetSeq"]
+__all__ = ["BATCH_PREFIX", "OffsetSeq", "SparkCheckpoint"]
 
 
 BATCH_PREFIX = "batch-"
@@ -92,7 +92,7 @@ class _NamesCheckpoint(Protocol):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SparkCheckpoint:
     """Spark's folder of a streaming query. Any process of the driver.
 
     Attributes:
@@ -104,7 +104,7 @@ class Checkpoint:
     storage: Storage = ENVIRONMENT
 
     @classmethod
-    def of(cls, options: _NamesCheckpoint) -> Checkpoint | None:
+    def of(cls, options: _NamesCheckpoint) -> SparkCheckpoint | None:
         """The one that options name; None without it."""
         location = options.checkpoint_location
         return None if location is None else cls(location, options.storage)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
@@ -82,7 +82,7 @@ class KrishivDataSource(DataSource):
             )
         if location is None:
             return StreamWrite(writer, None)
-        checkpoint = Checkpoint(location, Storage.given(self.options))
+        checkpoint = SparkCheckpoint(location, Storage.given(self.options))
         return StreamWrite(writer, checkpoint.query_id(), checkpoint)
 
     def _reader_of(

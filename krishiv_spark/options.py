@@ -37,7 +37,7 @@ _MILLISECONDS = {
 }
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _OF_STORES = "storage."
-"""Of the store that a checkpoint is in, which is said to each connector (`krishiv_spark.storage`)."""
+"""Of the store that a checkpoint is in: said to each connector (`krishiv_spark.storage`)."""
 
 _QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
 

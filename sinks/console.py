@@ -20,7 +20,7 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import Checkpoint, OffsetSeq
+from krishiv_spark.checkpoint import OffsetSeq, SparkCheckpoint
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.storage.options import StorageOptions
 
@@ -97,7 +97,7 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
 
     def _summary(self, epoch: Epoch, staged: Sequence[Head]) -> str:
         parts = [_counted(sum(head.count for head in staged))]
-        checkpoint = Checkpoint.of(self.options) if self.streaming else None
+        checkpoint = SparkCheckpoint.of(self.options) if self.streaming else None
         if checkpoint is not None:
             planned = checkpoint.offset_seq(epoch.number)
             parts += [] if planned is None else _watermarks(planned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch
@@ -25,7 +25,9 @@ class Operator:
         checkpoint: Its checkpoint.
     """
 
-    def __init__(self, committer: LogCommitter[Any], query: str, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, committer: LogCommitter[Any], query: str, checkpoint: SparkCheckpoint
+    ) -> None:
         self._committer = committer
         self._participant = committer.participant
         self._query = query

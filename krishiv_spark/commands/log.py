@@ -124,7 +124,7 @@ def _tell(operator: Operator) -> None:
 def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     import pyarrow as pa
 
-    from krishiv_spark.checkpoint import Checkpoint
+    from krishiv_spark.checkpoint import SparkCheckpoint
     from krishiv_spark.sinks.base import OutputMode
     from krishiv_spark.sinks.logged import LogCommitter
     from krishiv_spark.sinks.operating import Operator
@@ -138,5 +138,5 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"krishiv-{name} has no epoch log")
-    named = Checkpoint(checkpoint, Storage.given(options))
+    named = SparkCheckpoint(checkpoint, Storage.given(options))
     return Operator(committer, named.query_id(), named)

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
@@ -178,7 +178,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     """
 
     def __init__(
-        self, writer: Writer[Any, Any], query: str | None, checkpoint: Checkpoint | None = None
+        self, writer: Writer[Any, Any], query: str | None, checkpoint: SparkCheckpoint | None = None
     ) -> None:
         super().__init__(writer, query)
         self._checkpoint = checkpoint

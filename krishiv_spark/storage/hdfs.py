@@ -19,7 +19,7 @@ class HdfsFolder:
     """A folder of HDFS. See `krishiv_spark.storage.Folder`.
 
     Args:
-        url: Where.
+        url: The folder, which need not be there.
         settings: How it is reached.
 
     Raises:

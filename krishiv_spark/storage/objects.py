@@ -48,7 +48,7 @@ class ObjectFolder:
     """A prefix of a bucket. See `krishiv_spark.storage.Folder`.
 
     Args:
-        url: Where.
+        url: The folder, which need not be there.
         settings: Credentials, endpoint and the like; what they do not say comes from the
             environment, as the store's own tools read it.
     """

@@ -168,7 +168,7 @@ def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
     """What options say of the store that a URL is in.
 
     Args:
-        url: Where.
+        url: A place in the store, by which its kind and bucket are known.
         given: Options ``storage.<kind>.<setting>``, or ``storage.<kind>.<bucket>.<setting>`` for
             one bucket, which goes before.
 

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
@@ -127,7 +127,7 @@ class Committer:
         )
 
     def _progress(self) -> marks.Progress:
-        found = Checkpoint.of(self._options)
+        found = SparkCheckpoint.of(self._options)
         return marks.Progress() if found is None else marks.progress_of(found, self._epoch)
 
     def _compare_and_set(self, transaction: EpochTransaction) -> None:

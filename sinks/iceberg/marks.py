@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import SinkError
 from krishiv_spark.sinks.base import Epoch, Mark
 
@@ -54,7 +54,7 @@ def summary_of(epoch: Epoch) -> dict[str, str]:
     return {_QUERY: epoch.query, _EPOCH: str(epoch.number), **digest}
 
 
-def progress_of(checkpoint: Checkpoint, epoch: Epoch) -> Progress:
+def progress_of(checkpoint: SparkCheckpoint, epoch: Epoch) -> Progress:
     """How far the epoch goes, by the offsets that Spark wrote down before it ran it.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
@@ -154,7 +154,7 @@ class TransactionAdmin:
         }
         options = KafkaSinkOptions.parse(given, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
-        query = Checkpoint(checkpoint, options.storage).query_id()
+        query = SparkCheckpoint(checkpoint, options.storage).query_id()
         log = writer.log(query)
         if log.state().number == 0:
             raise OptionError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
@@ -120,7 +120,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: Spark writes down that an epoch is over when its commit has returned."""
-        checkpoint = Checkpoint.of(self._options) if self._streaming else None
+        checkpoint = SparkCheckpoint.of(self._options) if self._streaming else None
         return checkpoint is not None and checkpoint.is_committed(epoch.number)
 
     def discard(self, staged: Sequence[StagedTransaction]) -> None:
@@ -152,7 +152,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a query without a log must not have written anything."""
-        checkpoint = Checkpoint.of(self._options) if self._streaming else None
+        checkpoint = SparkCheckpoint.of(self._options) if self._streaming else None
         begun = checkpoint is not None and checkpoint.has_commits()
         if begun or transactions.known(self._client, self._start(query)):
             raise LogError(

@@ -87,4 +87,6 @@ class ParquetWriter(Writer[StagedFiles]):
     def log(self, query: str) -> EpochLog:
         """Driver: in the table's folder, or where the option ``epochLog`` says."""
         elsewhere = self.options.log_elsewhere(query)
-        return open_log(elsewhere or str(log_folder(self.table, query)), query, self.options.storage)
+        return open_log(
+            elsewhere or str(log_folder(self.table, query)), query, self.options.storage
+        )

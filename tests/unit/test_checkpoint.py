@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 
 
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}"])
 def test_the_query_is_found_under_every_name_of_the_folder(folder, form):
-    assert Checkpoint(form.format(folder)).query_id() == "0f-1"
+    assert SparkCheckpoint(form.format(folder)).query_id() == "0f-1"
 
 
 NO_IDS = ['{"id":7}', '{"id":""}', '{"id":"../../x"}']
@@ -30,13 +30,13 @@ NO_IDS = ['{"id":7}', '{"id":""}', '{"id":"../../x"}']
 def test_a_checkpoint_without_a_query_is_told_with_its_place(folder, text):
     (folder / "metadata").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(OptionError, match=r"no query id in .*metadata.*'checkpointLocation'"):
-        Checkpoint(str(folder)).query_id()
+        SparkCheckpoint(str(folder)).query_id()
 
 
 @pytest.mark.parametrize("location", ["/nowhere/at/all", "file:///nowhere", "s4://b/x", "x:y"])
 def test_a_folder_that_is_not_there_is_told(location):
     with pytest.raises(OptionError, match="readable from the driver's machine"):
-        Checkpoint(location).query_id()
+        SparkCheckpoint(location).query_id()
 
 
 def offsets(folder: Path, epoch: int, *sources: str, version: int = 1) -> None:
@@ -47,29 +47,29 @@ def offsets(folder: Path, epoch: int, *sources: str, version: int = 1) -> None:
 
 def test_the_offsets_of_an_epoch_are_those_of_its_sources(folder):
     offsets(folder, 3, '{"kind":"memory","next":1,"v":1}')
-    found = Checkpoint(str(folder)).offset_seq(3)
+    found = SparkCheckpoint(str(folder)).offset_seq(3)
     assert found.objects == [{"kind": "memory", "next": 1, "v": 1}]
     assert found.watermark_ms == 5
-    assert Checkpoint(str(folder)).offset_seq(4) is None
+    assert SparkCheckpoint(str(folder)).offset_seq(4) is None
 
 
 def test_named_sources_are_read_from_the_second_version_of_sparks_log(folder):
     offsets(folder, 0, 'orders:{"a":"x:y"}', "clicks:-", "0:17", version=2)
-    found = Checkpoint(str(folder)).offset_seq(0)
+    found = SparkCheckpoint(str(folder)).offset_seq(0)
     assert found.sources == {"orders": '{"a":"x:y"}', "clicks": "-", "0": "17"}
     assert found.objects == [{"a": "x:y"}]
 
 
 def test_a_source_without_an_offset_is_left_out(folder):
     offsets(folder, 0, '{"a":1}', "-", '{"b":2}')
-    assert Checkpoint(str(folder)).offset_seq(0).objects == [{"a": 1}, {"b": 2}]
+    assert SparkCheckpoint(str(folder)).offset_seq(0).objects == [{"a": 1}, {"b": 2}]
 
 
 def test_the_epoch_that_spark_is_at_is_the_newest_that_it_has_planned(folder):
     for epoch in (9, 10, 8):
         offsets(folder, epoch, json.dumps({"end": epoch}))
     (folder / "offsets" / ".11.crc").touch()
-    planned = Checkpoint(f"file://{folder}").planned_offsets()
+    planned = SparkCheckpoint(f"file://{folder}").planned_offsets()
     assert (planned.epoch, planned.shown) == (10, '0: {"end": 10}')
 
 
@@ -78,7 +78,7 @@ def test_an_epoch_is_known_again_by_where_it_begins_and_ends(folder):
         name = "0:" if version == 2 else ""
         offsets(folder, 0, f"{name}{first}", version=version)
         offsets(folder, 1, f"{name}{last}", version=version)
-        return Checkpoint(str(folder)).planned_offsets().digest
+        return SparkCheckpoint(str(folder)).planned_offsets().digest
 
     assert planned(1, 2) == planned(1, 2) == planned(1, 2, version=2)
     assert len({planned(1, 2), planned(1, 3), planned(0, 2), planned(1, 23), planned(12, 3)}) == 5
@@ -86,28 +86,28 @@ def test_an_epoch_is_known_again_by_where_it_begins_and_ends(folder):
 
 def test_an_epoch_that_spark_has_not_planned_cannot_begin(folder):
     with pytest.raises(OptionError, match=r"no offsets in .*'checkpointLocation'"):
-        Checkpoint(str(folder)).planned_offsets()
+        SparkCheckpoint(str(folder)).planned_offsets()
 
 
 def test_offsets_of_a_form_that_is_not_known_are_no_identity(folder):
     offsets(folder, 0, "1", version=3)
     with pytest.raises(ValueError, match=r"'v3'.*upgrade"):
-        Checkpoint(str(folder)).planned_offsets()
+        SparkCheckpoint(str(folder)).planned_offsets()
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n", "v1\n{", "v2\n[", "\udcff"])
 def test_damaged_offsets_say_nothing(folder, text):
     (folder / "offsets" / "0").write_bytes(text.encode(errors="surrogateescape"))
-    assert Checkpoint(str(folder)).offset_seq(0) is None
+    assert SparkCheckpoint(str(folder)).offset_seq(0) is None
 
 
 def test_a_commit_log_that_cannot_be_looked_at_says_neither_yes_nor_no(folder):
-    assert not Checkpoint(str(folder)).is_committed(0)
+    assert not SparkCheckpoint(str(folder)).is_committed(0)
     (folder / "commits" / "0").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
-        Checkpoint(str(folder)).is_committed(0)
+        SparkCheckpoint(str(folder)).is_committed(0)
 
 
 def test_long_offsets_are_told_apart_and_not_repeated(folder):
     offsets(folder, 0, "7" * 5_000)
-    assert Checkpoint(str(folder)).planned_offsets().shown is None
+    assert SparkCheckpoint(str(folder)).planned_offsets().shown is None

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sink_life import Job, Life, rows
 from tables import look
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
@@ -39,7 +39,7 @@ class Stream(Life):
         super().__init__(ParquetWriter, options, query, mode)
 
     def plan(self) -> None:
-        write = StreamWrite(self._make(), self._query, Checkpoint(str(self.checkpoint)))
+        write = StreamWrite(self._make(), self._query, SparkCheckpoint(str(self.checkpoint)))
         self._planned = pickle.loads(pickle.dumps(write))
 
     def offsets(self, epoch: int, first: int, count: int) -> None:

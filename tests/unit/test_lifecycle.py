@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, Checkpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import (
     CheckpointMismatch,
     CommitUnknown,
@@ -453,16 +453,16 @@ def test_a_sink_without_two_phases_delivers_again(make, outside):
 def checkpoint(tmp_path):
     """Spark's offset log, of one source."""
 
-    def plan(**ends: int) -> Checkpoint:
+    def plan(**ends: int) -> SparkCheckpoint:
         (tmp_path / "offsets").mkdir(exist_ok=True)
         for epoch, end in ends.items():
             (tmp_path / "offsets" / epoch[1:]).write_text(f"v1\n{{}}\n{end}")
-        return Checkpoint(str(tmp_path))
+        return SparkCheckpoint(str(tmp_path))
 
     return plan
 
 
-def run(make, in_task, checkpoint: Checkpoint, epoch: int) -> None:
+def run(make, in_task, checkpoint: SparkCheckpoint, epoch: int) -> None:
     """One epoch, as Spark runs it."""
     write = shipped(StreamWrite(make(), "q", checkpoint))
     in_task(epoch=epoch)

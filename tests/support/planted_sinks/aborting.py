@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     DatabaseWriter,
@@ -96,7 +96,10 @@ class RollsBack(TableWriter):
         checkpoint = self.options["checkpointlocation"]
         logged = os.listdir(Path(checkpoint) / "commits")
         for number, entry in enumerate(self.table.entries()):
-            if entry["query"] == Checkpoint(checkpoint).query_id() and str(entry["epoch"]) not in logged:
+            if (
+                entry["query"] == SparkCheckpoint(checkpoint).query_id()
+                and str(entry["epoch"]) not in logged
+            ):
                 os.unlink(self.table.log / f"{number:06}")
         return self.__dict__
 

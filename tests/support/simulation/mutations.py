@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import EpochLog
@@ -188,7 +189,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "commits": Mutation(
         "What Spark has written down as over is finished.",
-        [(kafka, "is_committed", switches.false)],
+        [(SparkCheckpoint, "is_committed", switches.false)],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
         always=[*_FEW_IDS, (KafkaParticipant, "_in_log", switches.outcome_as_it_is)],
     ),

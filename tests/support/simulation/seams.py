@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from krishiv_spark import retry
-from krishiv_spark.checkpoint import Checkpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import writing
@@ -67,10 +67,14 @@ def _number() -> int:
     return present().world.new_number()
 
 
+def _checkpoint_folder(checkpoint: SparkCheckpoint, name: str) -> _CheckpointFolder:
+    return _CheckpointFolder(checkpoint, name)  # a class is no method of another
+
+
 class _CheckpointFolder:
     """In place of a folder of the checkpoint's store."""
 
-    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+    def __init__(self, checkpoint: SparkCheckpoint, name: str) -> None:
         self._path = f"{checkpoint.location}/{name}"
 
     def read(self, name: str) -> bytes | None:
@@ -107,8 +111,8 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (rows, "time", TIME),
     (attempts, "warm_ahead", lambda: None),
     (task_writer, "await_warm", lambda: None),
-    (kafka, "open_log", lambda _, query=None, storage=None: present().open_log(query)),
-    (Checkpoint, "_folder", lambda self, name: _CheckpointFolder(self, name)),
+    (kafka, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
+    (SparkCheckpoint, "_folder", _checkpoint_folder),
 ]
 
 
