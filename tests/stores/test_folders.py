@@ -84,7 +84,7 @@ def test_an_epoch_log_lives_there(store):
     check_exclusive(journal)
     log = EpochLog(journal)
     log.intend(log.begin().owner, 0, [{"rows": 1}])
-    assert EpochLog(journal).state().held == 0
+    assert EpochLog(journal).state().committed_epoch == 0
 
 
 # --- what users get wrong

@@ -156,7 +156,7 @@ def _await(ready: Callable[[], object], server: subprocess.Popen, log: Path) -> 
         assert server.poll() is None, log.read_text()[-2000:]
         try:
             ready()
-        except Exception:
+        except Exception:  # noqa: BLE001  whatever a client of it raises while it starts
             assert time.monotonic() < until_s, log.read_text()[-2000:]
             time.sleep(0.1)
         else:
