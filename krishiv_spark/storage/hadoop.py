@@ -45,18 +45,28 @@ def _with_scheme(address: str) -> str:
 
 
 def _from_hadoop(url: StoreUrl, values: Mapping[str, str]) -> list[str]:
-    authority = url.authority
-    if not authority:
-        default = values.get("fs.defaultFS", "")
-        authority = default.partition("://")[2].strip("/") if default.startswith("hdfs:") else ""
+    default = StoreUrl.parse(values.get("fs.defaultFS", "file:/"))
+    authority = url.authority or (default.authority if default.scheme == "hdfs" else "")
     scheme = "https" if values.get("dfs.http.policy") == "HTTPS_ONLY" else "http"
     nodes = values.get(f"dfs.ha.namenodes.{authority}", "").split(",")
-    keys = [f"dfs.namenode.{scheme}-address.{authority}.{node.strip()}" for node in nodes]
-    named = [values[key] for key in keys if key in values]
-    if not named and authority:
-        port = _HTTPS_PORT if scheme == "https" else _HTTP_PORT
-        named = [f"{authority.partition(':')[0]}:{port}"]
-    return [f"{scheme}://{address}" for address in named]
+    keys = [f".{authority}.{node.strip()}" for node in nodes if node.strip()]
+    is_described = bool(keys) or authority == default.authority
+    known = values if is_described else {}  # another cluster's are not in these files
+    found = [_address(scheme, key, authority, known) for key in keys or [""]]
+    return [f"{scheme}://{address}" for address in found if address]
+
+
+def _address(scheme: str, key: str, authority: str, values: Mapping[str, str]) -> str:
+    """Host and port of a NameNode; empty if no host is known.
+
+    Where it listens on every interface, its host is that of the calls of Hadoop's own clients.
+    """
+    said = values.get(f"dfs.namenode.{scheme}-address{key}", "")
+    host, _, port = said.partition(":")
+    if host in {"", "0.0.0.0"}:  # noqa: S104  read, not bound
+        host = values.get(f"dfs.namenode.rpc-address{key}", authority).partition(":")[0]
+    port = port or str(_HTTPS_PORT if scheme == "https" else _HTTP_PORT)
+    return f"{host}:{port}" if host else ""
 
 
 def _configuration() -> dict[str, str]:

@@ -64,10 +64,11 @@ class ObjectFolder:
         """See `Folder`."""
         import obstore
 
-        below = f"{self.url.path}/"
+        below = self._key("")
         found = self._ask("list", "", partial(obstore.list_with_delimiter, prefix=below))
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
-        return [path.rstrip("/").rsplit("/", 1)[-1] for path in paths]
+        # Hadoop's clients leave objects that stand for folders, such as this one, or one below.
+        return list({path[len(below) :].rstrip("/") for path in paths} - {""})
 
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""
@@ -122,17 +123,17 @@ class ObjectFolder:
         import obstore
 
         def paths(store: Any) -> list[str]:
-            pages = obstore.list(store, prefix=f"{self.url.path}/")
+            pages = obstore.list(store, prefix=below)
             return [item["path"] for page in pages for item in page]
 
-        below = len(self.url.path) + 1
-        self.remove([path[below:] for path in self._ask("list", "", paths)])
+        below = self._key("")
+        self.remove([path[len(below) :] for path in self._ask("list", "", paths)])
 
     def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
         return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
 
     def _key(self, name: str) -> str:
-        return f"{self.url.path}/{name}"
+        return (self.url / name).path
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,8 @@ def open_store(
         return store.GCSStore(url.bucket, config=config, **limits)
     if url.account:
         config = {"account_name": url.account, **config}
+    if url.endpoint is not None:
+        config = {"endpoint": url.endpoint, **config}
     return store.AzureStore(url.bucket, config=config, **limits)
 
 

@@ -8,13 +8,17 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field
 
 from krishiv_spark.options import Options
+from krishiv_spark.storage.settings import check_settings
 from krishiv_spark.storage.storage import ENVIRONMENT, PREFIX, Storage
 
 __all__ = ["StorageOptions"]
 
 
 def _storage(given: object) -> object:
-    return Storage.of(given) if isinstance(given, Mapping) else given
+    if not isinstance(given, Mapping):
+        return given
+    check_settings(given)
+    return Storage.of(given)
 
 
 class StorageOptions(Options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from pydantic import Field, SecretStr
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import Duration, Options
 from krishiv_spark.storage.urls import StoreUrl
+from krishiv_spark.suggestions import suggest
 
 __all__ = [
     "AzureSettings",
@@ -18,6 +20,7 @@ __all__ = [
     "HdfsSettings",
     "S3Settings",
     "StoreSettings",
+    "check_settings",
     "settings_for",
 ]
 
@@ -96,6 +99,12 @@ class S3Settings(StoreSettings):
         )
 
 
+_NOBODY = json.dumps(
+    {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+)
+"""A key by which nobody logs in: what is not signed asks for a token all the same to delete."""
+
+
 class GcsSettings(StoreSettings):
     """Google Cloud Storage."""
 
@@ -112,7 +121,7 @@ class GcsSettings(StoreSettings):
         return _said(
             base_url=self.endpoint,
             application_credentials=self.credentials_file,
-            service_account_key=self.service_account_key,
+            service_account_key=_NOBODY if self.anonymous else self.service_account_key,
             skip_signature=self.anonymous,
         )
 
@@ -164,6 +173,9 @@ _MODELS: dict[str, type[StoreSettings]] = {
 }
 
 
+_FORM = f"storage.<{'|'.join(_MODELS)}>.<setting>"
+
+
 def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
     """What options say of the store that a URL is in.
 
@@ -175,14 +187,31 @@ def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
     Raises:
         OptionError: If one is not known, or has a bad value.
     """
-    values: dict[str, dict[str, str]] = {"": {}, url.bucket: {}}
+    said = _by_bucket(given)
+    own = said.get((url.kind, url.bucket.lower()), {})
+    special = {name.lower() for name in own}
+    general = {k: v for k, v in said.get((url.kind, ""), {}).items() if k.lower() not in special}
+    return _MODELS[url.kind].parse({**general, **own}, f"storage.{url.kind}")
+
+
+def check_settings(given: Mapping[str, str]) -> None:
+    """Refuse options that no store has, also of stores that no URL has named yet.
+
+    Raises:
+        OptionError: As `settings_for`.
+    """
+    for (kind, bucket), values in _by_bucket(given).items():
+        _MODELS[kind].parse(values, ".".join(filter(None, ("storage", kind, bucket))))
+
+
+def _by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
+    """By kind and bucket, which is empty for all, the settings."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for key, value in given.items():
-        _, kind, *rest = key.split(".")
-        if kind.lower() not in _MODELS or not rest:
-            raise OptionError(
-                f"unknown option {key!r}: write storage.<{'|'.join(_MODELS)}>.<setting>"
-            )
-        bucket = ".".join(rest[:-1])
-        if kind.lower() == url.kind and bucket in values:
-            values[bucket][rest[-1]] = value
-    return _MODELS[url.kind].parse({**values[""], **values[url.bucket]}, f"storage.{url.kind}")
+        _, kind, *bucket = key.lower().split(".")[:-1] if key.count(".") > 1 else ("", "")
+        if kind not in _MODELS:
+            near = suggest(kind, _MODELS)
+            hint = f"did you mean 'storage.{near}.…'?" if near else f"write {_FORM}"
+            raise OptionError(f"unknown option {key!r}: {hint}")
+        found.setdefault((kind, ".".join(bucket)), {})[key.rpartition(".")[2]] = value
+    return found

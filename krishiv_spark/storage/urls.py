@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from posixpath import normpath
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.paths import url_scheme
+from krishiv_spark.paths import local_path, url_scheme
 
 __all__ = ["StoreUrl"]
 
@@ -45,7 +45,8 @@ class StoreUrl:
         """From what a user, or Spark, has written; nothing in it is escaped, as Hadoop takes it.
 
         Raises:
-            OptionError: If the scheme is not known, or a bucket is missing.
+            OptionError: If the scheme is not known, a bucket is missing, or a ``file:`` URL names
+                another machine.
         """
         scheme = url_scheme(text) or "file"
         kind = _KIND_OF.get(scheme)
@@ -55,11 +56,12 @@ class StoreUrl:
             return cls(kind, scheme, "", _on_disk(text))
         rest = text.partition(":")[2]
         authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        path = normpath(f"/{path.strip('/')}")  # as Hadoop's Path does
         if kind == "hdfs":
-            return cls(kind, scheme, authority, "/" + path.strip("/"))
-        if not authority and kind != "memory":
+            return cls(kind, scheme, authority, path)
+        if not authority.partition("@")[0] and kind != "memory":
             raise OptionError(f"{text!r} names no bucket: write {scheme}://<bucket>/<path>")
-        return cls(kind, scheme, authority, path.strip("/"))
+        return cls(kind, scheme, authority, path[1:])
 
     @property
     def bucket(self) -> str:
@@ -69,7 +71,18 @@ class StoreUrl:
     @property
     def account(self) -> str:
         """Azure's storage account; empty if the URL does not name it."""
-        return self.authority.partition("@")[2].partition(".")[0]
+        return self._host.partition(".")[0]
+
+    @property
+    def endpoint(self) -> str | None:
+        """Azure's endpoint for blobs, if the URL names one that is not of the public cloud."""
+        account, _, domain = self._host.partition(".")
+        cloud = domain.partition(".")[2]
+        return None if cloud in {"", "core.windows.net"} else f"https://{account}.blob.{cloud}"
+
+    @property
+    def _host(self) -> str:
+        return self.authority.partition("@")[2]
 
     def __str__(self) -> str:
         if self.kind == "disk":
@@ -77,15 +90,14 @@ class StoreUrl:
         return f"{self.scheme}://{self.authority}/{self.path.lstrip('/')}".rstrip("/")
 
     def __truediv__(self, name: str) -> StoreUrl:
-        return replace(self, path=f"{self.path}/{name}" if self.path else name)
+        return replace(self, path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
 
 
 def _on_disk(text: str) -> str:
     """The absolute path of a plain one, of ``file:`` or of Databricks's ``dbfs:``."""
-    scheme = url_scheme(text)
-    if scheme is None:
-        return str(Path(text).absolute())
-    path = "/" + text.partition(":")[2].strip("/")
-    if scheme == "dbfs" and not path.startswith("/Volumes/"):
-        return f"/dbfs{path}"  # where the machines of Databricks have it mounted
-    return path
+    if url_scheme(text) != "dbfs":
+        return str(local_path(text, "the location"))
+    path = normpath("/" + text.partition(":")[2].strip("/"))
+    if path.startswith("/Volumes/"):
+        return path
+    return f"/dbfs{path}"  # where the machines of Databricks have it mounted

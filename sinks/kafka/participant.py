@@ -173,7 +173,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def _remove_dead_logs(self, base: str) -> None:
         try:
-            remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S)
+            remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S, self._options.storage)
         except Exception:  # noqa: BLE001  no job's business but to be tidy
             _log.exception("logs of dead jobs in %s are left", base)
 

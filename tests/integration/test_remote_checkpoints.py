@@ -1,0 +1,122 @@
+"""Streams whose checkpoints and epoch logs lie on stores, by Spark's own clients and by ours.
+
+The driver is killed, and a second one takes over from one that sleeps.
+"""
+
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+from drivers import Driver
+from iceberg_life import TABLE, table_of
+from kafka_topics import Onlooker, fill, make_topic
+from killers import assert_each_once
+from patience import PATIENCE
+from spark_stores import spark_settings
+from store_servers import OPENED, Store, open_when_possible
+
+from krishiv_spark.kafka.dev import open_cluster
+
+ROWS, AT_A_TIME = 400, 100
+SINKS = ("kafka", "iceberg", "parquet")
+TWO_DRIVERS = ("two drivers", "another driver", "CONCURRENT_STREAM_LOG_UPDATE", "Fenced")
+
+
+class Copies:
+    """Three streams from one topic, by one driver, with their checkpoints on a store."""
+
+    def __init__(self, bootstrap: str, folder: Path, store: Store) -> None:
+        self.bootstrap, self.folder, self.store = bootstrap, folder, store
+        for topic in ("source", "target"):
+            make_topic(bootstrap, topic, partitions=2)
+        fill(bootstrap, "source", ROWS)
+
+    def driver(self, **more: str) -> Driver:
+        """One driver; what is given goes before the options by which the store is reached."""
+        job = {
+            "bootstrap": self.bootstrap,
+            "source": "source",
+            "rows": AT_A_TIME,
+            "conf": spark_settings(self.store),
+            "sinks": {name: self._sink(name, more) for name in SINKS},
+        }
+        return Driver("kafka_copies.py", job)
+
+    def _sink(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
+        log = f"{self.store.url}/logs/{name}"
+        own = {
+            "kafka": {"kafka.bootstrap.servers": self.bootstrap, "topic": "target"},
+            "iceberg": {"path": TABLE, "warehouse": str(self.folder / "warehouse")},
+            "parquet": {"path": str(self.folder / "table"), "epochLog": log},
+        }
+        where = {"checkpointLocation": f"{self.store.url}/checkpoints of/{name}"}
+        return {"format": f"krishiv-{name}", **own[name], **self.store.options, **more, **where}
+
+    def found(self) -> dict[str, list[int]]:
+        """By sink, the rows that anybody can read."""
+        readers = (self._of_topic, self._of_iceberg, self._of_parquet)
+        return {name: read() for name, read in zip(SINKS, readers, strict=True)}
+
+    def _of_topic(self) -> list[int]:
+        with closing(Onlooker(self.bootstrap)) as onlooker:
+            return [int(record.value) for record in onlooker.records("target")]
+
+    def _of_iceberg(self) -> list[int]:
+        if not (self.folder / "warehouse").exists():
+            return []
+        return [int(n) for n in table_of(self.folder / "warehouse").scan().to_arrow()["value"]]
+
+    def _of_parquet(self) -> list[int]:
+        if not any((self.folder / "table").glob("**/*.parquet")):
+            return []
+        glob = f"{self.folder}/table/**/*.parquet"
+        return [int(n) for (n,) in duckdb.sql(f"FROM read_parquet('{glob}')").fetchall()]
+
+    def assert_exact(self) -> None:
+        for name, found in self.found().items():
+            assert_each_once(Counter(found), range(ROWS), name)
+
+
+def failed(driver: Driver) -> dict[str, str]:
+    """By sink, why its stream failed."""
+    lines = (line.split(" ", 2) for line in driver.lines if line.startswith("FAILED"))
+    return {name: why for _, name, why in lines}
+
+
+def on(kind: str):
+    marks = [pytest.mark.xdist_group(kind), *([] if kind == "s3" else [pytest.mark.long])]
+    return pytest.param(kind, marks=marks)
+
+
+@pytest.fixture(params=[on(kind) for kind in OPENED])
+def copies(request, tmp_path):
+    for name in ("store", "data"):
+        (tmp_path / name).mkdir()
+    with open_when_possible(request.param, tmp_path / "store") as store, open_cluster() as cluster:
+        yield Copies(cluster.bootstrap, tmp_path / "data", store)
+
+
+@pytest.mark.crash
+@pytest.mark.once
+@pytest.mark.timeout(2400)
+def test_rows_are_exact_when_drivers_die_or_sleep(copies):
+    with copies.driver() as killed:
+        killed.wait_for("EPOCH")
+        killed.kill()
+    with copies.driver() as sleeper:
+        sleeper.wait_for("EPOCH")
+        sleeper.signal(signal.SIGSTOP)
+        with copies.driver() as successor:
+            successor.wait_for("DONE")
+            assert failed(successor) == {}
+        copies.assert_exact()
+        sleeper.signal(signal.SIGCONT)
+        sleeper.wait_for("DONE", PATIENCE)
+        refused = failed(sleeper)
+    assert set(refused) == set(SINKS), refused
+    assert all(any(words in why for words in TWO_DRIVERS) for why in refused.values()), refused
+    copies.assert_exact()
