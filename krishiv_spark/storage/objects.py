@@ -11,8 +11,9 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from krishiv_spark.errors import NotExclusiveError, StorageError
-from krishiv_spark.storage.settings import StoreSettings
+from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
+from krishiv_spark.storage.profiles import profile_credentials
+from krishiv_spark.storage.settings import S3Settings, StoreSettings
 from krishiv_spark.storage.urls import StoreUrl
 
 __all__ = ["Bucket", "ObjectFolder"]
@@ -157,6 +158,7 @@ class Bucket:
 
         Raises:
             StorageError: If that fails, in one line, without secrets.
+            OptionError: As `profile_credentials`.
         """
         from obstore.exceptions import BaseError
 
@@ -165,6 +167,8 @@ class Bucket:
         patience_s = _PATIENCE_S if patient else _FIRST_CONTACT_S
         try:
             found = function(open_store(*key, patience_s))
+        except OptionError:  # is a ValueError too
+            raise
         except (BaseError, OSError, ValueError) as error:
             raise StorageError(f"cannot {what}: {explain(error)}") from error
         _answered.add(key)
@@ -194,8 +198,9 @@ def open_store(
     config: Any = settings.config()
     if url.kind == "memory":
         return store.MemoryStore()
-    if url.kind == "s3":
-        return store.S3Store(url.bucket, config=config, **limits)
+    if isinstance(settings, S3Settings):
+        login = profile_credentials(settings)
+        return store.S3Store(url.bucket, config=config, credential_provider=login, **limits)
     if url.kind == "gcs":
         return store.GCSStore(url.bucket, config=config, **limits)
     if url.account:

@@ -81,6 +81,11 @@ class S3Settings(StoreSettings):
     access_key_id: SecretStr | None = Field(default=None, description="Key of a user.")
     secret_access_key: SecretStr | None = Field(default=None, description="Secret of that key.")
     session_token: SecretStr | None = Field(default=None, description="Of temporary credentials.")
+    profile: str | None = Field(
+        default=None,
+        description="Of Amazon's files of settings on every machine; needs `boto3`, by "
+        "`krishiv-spark[s3]`.",
+    )
     path_style: bool | None = Field(
         default=None, description="Whether the bucket is in the path and not in the host's name."
     )
