@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
 from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.options import Options
+from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.storage.settings import MODELS, StoreSettings
 from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
 
@@ -38,7 +40,7 @@ SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": Source
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-_NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings())
+_NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings(), ENVIRONMENT)
 
 
 def formats_table() -> str:
@@ -57,11 +59,12 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
     ]
 
 
-def options_table(model: type[Options]) -> str:
-    """One row for each option of a model."""
+def options_table(model: type[Options], without: Collection[str] = ()) -> str:
+    """One row for each option of a model, but for those of some fields."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
         for name, field in model.offered().items()
+        if field not in without
     ]
     return _table(["option", "default", "meaning"], rows)
 
@@ -144,7 +147,18 @@ def blocks() -> dict[str, str]:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
         if source.writer_type:
             tables[f"{source.format_name}.sink"] = options_table(source.writer_type.options_type)
-    return tables
+    return {**tables, **storage_tables()}
+
+
+def storage_tables() -> dict[str, str]:
+    """The settings that all stores have, and those that one kind has besides."""
+    common = StoreSettings.model_fields.keys()
+    own = {
+        f"storage.{kind}": options_table(model, without=common)
+        for kind, model in MODELS.items()
+        if model is not StoreSettings
+    }
+    return {"storage.all": options_table(StoreSettings), **own}
 
 
 def regenerated(page: str, tables: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from krishiv_spark.storage.urls import StoreUrl
 from krishiv_spark.suggestions import suggest
 
 __all__ = [
+    "MODELS",
     "AzureSettings",
     "GcsSettings",
     "HdfsSettings",
@@ -168,7 +169,7 @@ class HdfsSettings(StoreSettings):
     )
 
 
-_MODELS: dict[str, type[StoreSettings]] = {
+MODELS: dict[str, type[StoreSettings]] = {
     "s3": S3Settings,
     "gcs": GcsSettings,
     "azure": AzureSettings,
@@ -176,9 +177,10 @@ _MODELS: dict[str, type[StoreSettings]] = {
     "disk": StoreSettings,
     "memory": StoreSettings,
 }
+"""By kind of the store, as `StoreUrl` has it."""
 
 
-_FORM = f"storage.<{'|'.join(_MODELS)}>.<setting>"
+_FORM = f"storage.<{'|'.join(MODELS)}>.<setting>"
 
 
 def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
@@ -196,7 +198,7 @@ def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
     own = said.get((url.kind, url.bucket.lower()), {})
     special = {name.lower() for name in own}
     general = {k: v for k, v in said.get((url.kind, ""), {}).items() if k.lower() not in special}
-    return _MODELS[url.kind].parse({**general, **own}, f"storage.{url.kind}")
+    return MODELS[url.kind].parse({**general, **own}, f"storage.{url.kind}")
 
 
 def check_settings(given: Mapping[str, str]) -> None:
@@ -206,7 +208,7 @@ def check_settings(given: Mapping[str, str]) -> None:
         OptionError: As `settings_for`.
     """
     for (kind, bucket), values in _by_bucket(given).items():
-        _MODELS[kind].parse(values, ".".join(filter(None, ("storage", kind, bucket))))
+        MODELS[kind].parse(values, ".".join(filter(None, ("storage", kind, bucket))))
 
 
 def _by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
@@ -214,8 +216,8 @@ def _by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]
     found: dict[tuple[str, str], dict[str, str]] = {}
     for key, value in given.items():
         _, kind, *bucket = key.lower().split(".")[:-1] if key.count(".") > 1 else ("", "")
-        if kind not in _MODELS:
-            near = suggest(kind, _MODELS)
+        if kind not in MODELS:
+            near = suggest(kind, MODELS)
             hint = f"did you mean 'storage.{near}.…'?" if near else f"write {_FORM}"
             raise OptionError(f"unknown option {key!r}: {hint}")
         found.setdefault((kind, ".".join(bucket)), {})[key.rpartition(".")[2]] = value

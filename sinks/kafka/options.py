@@ -48,7 +48,7 @@ class KafkaSinkOptions(KafkaOptions, StorageOptions):
     )
     epoch_log: str | None = Field(
         default=None,
-        description="Another place for the epoch log: a path, `s3://`, `gs://` or `az://`.",
+        description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
     )
     id_prefix: str = Field(
         default="krishiv",

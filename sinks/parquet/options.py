@@ -32,7 +32,7 @@ class ParquetSinkOptions(StorageOptions):
     )
     epoch_log: str | None = Field(
         default=None,
-        description="Another place for the epoch log: a path, `s3://`, `gs://` or `az://`.",
+        description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
     )
 
     def layout(self) -> FileLayout:
