@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from gcs_xml_proxy import speaking_xml
 from patience import PATIENCE
 
 from krishiv_spark.caches import user_cache
@@ -114,8 +115,11 @@ def open_gcs(folder: Path) -> Iterator[Store]:
     command += ["-backend", "memory", "-data", str(folder / "data")]
     endpoint = f"http://127.0.0.1:{port}"
     command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint]
-    with _running(command, folder, lambda: _answers(f"{endpoint}/storage/v1/b/box")) as process:
-        options = {"storage.gcs.endpoint": endpoint, "storage.gcs.anonymous": "true"}
+    with (
+        _running(command, folder, lambda: _answers(f"{endpoint}/storage/v1/b/box")) as process,
+        speaking_xml(endpoint) as xml,
+    ):
+        options = {"storage.gcs.endpoint": xml, "storage.gcs.anonymous": "true"}
         hadoop = {
             "impl": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
             "storage.root.url": endpoint,

@@ -1,0 +1,79 @@
+"""A proxy over HTTP that changes each request, or each answer: the server behind never learns."""
+
+import contextlib
+import http.client
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_OF_A_HOP = {"content-length", "transfer-encoding", "connection"}
+
+
+@dataclass
+class Message:
+    """A request, or its answer, for which there is neither method nor path.
+
+    Attributes:
+        headers: By name, as written.
+        body: All of it.
+        method: Of a request.
+        path: Of a request, with the query.
+        status: Of an answer.
+    """
+
+    headers: dict[str, str]
+    body: bytes
+    method: str = ""
+    path: str = ""
+    status: int = 0
+
+
+def _as_it_is(message: Message) -> Message:
+    return message
+
+
+@contextlib.contextmanager
+def forwarding(
+    server: str,
+    request: Callable[[Message], Message] = _as_it_is,
+    answer: Callable[[Message], Message] = _as_it_is,
+) -> Iterator[str]:
+    """Its URL, while it runs in front of a server."""
+    behind = urlsplit(server).netloc
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def forward(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked = request(Message(dict(self.headers.items()), body, self.command, self.path))
+            with contextlib.closing(http.client.HTTPConnection(behind, timeout=30)) as connection:
+                connection.request(asked.method, asked.path, asked.body, asked.headers)
+                found = connection.getresponse()
+                self.give(answer(Message(dict(found.getheaders()), found.read(), status=found.status)))
+
+        def give(self, found):
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                if name.lower() not in _OF_A_HOP:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(found.body)))
+            self.end_headers()
+            self.wfile.write(found.body if self.command != "HEAD" else b"")
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward  # noqa: N815  as the class calls them
+
+        def log_message(self, *_):
+            pass
+
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_port}"
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
