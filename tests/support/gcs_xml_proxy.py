@@ -4,28 +4,32 @@ It changes how a request is spelled. What is there, and whether a condition hold
 """
 
 import json
-from urllib.parse import unquote, urlencode
+from dataclasses import replace
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from forwarding import Message, forwarding
 
-_CONDITION = "x-goog-if-generation-match"
-
-
 def speaking_xml(server: str):
     """Its URL, while it runs in front of a server."""
-    return forwarding(server, _upload, _tagged)
+    host = urlsplit(server).netloc  # by which the server tells what is asked in XML
+
+    def spelled(asked: Message) -> Message:
+        headers = {key.lower(): value for key, value in asked.headers.items()}
+        return _by_json(replace(asked, headers={**headers, "host": host}))
+
+    return forwarding(server, spelled, _tagged)
 
 
-def _upload(asked: Message) -> Message:
-    if asked.method != "PUT":
-        return asked
-    bucket, _, name = asked.path.partition("?")[0].lstrip("/").partition("/")
-    headers = {key.lower(): value for key, value in asked.headers.items()}
-    query = {"uploadType": "media", "name": unquote(name)}
-    if _CONDITION in headers:
-        query["ifGenerationMatch"] = headers[_CONDITION]
-    path = f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
-    return Message(headers, asked.body, "POST", path)
+def _by_json(asked: Message) -> Message:
+    bucket, _, name = unquote(urlsplit(asked.path).path)[1:].partition("/")
+    if asked.method == "DELETE":
+        return replace(asked, path=f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+    if asked.method == "PUT":
+        condition = asked.headers.get("x-goog-if-generation-match")
+        query = {"name": name, **({} if condition is None else {"ifGenerationMatch": condition})}
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&{urlencode(query)}"
+        return replace(asked, method="POST", path=path)
+    return asked
 
 
 def _tagged(answer: Message) -> Message:
