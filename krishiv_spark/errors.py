@@ -31,11 +31,13 @@ __all__ = [
     "Fenced",
     "KrishivError",
     "LogError",
+    "NotExclusiveError",
     "OffsetError",
     "OffsetVersionError",
     "OptionError",
     "SchemaError",
     "SinkError",
+    "StorageError",
 ]
 
 

@@ -1,15 +1,18 @@
-"""What folders promise holds on each store: moto's S3, Azurite, a NameNode with a DataNode."""
+"""What folders promise holds on each store."""
 
 import pickle
 import threading
+import urllib.request
+import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.offsets.epochs import EpochLog
 from krishiv_spark.offsets.journal import check_exclusive, open_journal
-from krishiv_spark.storage import Storage
+from krishiv_spark.storage import Storage, StoreUrl
 
 ODD = "a b+c%20ä=1"
 
@@ -55,6 +58,28 @@ def test_a_folder_is_destroyed_with_all_below_it_and_nothing_else(folder, store)
     folder.destroy()
     assert list(folder.names()) == []
     assert list(beside.names()) == ["z"]
+
+
+def test_the_root_of_a_store_is_a_folder(store):
+    root = str(replace(StoreUrl.parse(store.url), path=""))
+    folder, name = Storage.of(store.options).folder(root), f"root-{uuid.uuid4().hex}"
+    assert folder.create(name, b"1")
+    assert {name, "some"} <= set(folder.names())
+    assert folder.read(name) == b"1"
+    folder.remove([name])
+    assert name not in folder.names()
+
+
+@pytest.mark.xdist_group("s3")
+def test_an_object_that_stands_for_a_folder_is_no_name_in_it(servers):
+    store = servers("s3")  # Spark's client leaves such ones
+    endpoint, key = store.options["storage.s3.endpoint"], f"some/{uuid.uuid4().hex}"
+    for name in (key, f"{key}/below"):
+        request = urllib.request.Request(f"{endpoint}/box/{name}/", data=b"", method="PUT")
+        urllib.request.urlopen(request, timeout=60).close()
+    folder = Storage.of(store.options).folder(f"s3://box/{key}")
+    folder.create("x", b"1")
+    assert sorted(folder.names()) == ["below", "x"]
 
 
 def test_threads_racing_for_a_name_have_one_winner(store):

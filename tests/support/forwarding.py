@@ -52,7 +52,8 @@ def forwarding(
             with contextlib.closing(http.client.HTTPConnection(behind, timeout=30)) as connection:
                 connection.request(asked.method, asked.path, asked.body, asked.headers)
                 found = connection.getresponse()
-                self.give(answer(Message(dict(found.getheaders()), found.read(), status=found.status)))
+                headers, content = dict(found.getheaders()), found.read()
+            self.give(answer(Message(headers, content, status=found.status)))
 
         def give(self, found):
             self.send_response(found.status)

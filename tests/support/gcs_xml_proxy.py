@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from forwarding import Message, forwarding
 
+
 def speaking_xml(server: str):
     """Its URL, while it runs in front of a server."""
     host = urlsplit(server).netloc  # by which the server tells what is asked in XML

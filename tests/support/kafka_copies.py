@@ -1,8 +1,8 @@
 """A driver that a test starts, kills and starts again: streams from one topic, each to a sink.
 
-    python kafka_copies.py '{"bootstrap": ..., "source": ..., "sinks": {NAME: {"format": ..., ...}}}'
+    python kafka_copies.py '{"bootstrap": ..., "source": ..., "sinks": {"name": {...}, ...}, ...}'
 
-What else a sink is given are its options.
+A sink is given by its format and its options.
 
 Prints EPOCH with each one that ends; FAILED with the name and the error of a stream that fails;
 DONE when each of them has failed or copied everything that was there.

@@ -17,11 +17,13 @@ from krishiv_spark.errors import (
     Fenced,
     KrishivError,
     LogError,
+    NotExclusiveError,
     OffsetError,
     OffsetVersionError,
     OptionError,
     SchemaError,
     SinkError,
+    StorageError,
 )
 
 TREE = {
@@ -30,6 +32,8 @@ TREE = {
     OffsetError: (KrishivError,),
     OffsetVersionError: (OffsetError,),
     DataLossError: (OffsetError,),
+    StorageError: (KrishivError,),
+    NotExclusiveError: (StorageError,),
     LogError: (KrishivError,),
     CheckpointMismatch: (KrishivError,),
     SinkError: (KrishivError,),

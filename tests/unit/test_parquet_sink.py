@@ -406,7 +406,8 @@ def test_an_epoch_without_rows_makes_no_file(table):
         ({"compression": "zip"}, "compression"),
         ({"path": "s3://bucket/table"}, "is on s3"),
         ({"path": "/proc/version/table"}, "cannot be made"),
-        ({"epochLog": "hdfs://host/log"}, "no place with exclusive create"),
+        ({"epochLog": "ftp://host/log"}, "cannot live at 'ftp://host/log/.*is not known"),
+        ({"epochLog": "hdfs:///log"}, "does not say where HDFS answers"),
     ],
 )
 def test_bad_options_are_refused_before_any_row(table, options, says):

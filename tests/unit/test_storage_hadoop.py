@@ -20,9 +20,10 @@ def conf(tmp_path, monkeypatch):
     """Write what Hadoop is told, as its administrators do."""
 
     def write(**values: str) -> None:
-        rows = (f"<property><name>{k}</name><value> {v} </value></property>" for k, v in values.items())
+        pairs = (f"<name>{k}</name><value> {v} </value>" for k, v in values.items())
+        rows = "".join(f"<property>{pair}</property>" for pair in pairs)
         (tmp_path / "core-site.xml").write_text("<configuration/>")
-        (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
+        (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{rows}</configuration>")
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
 
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
@@ -69,5 +70,5 @@ def test_one_namenode_listens_where_its_files_say(conf, said, found):
 @pytest.mark.parametrize("url", ["hdfs:///x", "viewfs://cluster/x"])
 def test_a_url_without_a_host_needs_to_be_told(conf, url):
     conf(**({"fs.defaultFS": "s3a://box"} if url.startswith("hdfs") else HA))
-    with pytest.raises(OptionError, match="'storage.hdfs.endpoint'.*HADOOP_CONF_DIR"):
+    with pytest.raises(OptionError, match=r"'storage.hdfs.endpoint'.*HADOOP_CONF_DIR"):
         asked(url)

@@ -62,7 +62,7 @@ def test_an_unknown_setting_is_refused_whatever_store_is_used(name, said):
 
 
 def test_a_bad_value_is_told():
-    with pytest.raises(OptionError, match="timeout.*needs a unit of time"):
+    with pytest.raises(OptionError, match=r"timeout.*needs a unit of time"):
         parsed({"storage.s3.timeout": "5"})
 
 

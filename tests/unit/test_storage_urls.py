@@ -69,7 +69,7 @@ def test_names_are_below_a_root_too(base):
 
 @pytest.mark.parametrize("text", ["s3://", "s3:/box/x", "gs:///x", "abfss://@a.b.c/x", "s3a:box"])
 def test_a_missing_bucket_is_told(text):
-    with pytest.raises(OptionError, match="names no bucket: write .*://<bucket>/<path>"):
+    with pytest.raises(OptionError, match=r"names no bucket: write .*://<bucket>/<path>"):
         StoreUrl.parse(text)
 
 
@@ -89,7 +89,11 @@ def test_a_folder_of_another_machine_is_refused():
     [
         ("acc.dfs.core.windows.net", "acc", None),
         ("acc.dfs.core.chinacloudapi.cn", "acc", "https://acc.blob.core.chinacloudapi.cn"),
-        ("onelake.dfs.fabric.microsoft.com", "onelake", "https://onelake.blob.fabric.microsoft.com"),
+        (
+            "onelake.dfs.fabric.microsoft.com",
+            "onelake",
+            "https://onelake.blob.fabric.microsoft.com",
+        ),
     ],
 )
 def test_an_azure_url_names_account_and_cloud(host, account, endpoint):
