@@ -28,6 +28,9 @@ _RETRIES = 1000  # time is the limit
 _QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s)\"]*")
 """A URL with what follows its path: Azure's SAS tokens are there."""
 
+_LOGIN = re.compile(r"//[^/\s@]+@")
+"""A user and a password of a URL, as of a proxy."""
+
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _HINTS = {
     "AccessDenied": "the credentials do not allow it",
@@ -211,10 +214,10 @@ def open_store(
 
 
 def explain(error: Exception) -> str:
-    """What obstore says, in one line; queries of URLs, which hold signatures, are cut off."""
+    """What obstore says, in one line; signatures and logins in URLs are cut out."""
     text = str(error) or type(error).__name__
     code = _CODE.search(text)
-    line = _QUERY.sub(r"\1", text.splitlines()[0])
+    line = _LOGIN.sub("//", _QUERY.sub(r"\1", text.splitlines()[0]))
     if code is None:
         return line
     return f"{_HINTS.get(code[1], 'the store refuses it')} ({code[1]}): {line.partition(': <')[0]}"

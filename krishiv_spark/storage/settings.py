@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import Duration, Options
@@ -26,6 +26,12 @@ __all__ = [
 ]
 
 
+def _with_scheme(url: SecretStr) -> SecretStr:
+    if not url.get_secret_value().startswith(("http://", "https://")):
+        raise ValueError("a proxy is written http://host:port or https://host:port")
+    return url
+
+
 class StoreSettings(Options):
     """What is said of a store. What is not said comes from the environment."""
 
@@ -38,7 +44,10 @@ class StoreSettings(Options):
     ca_file: str | None = Field(
         default=None, description="Certificates (PEM) that are trusted besides the machine's."
     )
-    proxy: str | None = Field(default=None, description="HTTP proxy, as `http://host:port`.")
+    proxy: Annotated[SecretStr, AfterValidator(_with_scheme)] | None = Field(
+        default=None,
+        description="HTTP proxy, as `http://host:port` or `http://user:password@host:port`.",
+    )
     timeout: Duration = Field(
         default=30_000, gt=0, description="How long one request may take, as `30 s`."
     )
@@ -62,7 +71,7 @@ class StoreSettings(Options):
         if self.ca_file is not None:
             found["root_certificate"] = Path(self.ca_file).read_bytes()
         if self.proxy is not None:
-            found["proxy_url"] = self.proxy
+            found["proxy_url"] = self.proxy.get_secret_value()
         return found
 
 

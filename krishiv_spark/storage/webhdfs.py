@@ -144,7 +144,7 @@ def _session(settings: HdfsSettings) -> requests.Session:
     if settings.ca_file is not None:
         session.verify = settings.ca_file
     if settings.proxy is not None:
-        session.proxies = {"http": settings.proxy, "https": settings.proxy}
+        session.proxies = dict.fromkeys(("http", "https"), settings.proxy.get_secret_value())
     if settings.kerberos:
         try:
             kerberos = import_module("requests_kerberos")

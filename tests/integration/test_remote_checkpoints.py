@@ -84,7 +84,7 @@ class Copies:
 def failed(driver: Driver) -> dict[str, str]:
     """By sink, why its stream failed."""
     lines = (line.split(" ", 2) for line in driver.lines if line.startswith("FAILED"))
-    return {name: why for _, name, why in lines}
+    return {name: why.partition("terminated with exception: ")[2][:500] for _, name, why in lines}
 
 
 def on(kind: str):

@@ -24,6 +24,7 @@ SECRETS = {
     "storage.gcs.endpoint": "http://127.0.0.1:9",
     "storage.azure.endpoint": "http://127.0.0.1:9",
 }
+PROXY = f"http://user:{SECRET}@127.0.0.1:9"
 PLACES = ("s3://box/x", "gs://box/x", "az://box@acc.dfs.core.windows.net/x", "hdfs://nn/x")
 
 
@@ -78,6 +79,18 @@ def test_no_secret_is_in_what_is_shown_or_raised(place, monkeypatch):
     shown = [repr(storage), repr(folder), repr(settings), str(settings), str(caught.value)]
     shown += [repr(parsed(SECRETS)), str(folder), repr(vars(folder))]
     assert not [text for text in shown if SECRET in text]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("proxy", [PROXY, f"no scheme {SECRET}@:"])
+def test_a_login_of_a_proxy_is_not_shown(place, proxy, monkeypatch):
+    monkeypatch.setattr("krishiv_spark.storage.objects._FIRST_CONTACT_S", 0.1)
+    monkeypatch.setattr("krishiv_spark.storage.webhdfs._FIRST_CONTACT_S", 0.1)
+    kind = StoreUrl.parse(place).kind
+    given = {**SECRETS, f"storage.{kind}.proxy": proxy}
+    with pytest.raises((StorageError, OptionError)) as caught:
+        Storage.of(given).folder(place).read("x")
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("place", PLACES)
