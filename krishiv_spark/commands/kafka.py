@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from krishiv_spark.commands.common import echo
+from krishiv_spark.commands.common import echo, name_and_value
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
 
 __all__ = ["kafka"]
 
@@ -37,6 +41,14 @@ _CHECKPOINT = click.option(
 
 
 _EPOCH_LOG = click.option("--epoch-log", help="The option epochLog of the query, if it has one.")
+_OPTIONS = click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    callback=lambda _, __, given: dict(map(name_and_value, given)),
+    help="Further options of the query, as name=value: storage.… of its checkpoint.",
+)
 
 
 @transactions.command("list")
@@ -51,17 +63,23 @@ def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, 
     echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
 
 
+def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> TransactionAdmin:
+    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
+
+    elsewhere = {} if epoch_log is None else {"epochLog": epoch_log}
+    return TransactionAdmin.of(**where, given={**given, **elsewhere})
+
+
 @transactions.command("show")
 @_BOOTSTRAP
 @_CONFIG
 @_PREFIX
 @_CHECKPOINT
 @_EPOCH_LOG
+@_OPTIONS
 def transactions_show(**where: Any) -> None:
     """Show what the epoch log of a query says of its transactions."""
-    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
-
-    admin = TransactionAdmin.of(**where)
+    admin = _admin(**where)
     echo(admin.lines(), "nothing is open, and the newest epoch is complete")
 
 
@@ -71,15 +89,14 @@ def transactions_show(**where: Any) -> None:
 @_PREFIX
 @_CHECKPOINT
 @_EPOCH_LOG
+@_OPTIONS
 @click.option("--dry-run", is_flag=True, help="Show what would be done; end nothing.")
 def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
     """Commit what the epoch log names and abort the rest, as a restart of the query would.
 
     A driver that still runs on the checkpoint is fenced, and fails.
     """
-    from krishiv_spark.sinks.kafka.admin import TransactionAdmin
-
-    admin = TransactionAdmin.of(**where)
+    admin = _admin(**where)
     echo(admin.lines(), "there is nothing to do")
     if not dry_run:
         admin.resolve()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -139,20 +140,27 @@ class TransactionAdmin:
         command_config: Path | None,
         prefix: str,
         checkpoint: str,
-        epoch_log: str | None = None,
+        given: Mapping[str, str] = MappingProxyType({}),
     ) -> TransactionAdmin:
         """From what was said on the command line.
+
+        Args:
+            bootstrap: Brokers that are asked first.
+            command_config: File with Kafka's settings.
+            prefix: The query's ``kafka.transactional.id``.
+            checkpoint: Its ``checkpointLocation``.
+            given: Further options of it: ``epochLog``, and how stores are reached.
 
         Raises:
             OptionError: If there is no checkpoint or no epoch log, or a setting is not understood.
         """
-        given = {
+        said = {
+            **given,
             **_settings(bootstrap, command_config),
             "checkpointLocation": checkpoint,
             "kafka.transactional.id": prefix,
-            **({} if epoch_log is None else {"epochLog": epoch_log}),
         }
-        options = KafkaSinkOptions.parse(given, "krishiv-spark kafka")
+        options = KafkaSinkOptions.parse(said, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
         query = SparkCheckpoint(checkpoint, options.storage).query_id()
         log = writer.log(query)

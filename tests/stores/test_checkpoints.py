@@ -5,12 +5,17 @@ import pickle
 import uuid
 
 import pytest
+from click.testing import CliRunner
 from forgetting_proxy import forgetting
 from pyspark.sql.types import LongType, StructField, StructType
 
 from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.cli import main
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets import open_log
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.storage import Storage
 
 SCHEMA = StructType([StructField("id", LongType())])
@@ -55,3 +60,21 @@ def test_a_store_that_forgets_the_condition_is_refused_before_the_first_row(serv
             planned(store, tmp_path / "table", forgetful)
     assert not list(Storage.of(store.options).folder(f"{store.url}/log/{QUERY}").names())
     assert not list((tmp_path / "table").glob("**/*.parquet"))
+
+
+def test_an_operator_reaches_it(store):
+    command = ["kafka", "transactions", "show", "--bootstrap", "127.0.0.1:9"]
+    options = [text for pair in store.options.items() for text in ("-o", "=".join(pair))]
+    said = CliRunner().invoke(main, [*command, "--checkpoint", begun(store), *options])
+    assert f"query {QUERY} has no epoch log in {store.url}" in said.output
+
+
+def test_logs_of_dead_jobs_are_removed(store, monkeypatch):
+    monkeypatch.setattr("krishiv_spark.sinks.kafka.participant._DEAD_AFTER_S", -1.0)
+    base, storage = f"{store.url}/logs", Storage.of(store.options)
+    open_log(f"{base}/batch-dead", storage=storage).begin()
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9", "epochLog": base, **store.options}
+    options = KafkaSinkOptions.parse(given, "krishiv-kafka")
+    participant = KafkaParticipant(options, lambda _: True, streaming=False)
+    participant.sweep("batch-next", 1, clean=True)
+    assert not list(storage.folder(base).names())
