@@ -10,6 +10,7 @@ from krishiv_spark.maven import Jar, bring
 
 AWS_SDK = "2.35.4"  # what hadoop-aws was built with
 ANALYTICS = "1.3.1"
+GOOGLE = "hadoop3-2.2.26"
 _HADOOP = "org.apache.hadoop"
 
 # What the bundle of Amazon's SDK has that s3a calls: 15 of its 690 MB.
@@ -22,7 +23,8 @@ _OWN = {
         Jar(_HADOOP, "hadoop-aws", HADOOP),
         Jar("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", ANALYTICS),
     ],
-    "gs": [Jar(_HADOOP, "hadoop-gcp", HADOOP)],
+    # Not Hadoop's own (hadoop-gcp 3.5.0): that asks Google itself, whatever is set.
+    "gs": [Jar("com.google.cloud.bigdataoss", "gcs-connector", GOOGLE, "shaded")],
     "abfs": [
         Jar(_HADOOP, "hadoop-azure", HADOOP),
         Jar("com.microsoft.azure", "azure-storage", "7.0.1"),
@@ -44,7 +46,8 @@ def spark_settings(store: Store) -> dict[str, str]:
 
 def _jars(scheme: str) -> list[Path]:
     own = _OWN[scheme]
-    folders = [bring(f"hadoop-{scheme}-{HADOOP}", own, transitive=False)] if own else []
+    version = GOOGLE if scheme == "gs" else HADOOP
+    folders = [bring(f"hadoop-{scheme}-{version}", own, transitive=False)] if own else []
     if scheme == "s3a":
         folders.append(bring(f"aws-sdk-s3-{AWS_SDK}", _OF_SDK, transitive=True))
     spark = {_artifact(path) for path in Path(pyspark.__path__[0], "jars").glob("*.jar")}

@@ -121,12 +121,25 @@ def open_gcs(folder: Path) -> Iterator[Store]:
     ):
         options = {"storage.gcs.endpoint": xml, "storage.gcs.anonymous": "true"}
         hadoop = {
-            "impl": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
-            "storage.root.url": endpoint,
-            "auth.type": "UNAUTHENTICATED",
+            "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+            "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+            "fs.gs.storage.root.url": f"{endpoint}/",
+            "fs.gs.auth.service.account.enable": "false",
+            "fs.gs.auth.null.enable": "true",
+            "fs.gs.project.id": "any",
+            **{f"fs.gs.{name}": str(2**23) for name in _SIZES_OF_GCS},
         }
-        named = {f"fs.gs.{name}": value for name, value in hadoop.items()}
-        yield Store("gs://box/some/place", options, process, hadoop=named)
+        yield Store("gs://box/some/place", options, process, hadoop=hadoop)
+
+
+_SIZES_OF_GCS = (
+    "block.size",
+    "inputstream.inplace.seek.limit",
+    "inputstream.min.range.request.size",
+    "outputstream.buffer.size",
+    "rewrite.max.chunk.size",
+)
+"""Which Hadoop's own defaults have with units, and Google's client takes without."""
 
 
 def _from_go(module: str) -> str:
