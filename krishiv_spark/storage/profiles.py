@@ -34,11 +34,15 @@ _FILES = {
 def profile_credentials(settings: S3Settings) -> Any:
     """Obstore's provider of the credentials of a profile; None where it needs none.
 
+    Keys in options go before a profile in options, and those in the environment before one there.
+
     Raises:
         OptionError: If only a profile says how to log in, and boto3 is missing or cannot read it.
     """
     named = settings.profile
-    if named is None and not _is_login_of_profile(settings):
+    if settings.anonymous or settings.access_key_id is not None:
+        return None
+    if named is None and ("AWS_ACCESS_KEY_ID" in os.environ or not _has_login(_profile())):
         return None
     shown = named or _profile()
     if find_spec("boto3") is None:
@@ -55,11 +59,6 @@ def profile_credentials(settings: S3Settings) -> Any:
         return Boto3CredentialProvider(boto3.Session(profile_name=named), ttl=_KEPT)
     except (BotoCoreError, ValueError) as error:
         raise OptionError(f"the profile {shown!r} does not log in to S3: {error}") from error
-
-
-def _is_login_of_profile(settings: S3Settings) -> bool:
-    said = settings.anonymous or settings.access_key_id is not None
-    return not said and "AWS_ACCESS_KEY_ID" not in os.environ and _has_login(_profile())
 
 
 def _profile() -> str:

@@ -40,6 +40,10 @@ def keys_of(store) -> dict[str, str]:
     return {"aws_access_key_id": key, "aws_secret_access_key": secret}
 
 
+def keys_in_options(store) -> dict[str, str]:
+    return {name.rpartition(".")[2]: store.options[name] for name in KEYS}
+
+
 def section(name: str, values) -> str:
     return "\n".join((f"[{name}]", *(f"{key} = {value}" for key, value in values.items()), ""))
 
@@ -69,6 +73,14 @@ def test_a_profile_is_chosen_by_the_environment_or_by_an_option(store, aws, monk
     aws(section("mine", keys_of(store)))
     assert reached(store, profile="mine")
     monkeypatch.setenv("AWS_PROFILE", "mine")
+    assert reached(store)
+
+
+def test_keys_go_before_profiles(store, aws, monkeypatch):
+    aws(section("default", dict.fromkeys(keys_of(store), "not-this-one")))
+    assert reached(store, profile="default", **keys_in_options(store))
+    for name, value in keys_of(store).items():
+        monkeypatch.setenv(name.upper(), value)
     assert reached(store)
 
 
