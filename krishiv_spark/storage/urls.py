@@ -51,7 +51,10 @@ class StoreUrl:
         scheme = url_scheme(text) or "file"
         kind = _KIND_OF.get(scheme)
         if kind is None:
-            raise OptionError(f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}")
+            raise OptionError(
+                f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}; what is mounted "
+                "on the driver's machine is written as a path, for Spark too"
+            )
         if kind == "disk":
             return cls(kind, scheme, "", _on_disk(text))
         rest = text.partition(":")[2]
