@@ -27,9 +27,10 @@ TWO_DRIVERS = (
     "two drivers",
     "another driver",
     "CONCURRENT_STREAM_LOG_UPDATE",
-    "Fenced",
+    "Multiple streaming queries are concurrently using",
     "rename from",  # of an entry of Spark's log, to a name that is taken: by Azure's client
 )
+"""What a driver is told that another one has overtaken, by us or by Spark."""
 
 
 class Copies:
@@ -90,7 +91,7 @@ class Copies:
 def failed(driver: Driver) -> dict[str, str]:
     """By sink, why its stream failed."""
     lines = (line.split(" ", 2) for line in driver.lines if line.startswith("FAILED"))
-    return {name: why.partition("terminated with exception: ")[2][:500] for _, name, why in lines}
+    return {name: why.partition("terminated with exception: ")[2] for _, name, why in lines}
 
 
 def on(kind: str):
