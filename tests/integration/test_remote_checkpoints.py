@@ -94,12 +94,7 @@ def failed(driver: Driver) -> dict[str, str]:
     return {name: why.partition("terminated with exception: ")[2] for _, name, why in lines}
 
 
-def on(kind: str):
-    marks = [pytest.mark.xdist_group(kind), *([] if kind == "s3" else [pytest.mark.long])]
-    return pytest.param(kind, marks=marks)
-
-
-@pytest.fixture(params=[on(kind) for kind in OPENED])
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
 def copies(request, tmp_path):
     for name in ("store", "data"):
         (tmp_path / name).mkdir()
@@ -109,6 +104,7 @@ def copies(request, tmp_path):
 
 @pytest.mark.crash
 @pytest.mark.once
+@pytest.mark.long  # 100 s of a processor for each store; what the planner reads is in tests/stores
 @pytest.mark.timeout(2400)
 def test_rows_are_exact_when_drivers_die_or_sleep(copies):
     with copies.driver() as killed:
