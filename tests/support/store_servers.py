@@ -1,21 +1,26 @@
-"""Stores on loopback, each with a folder and a port of its own: S3, Azure, HDFS.
+"""Stores on loopback, each with a folder and a port of its own: S3, Google, Azure, HDFS.
 
-Each is what others have written and use to test against: moto, Azurite, Hadoop's mini cluster.
+Each is what others have written and use to test against: moto, versitygw, fake-gcs-server,
+Azurite, Hadoop's mini cluster.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from getpass import getuser
 from pathlib import Path
 
 import pyspark
+import pytest
 from patience import PATIENCE
 
 from krishiv_spark.caches import user_cache
@@ -24,9 +29,13 @@ from krishiv_spark.maven import Jar, bring, java
 
 HADOOP = "3.5.0"
 AZURITE = "3.37.0"
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's own, which its documentation names."""
+
+USER, SECRET = "somebody", "hunter2-very-secret"
 
 
 @dataclass
@@ -38,33 +47,104 @@ class Store:
         options: How it is reached.
         process: Its server's id, to be paused or killed; 0 for one inside this process.
         secrets: Texts that no error may show.
+        hadoop: How Spark's own client reaches it, as settings of Hadoop.
     """
 
     url: str
     options: Mapping[str, str]
     process: int = 0
     secrets: tuple[str, ...] = field(default=())
+    hadoop: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def open_s3(folder: Path) -> Iterator[Store]:
     """moto's server."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    program = str(Path(__file__).with_name("moto_server.py"))
+    command = [sys.executable, program, "-H", "127.0.0.1", "-p", str(port)]
     endpoint = f"http://127.0.0.1:{port}"
 
     def made() -> None:
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/box", method="PUT"), timeout=5)
 
     with _running(command, folder, made) as process:
-        options = {
-            "endpoint": endpoint,
-            "region": "us-east-1",
-            "accessKeyId": "somebody",
-            "secretAccessKey": "hunter2-very-secret",
+        yield _s3_store(endpoint, process)
+
+
+@contextmanager
+def open_versity(folder: Path) -> Iterator[Store]:
+    """versitygw, which keeps objects as files and reads signatures."""
+    (port,) = free_ports(1)
+    box, aside = folder / "files" / "box", folder / "aside"
+    box.mkdir(parents=True)
+    aside.mkdir()
+    login = ("--access", USER, "--secret", SECRET)
+    command = [_from_go(VERSITYGW), *login, "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
+    command += ["--sidecar", str(aside), str(box.parent)]  # of attributes, which tmpfs has not
+    endpoint = f"http://127.0.0.1:{port}"
+    with _running(command, folder, lambda: _answers(endpoint)) as process:
+        yield _s3_store(endpoint, process)
+
+
+def _s3_store(endpoint: str, process: int) -> Store:
+    options = {"region": "us-east-1", "accessKeyId": USER, "secretAccessKey": SECRET}
+    named = {f"storage.s3.{name}": value for name, value in options.items()}
+    hadoop = {
+        "endpoint": endpoint,
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "access.key": USER,
+        "secret.key": SECRET,
+    }
+    return Store(
+        "s3a://box/some/place",
+        {"storage.s3.endpoint": endpoint, **named},
+        process,
+        (SECRET,),
+        {f"fs.s3a.{name}": value for name, value in hadoop.items()},
+    )
+
+
+@contextmanager
+def open_gcs(folder: Path) -> Iterator[Store]:
+    """fake-gcs-server."""
+    (port,) = free_ports(1)
+    (folder / "data" / "box").mkdir(parents=True)
+    command = [_from_go(FAKE_GCS), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command += ["-backend", "memory", "-data", str(folder / "data")]
+    endpoint = f"http://127.0.0.1:{port}"
+    command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint]
+    with _running(command, folder, lambda: _answers(f"{endpoint}/storage/v1/b/box")) as process:
+        options = {"storage.gcs.endpoint": endpoint, "storage.gcs.anonymous": "true"}
+        hadoop = {
+            "impl": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
+            "storage.root.url": endpoint,
+            "auth.type": "UNAUTHENTICATED",
         }
-        named = {f"storage.s3.{name}": value for name, value in options.items()}
-        yield Store("s3a://box/some/place", named, process, ("hunter2-very-secret",))
+        named = {f"fs.gs.{name}": value for name, value in hadoop.items()}
+        yield Store("gs://box/some/place", options, process, hadoop=named)
+
+
+def _from_go(module: str) -> str:
+    """A program; the first call builds it, in the user's cache."""
+    path, _, version = module.partition("@")
+    folder = user_cache() / f"{path.rsplit('/', 1)[-1]}-{version}"
+    if not folder.exists():
+        aside = folder.with_name(f".{folder.name}-{os.getpid()}")
+        build = ["go", "install", module]
+        env = {**os.environ, "GOBIN": str(aside)}
+        made = subprocess.run(build, env=env, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stdout + made.stderr
+        if not folder.exists():
+            aside.rename(folder)
+    return str(next(folder.iterdir()))
+
+
+def _answers(url: str) -> None:
+    """Raise unless a server answers, whatever it says."""
+    with contextlib.suppress(urllib.error.HTTPError):
+        urllib.request.urlopen(url, timeout=5)
 
 
 @contextmanager
@@ -83,7 +163,18 @@ def open_azure(folder: Path) -> Iterator[Store]:
 
     with _running(command, folder, made) as process:
         options = {"storage.azure.endpoint": endpoint, "storage.azure.accountKey": KEY}
-        yield Store(f"abfss://box@{ACCOUNT}.dfs.core.windows.net/some", options, process, (KEY,))
+        hadoop = {
+            "abfs.endpoint": endpoint.split("/")[2],
+            "account.key": KEY,
+            "always.use.https": "false",
+            "account.hns.enabled": "false",
+            "fns.account.service.type": "BLOB",  # Azurite does not know the other one's requests
+            "ingress.service.type": "BLOB",
+            "networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one wants HTTPS
+        }
+        named = {f"fs.azure.{name}": value for name, value in hadoop.items()}
+        url = f"abfs://box@{ACCOUNT}.dfs.core.windows.net/some"
+        yield Store(url, options, process, (KEY,), named)
 
 
 def _azurite() -> str:
@@ -97,11 +188,6 @@ def _azurite() -> str:
         if not folder.exists():
             aside.rename(folder)
     return str(folder / "node_modules" / ".bin" / "azurite-blob")
-
-
-def has_npm() -> bool:
-    """Whether Azurite can be had."""
-    return shutil.which("npm") is not None
 
 
 @contextmanager
@@ -129,7 +215,7 @@ def open_hdfs(folder: Path) -> Iterator[Store]:
         assert b'"NumLiveDataNodes" : 1' in said
 
     with _running(command, folder, made) as process:
-        options = {"storage.hdfs.endpoint": endpoint, "storage.hdfs.user": "root"}
+        options = {"storage.hdfs.endpoint": endpoint, "storage.hdfs.user": getuser()}
         yield Store(f"hdfs://127.0.0.1:{rpc}/some/place", options, process)
 
 
@@ -161,3 +247,21 @@ def _await(ready: Callable[[], object], server: subprocess.Popen, log: Path) -> 
             time.sleep(0.1)
         else:
             return
+
+
+OPENED = {
+    "s3": open_s3,
+    "versity": open_versity,
+    "gcs": open_gcs,
+    "azure": open_azure,
+    "hdfs": open_hdfs,
+}
+_BUILT_BY = {"versity": "go", "gcs": "go", "azure": "npm"}
+
+
+def open_when_possible(kind: str, folder: Path) -> AbstractContextManager[Store]:
+    """A store by its kind; skips, by name, where its server cannot be had."""
+    tool = _BUILT_BY.get(kind)
+    if tool is not None and shutil.which(tool) is None:
+        pytest.skip(f"{tool} is missing, by which the server for {kind} is installed")
+    return OPENED[kind](folder)

@@ -17,11 +17,14 @@ from krishiv_spark.errors import (
     Fenced,
     KrishivError,
     LogError,
+    NotExclusiveError,
     OffsetError,
     OffsetVersionError,
     OptionError,
     SchemaError,
     SinkError,
+    StorageError,
+    UploadGoneError,
 )
 
 TREE = {
@@ -30,6 +33,9 @@ TREE = {
     OffsetError: (KrishivError,),
     OffsetVersionError: (OffsetError,),
     DataLossError: (OffsetError,),
+    StorageError: (KrishivError,),
+    NotExclusiveError: (StorageError,),
+    UploadGoneError: (StorageError,),
     LogError: (KrishivError,),
     CheckpointMismatch: (KrishivError,),
     SinkError: (KrishivError,),
