@@ -7,7 +7,8 @@
     │   ├── OffsetVersionError          it was written by a newer version
     │   └── DataLossError               the data that it points to is no longer there
     ├── StorageError                    a store (disk, bucket, HDFS) cannot be reached, or refuses
-    │   └── NotExclusiveError           it cannot create a file exclusively
+    │   ├── NotExclusiveError           it cannot create a file exclusively
+    │   └── UploadGoneError             somebody has aborted what is being written
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
     └── SinkError                       an epoch did not become visible
@@ -38,6 +39,7 @@ __all__ = [
     "SchemaError",
     "SinkError",
     "StorageError",
+    "UploadGoneError",
 ]
 
 
@@ -77,6 +79,10 @@ class StorageError(KrishivError):
 
 class NotExclusiveError(StorageError):
     """A store cannot create a file exclusively."""
+
+
+class UploadGoneError(StorageError):
+    """Somebody has aborted an upload that is still being written."""
 
 
 class LogError(KrishivError):

@@ -79,7 +79,7 @@ class OpenFiles(ABC, Generic[Key, Growing, Closed]):
     are complete, when the task fails.
     """
 
-    most_open: ClassVar[int] = 64
+    most_open: int = 64
     group_bytes: ClassVar[int] = 128 * 2**10
     """With so many bytes in a chunk, a partition is worth a row group and an open file."""
 

@@ -7,9 +7,21 @@ from pathlib import Path
 
 import click
 
-from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, seconds
+from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, name_and_value, seconds
+from krishiv_spark.paths import url_scheme
+from krishiv_spark.storage import Storage, StoreUrl
 
 __all__ = ["parquet", "vacuum"]
+
+
+def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Path | StoreUrl:
+    """A folder of a disk, which is there, or one in a store."""
+    if url_scheme(text) is not None and (url := StoreUrl.parse(text)).kind != "disk":
+        return url
+    found = click.Path(exists=True, file_okay=False, path_type=Path).convert(
+        text, parameter, context
+    )
+    return Path(found)
 
 
 @click.group()
@@ -18,7 +30,14 @@ def parquet() -> None:
 
 
 @parquet.command()
-@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("place", metavar="PATH", callback=_placed)
+@click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="How the store is reached, each as storage.<kind>.<setting>=value.",
+)
 @OLDER_THAN
 @click.option(
     "--source-state",
@@ -29,8 +48,30 @@ def parquet() -> None:
     "they could not go on.",
 )
 @DRY_RUN
-def vacuum(path: Path, guard_s: float, unused_s: float | None, *, dry_run: bool) -> None:
-    """Remove what failed attempts left in the table at PATH."""
+def vacuum(
+    place: Path | StoreUrl,
+    given: tuple[str, ...],
+    guard_s: float,
+    unused_s: float | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Remove what failed attempts left in the table at PATH, a folder or a URL."""
+    if isinstance(place, Path):
+        _vacuum_disk(place, guard_s, unused_s, dry_run=dry_run)
+    else:
+        _vacuum_store(place, given, guard_s, dry_run=dry_run)
+
+
+def _vacuum_store(url: StoreUrl, given: tuple[str, ...], guard_s: float, *, dry_run: bool) -> None:
+    from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
+    from krishiv_spark.sinks.parquet.tables import StoreTable
+
+    table = StoreTable(url, Storage.of(dict(map(name_and_value, given))))
+    clear(store_orphans(table, guard_s), lambda orphan: orphan.remove(), dry_run=dry_run)
+
+
+def _vacuum_disk(path: Path, guard_s: float, unused_s: float | None, *, dry_run: bool) -> None:
     from krishiv_spark.parquet.progress import table_logs
     from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 

@@ -14,6 +14,7 @@ from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.parquet.identity import read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, staged_folder
+from krishiv_spark.storage.disk import DiskFolder
 
 __all__ = ["TableLog", "removed_by", "table_logs"]
 
@@ -42,7 +43,7 @@ class TableLog:
 
     @cached_property
     def _place(self) -> str:
-        return read_pointer(self.table, self.query) or str(log_folder(self.table, self.query))
+        return read_pointer(DiskFolder(self.folder)) or str(log_folder(self.table, self.query))
 
     def unfinished(self, state: State) -> bool:
         """Whether the newest intent may be half visible: its staged folder is removed last."""
@@ -102,5 +103,8 @@ def table_logs(table: Path) -> Iterator[TableLog]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        if is_folder(log_folder(table, name)) or read_pointer(table, name) is not None:
+        if (
+            is_folder(log_folder(table, name))
+            or read_pointer(DiskFolder(table / META / name)) is not None
+        ):
             yield TableLog(table, name)

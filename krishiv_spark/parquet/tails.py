@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["FileStatus", "is_end", "look"]
+__all__ = ["MAGIC", "FileStatus", "is_end", "look"]
 
 # The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
 # "File format" and "Encrypted footer mode"). In front of them at least the first magic.
 _TAIL = 8
 _HEAD = 4
-_MAGIC = (b"PAR1", b"PARE")
+MAGIC = (b"PAR1", b"PARE")
 
 
 class FileStatus(NamedTuple):
@@ -55,4 +55,4 @@ def is_end(path: str | os.PathLike[str], size: int) -> bool:
 def _is_end(file: int, size: int) -> bool:
     tail = os.pread(file, _TAIL, max(0, size - _TAIL))
     footer = int.from_bytes(tail[:4], "little")
-    return tail[4:] in _MAGIC and 0 < footer <= size - _TAIL - _HEAD
+    return tail[4:] in MAGIC and 0 < footer <= size - _TAIL - _HEAD

@@ -6,6 +6,16 @@ reached; what they do not say comes from the environment, as the store's own too
 
 from krishiv_spark.storage.folder import Folder
 from krishiv_spark.storage.storage import ENVIRONMENT, Storage
+from krishiv_spark.storage.uploads import Became, PendingUpload, Upload, Uploads
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["ENVIRONMENT", "Folder", "Storage", "StoreUrl"]
+__all__ = [
+    "ENVIRONMENT",
+    "Became",
+    "Folder",
+    "PendingUpload",
+    "Storage",
+    "StoreUrl",
+    "Upload",
+    "Uploads",
+]

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from krishiv_spark.durable import make_folder, sync_folder, write_aside
@@ -45,6 +45,20 @@ class DiskFolder:
         """See `Folder`."""
         try:
             with open(f"{self.path}/{name}", "rb", buffering=0) as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def below(self) -> Iterator[str]:
+        """See `Folder`."""
+        for parent, _, names in os.walk(self.path, onerror=_refuse_unless_gone):
+            yield from (Path(parent, name).relative_to(self.path).as_posix() for name in names)
+
+    def tail(self, name: str, size: int) -> bytes | None:
+        """See `Folder`."""
+        try:
+            with open(f"{self.path}/{name}", "rb") as file:
+                file.seek(-min(size, os.fstat(file.fileno()).st_size), os.SEEK_END)
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -90,3 +104,8 @@ class DiskFolder:
         aside = self.path / f".{name}.{uuid.uuid4().hex}"
         write_aside(aside, data)
         return aside
+
+
+def _refuse_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

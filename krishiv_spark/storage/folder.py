@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 __all__ = ["Folder"]
@@ -24,6 +24,26 @@ class Folder(Protocol):
 
         Raises:
             StorageError: If that cannot be found out.
+        """
+        ...
+
+    def below(self) -> Iterator[str]:
+        """Files at any depth, relative, in no order; nothing if it is not there.
+
+        Raises:
+            StorageError: If that cannot be found out.
+        """
+        ...
+
+    def tail(self, name: str, size: int) -> bytes | None:
+        """The last bytes of a file; all of it if it has no more, None when it is not there.
+
+        Args:
+            name: Right below, or with slashes further down.
+            size: How many bytes, more than 0.
+
+        Raises:
+            StorageError: If it cannot be read.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from krishiv_spark.errors import StorageError
@@ -42,6 +42,24 @@ class HdfsFolder:
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""
         return self._hdfs.read(self._path(name))
+
+    def below(self) -> Iterator[str]:
+        """See `Folder`."""
+        folders = [""]
+        while folders:
+            within = folders.pop()
+            for name, is_folder in self._hdfs.entries(self._path(within)):
+                if is_folder:
+                    folders.append(f"{within}{name}/")
+                else:
+                    yield f"{within}{name}"
+
+    def tail(self, name: str, size: int) -> bytes | None:
+        """See `Folder`."""
+        length = self._hdfs.length(self._path(name))
+        if length is None:
+            return None
+        return self._hdfs.read(self._path(name), max(0, length - size))
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder`. A rename does not replace what is there."""

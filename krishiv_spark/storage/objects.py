@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
+from krishiv_spark.storage.hints import hint
 from krishiv_spark.storage.profiles import profile_credentials
 from krishiv_spark.storage.settings import S3Settings, StoreSettings
 from krishiv_spark.storage.urls import StoreUrl
@@ -32,20 +33,6 @@ _LOGIN = re.compile(r"//[^/\s@]+@")
 """A user and a password of a URL, as of a proxy."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_HINTS = {
-    "AccessDenied": "the credentials do not allow it",
-    "AllAccessDisabled": "the credentials do not allow it",
-    "AuthenticationFailed": "the account or its key is wrong",
-    "AuthorizationFailure": "the credentials do not allow it",
-    "AuthorizationPermissionMismatch": "the credentials do not allow it",
-    "ContainerNotFound": "the container does not exist",
-    "ExpiredToken": "the credentials have expired",
-    "InvalidAccessKeyId": "the access key is not known there",
-    "NoSuchBucket": "the bucket does not exist",
-    "PermanentRedirect": "the bucket is in another region, or has another endpoint",
-    "SignatureDoesNotMatch": "the secret is wrong",
-}
-"""By the code in a store's answer, what it means to who reads it."""
 
 
 class ObjectFolder:
@@ -124,14 +111,29 @@ class ObjectFolder:
 
     def destroy(self) -> None:
         """See `Folder`."""
+        self.remove(list(self.below()))
+
+    def below(self) -> Iterator[str]:
+        """See `Folder`."""
         import obstore
 
-        def paths(store: Any) -> list[str]:
-            pages = obstore.list(store, prefix=below)
-            return [item["path"] for page in pages for item in page]
+        prefix = self._key("")
+        pages = self._ask("list", "", lambda store: obstore.list(store, prefix=prefix))
+        while (page := self._ask("list", "", lambda _: next(pages, None))) is not None:
+            yield from (item["path"][len(prefix) :] for item in page)
 
-        below = self._key("")
-        self.remove([path[len(below) :] for path in self._ask("list", "", paths)])
+    def tail(self, name: str, size: int) -> bytes | None:
+        """See `Folder`."""
+        import obstore
+
+        def read(store: Any) -> bytes | None:
+            try:
+                found = obstore.get(store, self._key(name), options={"range": {"suffix": size}})
+                return bytes(found.bytes())
+            except FileNotFoundError:
+                return None
+
+        return self._ask("read", name, read)
 
     def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
         return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
@@ -220,4 +222,4 @@ def explain(error: Exception) -> str:
     line = _LOGIN.sub("//", _QUERY.sub(r"\1", text.splitlines()[0]))
     if code is None:
         return line
-    return f"{_HINTS.get(code[1], 'the store refuses it')} ({code[1]}): {line.partition(': <')[0]}"
+    return f"{hint(code[1])} ({code[1]}): {line.partition(': <')[0]}"

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from krishiv_spark.errors import OptionError
 from krishiv_spark.storage.disk import DiskFolder
 from krishiv_spark.storage.folder import Folder
+from krishiv_spark.storage.uploads import Uploads
 from krishiv_spark.storage.urls import StoreUrl
 
 __all__ = ["ENVIRONMENT", "PREFIX", "Storage"]
@@ -58,6 +60,32 @@ class Storage:
         from krishiv_spark.storage.objects import ObjectFolder
 
         return ObjectFolder(url, settings)
+
+    def uploads(self, location: str | StoreUrl) -> Uploads:
+        """Uploads to places below one in a store. Nothing is asked yet.
+
+        Args:
+            location: As Spark takes it.
+
+        Raises:
+            OptionError: As `folder`; or if files are not written there in this way, or a package
+                is missing by which they are.
+        """
+        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        if url.kind not in {"s3", "hdfs"}:
+            raise OptionError(f"tables cannot be written to {url}: only to disks, s3: and hdfs:")
+        from krishiv_spark.storage.settings import HdfsSettings, S3Settings, settings_for
+
+        settings = settings_for(url, dict(self.options))
+        if isinstance(settings, S3Settings):
+            from krishiv_spark.storage.s3_uploads import S3Uploads
+
+            return S3Uploads(url, settings)
+        assert isinstance(settings, HdfsSettings)
+        from krishiv_spark.storage.aside import AsideUploads
+        from krishiv_spark.storage.hdfs_aside import HdfsAside
+
+        return AsideUploads(url, HdfsAside(url, settings))
 
 
 ENVIRONMENT = Storage()

@@ -8,9 +8,9 @@ a file's content, and does not read whether a rename was refused. So its five ca
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from krishiv_spark.errors import OptionError, StorageError
@@ -45,16 +45,30 @@ class WebHdfs:
         self._session = _session(settings)
         self._heard = False
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-        answer = self._ask("GET", "OPEN", path)
+    def read(self, path: str, offset: int = 0) -> bytes | None:
+        """The content of a file from an offset on; None if there is none."""
+        answer = self._ask("GET", "OPEN", path, {"offset": str(offset)} if offset else None)
         return None if answer is None else answer.content
 
     def names(self, path: str) -> list[str]:
         """What is in a folder; nothing if it is not there."""
+        return [name for name, _ in self.entries(path)]
+
+    def entries(self, path: str) -> list[tuple[str, bool]]:
+        """The names in a folder, and whether each is a folder; nothing if it is not there."""
+        found = self.statuses(path)
+        return [(item["pathSuffix"], item["type"] == "DIRECTORY") for item in found]
+
+    def statuses(self, path: str) -> list[dict[str, Any]]:
+        """What is in a folder, as ``FileStatus`` of the interface; nothing if it is not there."""
         answer = self._ask("GET", "LISTSTATUS", path)
         found = [] if answer is None else answer.json()["FileStatuses"]["FileStatus"]
-        return [item["pathSuffix"] for item in found if item["pathSuffix"]]
+        return [item for item in found if item["pathSuffix"]]
+
+    def length(self, path: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        answer = self._ask("GET", "GETFILESTATUS", path)
+        return None if answer is None else int(answer.json()["FileStatus"]["length"])
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""
@@ -63,6 +77,32 @@ class WebHdfs:
     def write(self, path: str, data: bytes) -> None:
         """Create or overwrite a file, and the folders above it. Readers may see a part of it."""
         self._ask("PUT", "CREATE", path, {"overwrite": "true"}, data)
+
+    def stream(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Create or overwrite a file with what comes; it cannot be sent again.
+
+        Raises:
+            StorageError: If it is not taken, to the last piece.
+        """
+        import requests
+
+        asked = self._ask("PUT", "CREATE", path, {"overwrite": "true", "noredirect": "true"})
+        if asked is None:
+            raise StorageError(f"HDFS does not say where {path} is to be written")
+        headers = {"Content-Type": "application/octet-stream"}
+        within_s = self._settings.timeout / 1000
+        try:
+            answer = self._session.put(
+                asked.json()["Location"], data=iter(pieces), headers=headers, timeout=within_s
+            )
+        except requests.RequestException as error:
+            name = type(error).__name__
+            raise StorageError(f"HDFS broke off while {path} was written ({name})") from error
+        _checked(answer, f"CREATE of {path}")
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, and those above it; one that is there is no error."""
+        self._ask("PUT", "MKDIRS", path)
 
     def rename(self, path: str, to: str, *, overwrite: bool = False) -> bool:
         """Rename a file in one step; False if it is not there, or the new name is taken."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import STAND_INS, plain_schema, stands_for
-from krishiv_spark.durable import make_folder
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.names import twins
 from krishiv_spark.nested import children
-from krishiv_spark.parquet.layout import visible_files
 from krishiv_spark.parquet.names import is_hidden
+from krishiv_spark.sinks.parquet.tables import TableFolder
 
-__all__ = ["check_columns", "check_same_types", "check_writable"]
+__all__ = ["check_columns", "check_partitioning", "check_same_types"]
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -81,42 +78,47 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         _check_type(f"{name}.value", kind.item_type)
 
 
-def check_writable(table: Path) -> None:
-    """Make the table's folder, if it is not there.
-
-    Raises:
-        OptionError: If it cannot be made, or not be written.
-    """
-    try:
-        make_folder(table)
-    except OSError as error:
-        raise OptionError(f"krishiv-parquet: 'path' {table} cannot be made: {error}") from error
-    if not os.access(table, os.W_OK | os.X_OK):
-        raise OptionError(f"krishiv-parquet: 'path' {table} cannot be written: permission denied")
-
-
 @lru_cache(maxsize=64)
-def check_same_types(table: Path, schema: pa.Schema) -> None:
+def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
     """Compare with one file that is there; once per process, the schema of a query is fixed.
 
     Raises:
         SchemaError: If a column has another type there.
     """
-    existing = next(visible_files(table), None)
+    existing = next(table.visible(), None)
     if existing is None:
         return
-    found = _schema_of(existing)
+    found = plain_schema(table.schema_of(existing))
     for field in schema:
         index = found.get_field_index(field.name)
         if index >= 0 and found.field(index).type != field.type:
             raise SchemaError(
                 f"column {field.name!r} is {field.type}, but {found.field(index).type} in "
-                f"{existing}: cast it, or write into another folder"
+                f"{table}/{existing}: cast it, or write into another folder"
             )
 
 
-def _schema_of(file: Path) -> pa.Schema:
-    try:
-        return plain_schema(pq.read_schema(file))
-    except (pa.ArrowException, OSError):
-        return pa.schema([])  # a damaged file, or one that is just being removed, says nothing
+@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
+def check_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> None:
+    """Refuse rows that a reader of the whole table would not find. Planner, once in a process.
+
+    Readers take the partition columns of a table from its folders: files beside them, or in other
+    folders, are passed over, or refused.
+
+    Raises:
+        OptionError: If the files that are there lie in folders of other columns.
+    """
+    there = next(table.visible(), None)
+    if there is None:
+        return
+    found = tuple(unquote(part.partition("=")[0]) for part in there.split("/")[:-1] if "=" in part)
+    if found != partition_by:
+        raise OptionError(
+            f"krishiv-parquet: 'partitionBy' is {_listed(partition_by)}, but the files of {table} "
+            f"are partitioned by {_listed(found)}, as {table}/{there} shows, and readers would not "
+            "find all rows: give the same columns, or write into another folder"
+        )
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(map(repr, columns)) or "nothing"

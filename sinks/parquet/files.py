@@ -4,77 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.durable import start_writing_back, sync_file
 from krishiv_spark.nested import children
 from krishiv_spark.openfiles import OpenFiles
-from krishiv_spark.parquet.names import STAGED_SUFFIX, DataFile
+from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.parquet.partitions import split
+from krishiv_spark.sinks.parquet.staging import Staging, StagingFile
 
-__all__ = ["FileLayout", "StagedFile", "StagedFiles", "TaskFiles", "counted"]
+__all__ = ["FileLayout", "TaskFiles"]
+
+StagedT = TypeVar("StagedT")
 
 # A column whose values hardly repeat gives up its dictionary at this size: pyarrow's default, 1 MB,
 # costs a fifth of the encoding for nothing.
 _DICTIONARY_BYTES = 64 * 2**10
-
-
-class StagedFile(BaseModel, frozen=True):
-    """A staged file and where it will be visible.
-
-    Attributes:
-        name: Its final name; until the epoch is published, without the number of files in it.
-        folder: Its partition folder, relative to the table; empty without partitions.
-        rows: Number of rows.
-        size: Bytes.
-    """
-
-    name: str
-    folder: str
-    rows: int
-    size: int
-
-
-class StagedFiles(BaseModel, frozen=True):
-    """What one task staged; or, once per epoch in mode REPLACE, what the epoch removes.
-
-    Attributes:
-        folder: Where the files are staged, relative to the table.
-        files: Files that become visible.
-        removes: Visible files that go, relative to the table.
-    """
-
-    folder: str = ""
-    files: tuple[StagedFile, ...] = ()
-    removes: tuple[str, ...] = ()
-
-
-def counted(staged: Sequence[StagedFiles]) -> list[StagedFiles]:
-    """The same files, each with a final name that says which of how many it is.
-
-    So a listing tells whether an epoch is whole, long after its intent was folded away.
-    """
-    total = sum(len(item.files) for item in staged)
-    numbers = itertools.count(1)
-    return [
-        item.model_copy(
-            update={"files": tuple(_counted(file, next(numbers), total) for file in item.files)}
-        )
-        for item in staged
-    ]
-
-
-def _counted(file: StagedFile, number: int, total: int) -> StagedFile:
-    name = DataFile.parse(file.name)
-    final = file.name if name is None else str(name.counted(number, total))
-    return file.model_copy(update={"name": final})
 
 
 @dataclass(frozen=True)
@@ -94,17 +43,15 @@ class FileLayout:
     target_bytes: int | None
 
 
-class _OpenFile:
+class _OpenFile(Generic[StagedT]):
     """One staged file while it grows."""
 
-    def __init__(self, path: Path, folder: str, schema: pa.Schema, layout: FileLayout) -> None:
-        self.path = path
-        self.folder = folder
+    def __init__(self, file: StagingFile[StagedT], schema: pa.Schema, layout: FileLayout) -> None:
         self.rows = 0
+        self._file = file
         self._layout = layout
-        self._sink = open(path, "xb")  # noqa: SIM115  closed in `close`
         self._writer = pq.ParquetWriter(
-            self._sink,
+            file.sink,
             schema,
             compression=layout.compression,
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
@@ -113,45 +60,40 @@ class _OpenFile:
     @property
     def room(self) -> int | None:
         most_rows, most_bytes = self._layout.max_rows, self._layout.target_bytes
-        if self.rows and most_bytes is not None and self._sink.tell() >= most_bytes:
+        if self.rows and most_bytes is not None and self._file.sink.tell() >= most_bytes:
             return 0
         return None if most_rows is None else most_rows - self.rows
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows += rows.num_rows
-        start_writing_back(self._sink.fileno())
+        self._file.start_writing_back()
 
-    def close(self) -> StagedFile:
+    def close(self) -> StagedT:
         self._writer.close()
-        size = self._sink.tell()
-        self._sink.close()
-        sync_file(self.path)
-        name = self.path.name.removesuffix(STAGED_SUFFIX)
-        return StagedFile(name=name, folder=self.folder, rows=self.rows, size=size)
+        return self._file.close(self.rows)
 
     def drop(self) -> None:
         with contextlib.suppress(Exception):  # or it is tried when the writer is collected
             self._writer.close()
-        self._sink.close()
-        self.path.unlink(missing_ok=True)
+        self._file.drop()
 
 
-class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
+class TaskFiles(OpenFiles[str, _OpenFile[StagedT], StagedT]):
     """The files of one attempt of a task, by partition folder.
 
     Args:
-        folder: Where to stage; the planner has made it. Once it is gone, the generation is over,
-            and a straggler must not bring it back.
+        staging: Where they are staged.
         name: Name of the attempt's first file; later ones count up its index.
         layout: How rows are cut into files.
     """
 
-    def __init__(self, folder: Path, name: DataFile, layout: FileLayout) -> None:
+    def __init__(self, staging: Staging[StagedT], name: DataFile, layout: FileLayout) -> None:
         super().__init__()
-        self._folder = folder
+        self.most_open = staging.most_open
+        self._staging = staging
         self._layout = layout
-        self._names = (name.numbered(count) for count in itertools.count())
+        self._names = (str(name.numbered(count)) for count in itertools.count())
 
     def write(self, rows: pa.Table) -> None:
         """Append the rows of one chunk to the files of their partitions.
@@ -161,14 +103,14 @@ class TaskFiles(OpenFiles[str, _OpenFile, StagedFile]):
         """
         self.add(split(_as_stored(rows), self._layout.partition_by))
 
-    def make(self, key: str, schema: pa.Schema) -> _OpenFile:
+    def make(self, key: str, schema: pa.Schema) -> _OpenFile[StagedT]:
         """Open a new file for a partition's folder."""
-        path = self._folder / f"{next(self._names)}{STAGED_SUFFIX}"
-        return _OpenFile(path, key, schema, self._layout)
+        file = self._staging.open(next(self._names), key)
+        return _OpenFile(file, schema, self._layout)
 
-    def remove(self, closed: StagedFile) -> None:
+    def remove(self, closed: StagedT) -> None:
         """Remove a staged file."""
-        (self._folder / f"{closed.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+        self._staging.remove(closed)
 
 
 def _as_stored(rows: pa.Table) -> pa.Table:

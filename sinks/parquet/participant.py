@@ -1,234 +1,70 @@
-"""What becomes visible in a folder, and when. Driver."""
+"""What the sink asks of a table's folder, wherever it is. Driver."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TypeVar
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
-from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError
-from krishiv_spark.parquet.identity import table_id, write_pointer
-from krishiv_spark.parquet.layout import (
-    DONE_SUFFIX,
-    META,
-    is_before,
-    staged_folder,
-    visible_files,
-)
-from krishiv_spark.parquet.names import DataFile, query_tag, staged_name
-from krishiv_spark.parquet.progress import TableLog, table_logs
-from krishiv_spark.sinks.base import Epoch, OutputMode
-from krishiv_spark.sinks.parquet.files import StagedFiles, counted
-from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-from krishiv_spark.sinks.parquet.targets import make_targets
+from krishiv_spark.errors import LogError
+from krishiv_spark.parquet.identity import table_id
+from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.parquet.tables import TableFolder
+from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
 
-__all__ = ["ParquetParticipant"]
+__all__ = ["TableParticipant"]
+
+StagedT = TypeVar("StagedT", bound=StagedFiles)
 
 
-class ParquetParticipant(Participant[StagedFiles]):
-    """Renames staged files to their final names.
+class TableParticipant(Participant[StagedT]):
+    """Knows the files that are visible, and whose they are.
 
     Args:
-        options: Of the sink.
-        table: The table's folder.
-        mode: Whether epochs add or replace.
+        folder: Of the table.
         streaming: Whether epochs follow one another.
     """
 
-    staged_type = StagedFiles
-
-    def __init__(
-        self, options: ParquetSinkOptions, table: Path, mode: OutputMode, *, streaming: bool
-    ) -> None:
-        self._options = options
-        self._table = table
-        self._mode = mode
+    def __init__(self, folder: TableFolder, *, streaming: bool) -> None:
+        self.folder = folder
         self._streaming = streaming
-
-    # --- committer
-
-    def prepare(
-        self, epoch: Epoch, staged: Sequence[StagedFiles], salvaged: Sequence[StagedFiles]
-    ) -> Sequence[StagedFiles]:
-        """Committer: names reach the disk, and final ones say of how many files they are one.
-
-        In mode REPLACE, look what will go.
-        """
-        del salvaged  # no part of an epoch is ever lost
-        folder = self._staged(epoch.query, epoch.generation)
-        _check_whole(folder, epoch, staged)
-        sync_folder(folder)
-        make_targets(folder, {self._table / file.folder for item in staged for file in item.files})
-        whole = counted(staged)
-        if self._mode is OutputMode.APPEND:
-            return whole
-        return [*whole, StagedFiles(removes=tuple(self._replaced(epoch)))]
-
-    def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
-        """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
-        folder = self._staged(epoch.query, epoch.generation)
-        sync_folders(self._reveal(folder, staged))
-        self._remove_replaced(staged)
-        _remove_in_one_step(folder)
-
-    def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
-        for item in staged:
-            for name in item.removes:
-                (self._table / name).unlink(missing_ok=True)
-
-    def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: `finish` takes the generation's folder away last, and in one step."""
-        return not exists(self._staged(epoch.query, epoch.generation))
-
-    def discard(self, staged: Sequence[StagedFiles]) -> None:
-        """Anywhere: remove staged files."""
-        for item in staged:
-            for file in item.files:
-                (self._table / item.folder / staged_name(file.name)).unlink(missing_ok=True)
-
-    def forget(self, query: str) -> None:
-        """Driver: a batch job is over; its folder goes.
-
-        ``_krishiv`` stays: by it a source knows a table of ours from a copy of some of its files.
-        """
-        shutil.rmtree(self._table / META / query, ignore_errors=True)
-
-    # --- planner
 
     def target(self) -> str | None:
         """Planner: the table, by an id that lies in its folder; wherever that is mounted."""
-        found = table_id(self._table) if self._streaming else None
+        found = table_id(self.folder.meta()) if self._streaming else None
         return None if found is None else f"Parquet table {found}"
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a stream without a log must not have files in the table."""
-        tag = query_tag(query)
-        for path in visible_files(self._table):
-            name = DataFile.parse(path.name)
-            if name is not None and name.tag == tag:
-                raise LogError(
-                    f"{path} is of this query, but its epoch log is empty: the log was removed, or "
-                    "the option 'epochLog' has changed; put it back, or use a new checkpoint"
-                )
+        for name, _ in self._files_of(query):
+            raise LogError(
+                f"{self.folder}/{name} is of this query, but its epoch log is empty: the log was "
+                "removed, or the option 'epochLog' has changed; put it back, or use a new "
+                "checkpoint"
+            )
 
-    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
-        """Planner: earlier generations of this query can publish nothing any more."""
-        del clean  # stragglers may stage files at any time
-        if (elsewhere := self._options.log_elsewhere(query)) is not None:
-            write_pointer(self._table, query, elsewhere)
-        own = self._staged(query, generation)
-        make_folder(own)
-        for name in _listing(own.parent):
-            if is_before(name, generation):
-                shutil.rmtree(own.parent / name, ignore_errors=True)
-
-    def unattended(self) -> Iterator[TableLog]:
-        """Planner: batch jobs, whose drivers may have died; streams have a next driver."""
-        return (job for job in table_logs(self._table) if job.query.startswith(BATCH_PREFIX))
-
-    # --- operator
-
-    def assume(self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool) -> None:
-        """Operator: show the files that are there, or take away those that are visible already.
-
-        Files that the epoch has replaced do not come back. When files are taken away, what is
-        staged stays until the next generation: without its folder the epoch would count as
-        finished before the log says that it is void.
-        """
-        folder = self._staged(epoch.query, epoch.generation)
-        for item in staged:
-            for file in item.files:
-                target = self._table / file.folder / file.name
-                if not committed:
-                    target.unlink(missing_ok=True)
-                elif exists(folder / staged_name(file.name)):
-                    _reveal_one(folder / staged_name(file.name), target)
-        if committed:
-            self._remove_replaced(staged)
-            _remove_in_one_step(folder)
+    def replaced(self, epoch: Epoch) -> Iterator[str]:
+        """Files that go: of this query's earlier epochs, or all of them for a batch job."""
+        if not self._streaming:
+            return self.folder.visible()
+        return (name for name, _ in self._files_of(epoch.query))
 
     def verify_adopted(self, query: str, epoch: int) -> None:
         """Operator: the names of files have the numbers of their epochs, by which they are read."""
-        tag = query_tag(query)
-        names = (DataFile.parse(path.name) for path in visible_files(self._table))
-        newest = max((name.epoch for name in names if name and name.tag == tag), default=-1)
+        newest = max((file.epoch for _, file in self._files_of(query)), default=-1)
         if newest > epoch:
             raise LogError(
-                f"{self._table} has files of epoch {newest} of query {query}, and epochs after "
+                f"{self.folder} has files of epoch {newest} of query {query}, and epochs after "
                 f"{epoch} would be written under numbers that are taken: who follows the folder "
                 "would pass over them. Start with a new checkpoint, whose sources begin where the "
                 "newest epoch ended, or where this checkpoint stands if rows may be there twice"
             )
 
-    # --- files
-
-    def _staged(self, query: str, generation: int | None) -> Path:
-        return staged_folder(self._table, query, generation or 0)
-
-    def _reveal(self, folder: Path, staged: Sequence[StagedFiles]) -> Iterable[Path]:
-        """Rename staged files to their final names; those that are gone were renamed before."""
-        touched = set()
-        for item in staged:
-            for file in item.files:
-                target = self._table / file.folder
-                touched.update([target, *_between(self._table, target)])
-                _reveal_one(folder / staged_name(file.name), target / file.name)
-        return touched
-
-    def _replaced(self, epoch: Epoch) -> Iterator[str]:
-        """Files that go: of this query's earlier epochs, or all of them for a batch job."""
-        tag = query_tag(epoch.query)
-        for path in visible_files(self._table):
-            name = DataFile.parse(path.name)
-            if not self._streaming or (name is not None and name.tag == tag):
-                yield path.relative_to(self._table).as_posix()
-
-
-def _check_whole(folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
-    there = set(_listing(folder))
-    names = (staged_name(file.name) for item in staged for file in item.files)
-    missing = next((name for name in names if name not in there), None)
-    if missing is not None:
-        raise CommitRejected(
-            f"epoch {epoch.number}: {folder / missing} was removed before it was published; "
-            "nothing is visible of the epoch: restart the query, which stages it again"
-        )
-
-
-def _reveal_one(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.utime(source)  # it appears now: whoever follows the folder goes by this time
-        os.rename(source, target)
-    except FileNotFoundError:
-        if exists(source):  # then it is the target's folder that somebody has removed
-            raise
-        if not exists(target) and exists(source.parent):
-            raise CommitUnknown(
-                f"{source}, which a logged epoch names, is gone, and {target} is not there: "
-                "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
-                "passes over it, with 'aborted' it takes the epoch back, which is staged again"
-            ) from None
-
-
-def _remove_in_one_step(folder: Path) -> None:
-    """Its absence says that an epoch is finished."""
-    with contextlib.suppress(FileNotFoundError):  # another recovery was faster
-        shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
-
-
-def _between(table: Path, folder: Path) -> list[Path]:
-    """The folders from a partition's folder up to the table: each may be new."""
-    return [table / parent for parent in folder.relative_to(table).parents]
-
-
-def _listing(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
+    def _files_of(self, query: str) -> Iterator[tuple[str, DataFile]]:
+        """The visible files that a query has written, relative."""
+        tag = query_tag(query)
+        for name in self.folder.visible():
+            file = DataFile.parse(name.rpartition("/")[2])
+            if file is not None and file.tag == tag:
+                yield name, file

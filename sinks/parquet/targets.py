@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection
 from pathlib import Path
-from urllib.parse import unquote
 
 from krishiv_spark.durable import make_folder
-from krishiv_spark.errors import CommitRejected, OptionError
-from krishiv_spark.parquet.layout import visible_files
+from krishiv_spark.errors import CommitRejected
 
-__all__ = ["check_partitioning", "make_targets"]
+__all__ = ["make_targets"]
 
 
 def make_targets(staged: Path, folders: Collection[Path]) -> None:
@@ -38,30 +35,3 @@ def make_targets(staged: Path, folders: Collection[Path]) -> None:
 
 
 _NOTHING = "nothing is visible of the epoch: restart the query then"
-
-
-@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
-def check_partitioning(table: Path, partition_by: tuple[str, ...]) -> None:
-    """Refuse rows that a reader of the whole table would not find. Planner, once in a process.
-
-    Readers take the partition columns of a table from its folders: files beside them, or in other
-    folders, are passed over, or refused.
-
-    Raises:
-        OptionError: If the files that are there lie in folders of other columns.
-    """
-    there = next(visible_files(table), None)
-    if there is None:
-        return
-    parents = there.relative_to(table).parts[:-1]
-    found = tuple(unquote(part.partition("=")[0]) for part in parents if "=" in part)
-    if found != partition_by:
-        raise OptionError(
-            f"krishiv-parquet: 'partitionBy' is {_listed(partition_by)}, but the files of {table} "
-            f"are partitioned by {_listed(found)}, as {there} shows, and readers would not find "
-            "all rows: give the same columns, or write into another folder"
-        )
-
-
-def _listed(columns: Sequence[str]) -> str:
-    return ", ".join(map(repr, columns)) or "nothing"

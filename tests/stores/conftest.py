@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from store_servers import OPENED, Store, open_when_possible
 
+from krishiv_spark.testing.suites.base import ConnectorSuite
+
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory):
@@ -29,3 +31,8 @@ def store(request, servers) -> Store:
     found = servers(request.param)
     url = f"{found.url}/{uuid.uuid4().hex}"
     return replace(found, url=url)
+
+
+def pytest_collection_modifyitems(items):
+    """The kit's suites go first: they fork, and obstore's threads do not survive that."""
+    items.sort(key=lambda item: not issubclass(item.cls or object, ConnectorSuite))

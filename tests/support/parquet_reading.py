@@ -10,7 +10,7 @@ from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder, staged_folder
 from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.sinks.parquet.files import StagedFile, StagedFiles, counted
+from krishiv_spark.sinks.parquet.values import StagedFile, StagedFiles, counted
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.books import Bounds
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions

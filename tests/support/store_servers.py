@@ -62,7 +62,8 @@ class Store:
 def open_s3(folder: Path) -> Iterator[Store]:
     """moto's server."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    program = str(Path(__file__).with_name("moto_server.py"))
+    command = [sys.executable, program, "-H", "127.0.0.1", "-p", str(port)]
     endpoint = f"http://127.0.0.1:{port}"
 
     def made() -> None:

@@ -19,7 +19,7 @@ from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet.participant import ParquetParticipant
+from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage.disk import DiskFolder
 
@@ -422,14 +422,14 @@ def test_a_driver_that_was_overtaken_at_its_first_epoch_is_not_told_that_the_log
     tmp_path, monkeypatch
 ):
     slow, fast = Stream(tmp_path), Stream(tmp_path)
-    look_at_table = ParquetParticipant.verify_empty_log
+    look_at_table = TableParticipant.verify_empty_log
 
     def overtaken(participant, query):
-        monkeypatch.setattr(ParquetParticipant, "verify_empty_log", look_at_table)
+        monkeypatch.setattr(TableParticipant, "verify_empty_log", look_at_table)
         fast.epoch(0, 0)
         return look_at_table(participant, query)
 
-    monkeypatch.setattr(ParquetParticipant, "verify_empty_log", overtaken)
+    monkeypatch.setattr(TableParticipant, "verify_empty_log", overtaken)
     with pytest.raises(PlanningFailed, match="Fenced: another driver has begun the query"):
         slow.epoch(0, 0)
     assert fast.count() == 10

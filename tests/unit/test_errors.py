@@ -24,6 +24,7 @@ from krishiv_spark.errors import (
     SchemaError,
     SinkError,
     StorageError,
+    UploadGoneError,
 )
 
 TREE = {
@@ -34,6 +35,7 @@ TREE = {
     DataLossError: (OffsetError,),
     StorageError: (KrishivError,),
     NotExclusiveError: (StorageError,),
+    UploadGoneError: (StorageError,),
     LogError: (KrishivError,),
     CheckpointMismatch: (KrishivError,),
     SinkError: (KrishivError,),

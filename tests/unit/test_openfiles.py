@@ -21,6 +21,7 @@ from krishiv_spark.sinks.iceberg.sorting import merged
 from krishiv_spark.sinks.iceberg.target import target_of
 from krishiv_spark.sinks.parquet.files import FileLayout
 from krishiv_spark.sinks.parquet.files import TaskFiles as ParquetFiles
+from krishiv_spark.sinks.parquet.staging import DiskStaging
 
 # --- what becomes of chunks, with files that are lists
 
@@ -142,7 +143,9 @@ def test_nothing_is_left_of_a_task_that_fails(chunks, data):
 
 
 def parquet_files(folder, _):
-    return ParquetFiles(folder, DataFile(0, 0, 0, "q", "n"), FileLayout(("p",), "none", None, None))
+    return ParquetFiles(
+        DiskStaging(folder), DataFile(0, 0, 0, "q", "n"), FileLayout(("p",), "none", None, None)
+    )
 
 
 def iceberg_files(folder, rows, **given):
@@ -197,6 +200,7 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 from krishiv_spark.openfiles import chunks
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
+from krishiv_spark.sinks.parquet.staging import DiskStaging
 from krishiv_spark.parquet.names import DataFile
 
 def batches():
@@ -209,7 +213,7 @@ def held():
     return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) // 1024
 before, peak, most = held(), 0, len(list(Path("/proc/self/fd").iterdir()))
 name, layout = DataFile(0, 0, 0, "q", "n"), FileLayout(("p",), "none", None, None)
-with TaskFiles(Path(sys.argv[1]), name, layout) as task:
+with TaskFiles(DiskStaging(Path(sys.argv[1])), name, layout) as task:
     for rows in chunks(batches()):
         task.write(rows)
         peak = max(peak, held())

@@ -24,6 +24,7 @@ from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
+from krishiv_spark.sinks.parquet.staging import DiskStaging
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
@@ -404,7 +405,8 @@ def test_an_epoch_without_rows_makes_no_file(table):
         ({"partitionBy": "id,day"}, "leaves no column"),
         ({"targetFileSize": "12 parsecs"}, "needs a unit of size"),
         ({"compression": "zip"}, "compression"),
-        ({"path": "s3://bucket/table"}, "is on s3"),
+        ({"path": "ftp://host/table"}, "which is not known"),
+        ({"path": "s3://bucket"}, "is all of a bucket"),
         ({"path": "/proc/version/table"}, "cannot be made"),
         ({"epochLog": "ftp://host/log"}, "cannot live at 'ftp://host/log/.*is not known"),
         ({"epochLog": "hdfs:///log"}, "does not say where HDFS answers"),
@@ -522,7 +524,7 @@ def test_times_of_day_are_stored_in_microseconds_at_any_depth(table):
     batch = pa.record_batch([[noon], [value], [[("k", value)]]], schema=schema)
     layout = FileLayout((), "none", None, None)
     table.mkdir()
-    with TaskFiles(table, DataFile(0, 0, 0, "a" * 12, "b" * 12), layout) as files:
+    with TaskFiles(DiskStaging(table), DataFile(0, 0, 0, "a" * 12, "b" * 12), layout) as files:
         files.write(pa.Table.from_batches([batch]))
         files.close()
     (path,) = table.iterdir()

@@ -16,7 +16,7 @@ from krishiv_spark.offsets.journal import open_journal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import vacuum as vacuuming
-from krishiv_spark.sinks.parquet.participant import ParquetParticipant
+from krishiv_spark.sinks.parquet.renaming import DiskParticipant
 from krishiv_spark.sinks.parquet.vacuum import orphans
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
@@ -125,7 +125,7 @@ def test_the_files_of_an_intent_that_is_not_finished_are_never_orphans(
     message = driver.task(1, 0, rows(10, 10))
     with monkeypatch.context() as patch:
         killed = lambda *_: (_ for _ in ()).throw(OSError("killed"))  # noqa: E731
-        patch.setattr(ParquetParticipant, "finish", killed)
+        patch.setattr(DiskParticipant, "finish", killed)
         with pytest.raises(OSError, match="killed"):
             driver.commit(1, [message])
     for _ in range(successors):

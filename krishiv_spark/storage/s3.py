@@ -1,0 +1,142 @@
+"""S3's own client, for what obstore has no verbs for: the parts of multipart uploads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.storage.hints import hint
+from krishiv_spark.storage.settings import S3Settings
+from krishiv_spark.storage.urls import StoreUrl
+
+__all__ = ["S3Client", "code_of", "require_boto3"]
+
+_T = TypeVar("_T")
+
+_ATTEMPTS = 8
+"""Of one request, with pauses of up to 20 s in between: throttling lasts, and servers restart."""
+
+_CONNECTIONS = 16
+"""As many as files are completed side by side."""
+
+
+def require_boto3() -> None:
+    """Refuse to begin without S3's client.
+
+    Raises:
+        OptionError: If boto3 is missing.
+    """
+    try:
+        import_module("boto3")
+    except ImportError as error:
+        raise OptionError(
+            "writing Parquet files to S3 needs the package boto3, on every machine: "
+            'pip install "krishiv-spark[s3]"'
+        ) from error
+
+
+@dataclass(frozen=True)
+class S3Client:
+    """boto3's client of a bucket, kept for the life of the process.
+
+    It is reached as obstore reaches it: by the same settings, and the same environment.
+
+    Attributes:
+        url: Of any place in the bucket.
+        settings: Credentials, endpoint and the like.
+    """
+
+    url: StoreUrl
+    settings: S3Settings
+
+    def ask(self, what: str, function: Callable[[Any], _T]) -> _T:
+        """What a function makes of boto3's client.
+
+        Args:
+            what: It does, for the message, as a verb and its object.
+            function: Takes the client.
+
+        Raises:
+            StorageError: If that fails, in one line, without secrets.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        key: Any = (os.getpid(), self.url.bucket, self.settings)
+        try:
+            return function(_client(*key))
+        except (BotoCoreError, ClientError, OSError, ValueError) as error:
+            raise StorageError(f"cannot {what}: {_explain(error)}") from error
+
+
+def code_of(error: Exception) -> str:
+    """S3's code in an answer that refuses; a bare status where it has no body."""
+    answer: Mapping[str, Any] = getattr(error, "response", {})
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
+def _explain(error: Exception) -> str:
+    code, line = code_of(error), (str(error).splitlines() or [""])[0]
+    return f"{hint(code)} ({code}): {line}" if code else line or type(error).__name__
+
+
+@lru_cache(maxsize=32)
+def _client(
+    process: int,  # noqa: ARG001  connections do not survive a fork
+    bucket: str,
+    settings: S3Settings,
+) -> Any:
+    from boto3.session import Session
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    by_path = settings.path_style is not False
+    proxy = settings.proxy.get_secret_value() if settings.proxy else None
+    config = Config(
+        s3={"addressing_style": "path" if by_path else "virtual"},
+        signature_version=UNSIGNED if settings.anonymous else None,
+        proxies={"http": proxy, "https": proxy} if proxy else None,
+        connect_timeout=5,
+        max_pool_connections=_CONNECTIONS,
+        read_timeout=settings.timeout / 1000,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        # Stores that speak S3's language refuse what they do not know.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        ignore_configured_endpoint_urls=True,  # obstore does not read them
+    )
+    profile = settings.profile if settings.access_key_id is None else None
+    return Session(profile_name=profile).client(
+        "s3",
+        region_name=_said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
+        endpoint_url=_endpoint(bucket, settings),
+        verify=settings.ca_file,
+        config=config,
+        **_credentials(settings),
+    )
+
+
+def _said(value: str | None, *names: str) -> str | None:
+    """What an option says, or else the environment, by the names that obstore reads."""
+    return value or next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _endpoint(bucket: str, settings: S3Settings) -> str | None:
+    """Without the bucket, which obstore wants in the host's name, and boto3 puts there."""
+    found = _said(settings.endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    if found is None or settings.path_style is not False:
+        return found
+    return found.replace(f"://{bucket}.", "://", 1)
+
+
+def _credentials(settings: S3Settings) -> dict[str, Any]:
+    given = {
+        "aws_access_key_id": settings.access_key_id,
+        "aws_secret_access_key": settings.secret_access_key,
+        "aws_session_token": settings.session_token,
+    }
+    return {name: said.get_secret_value() for name, said in given.items() if said is not None}

@@ -1,0 +1,264 @@
+"""What becomes visible in a folder of a store, and when. Driver.
+
+Files are uploads that nobody has completed yet; an intent names them, and whoever finishes it
+completes them, side by side. To complete one again does nothing. But an upload that is gone, while
+its file is not there, may have been aborted, or completed, and the file removed since: by another
+job that overwrites the table, or by its owner. So `finish` leaves a mark when all is visible, and
+who finds it looks no further.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
+from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
+from krishiv_spark.offsets import EpochLog, open_log
+from krishiv_spark.parallel import side_by_side
+from krishiv_spark.parquet.identity import read_pointer, table_id, write_pointer
+from krishiv_spark.sinks.base import Epoch, OutputMode
+from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.participant import TableParticipant
+from krishiv_spark.sinks.parquet.tables import StoreTable
+from krishiv_spark.sinks.parquet.unfinished import abort_open, is_due
+from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
+from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.storage import Became
+
+__all__ = ["StoredQuery", "UploadParticipant"]
+
+_FINISHED = "finished"
+"""In the folder of a query: the generation whose intent was made visible last."""
+
+_LOOKED_AT_AFTER_MS = 3_600_000
+_EXPIRES_AFTER_MS = 86_400_000
+"""Rules of a bucket that abort uploads count in days. A younger one was aborted by a person, or its
+file was visible and has been removed: an epoch of such is not simply staged again."""
+
+
+class UploadParticipant(TableParticipant[StagedUploads]):
+    """Completes the uploads of a query, and aborts those that nobody will complete.
+
+    Args:
+        options: Of the sink.
+        table: The table's folder.
+        mode: Whether epochs add or replace.
+        is_owner: Whether the generation of an epoch still owns the query. Asked right before
+            uploads are aborted that no intent names.
+        streaming: Whether epochs follow one another.
+    """
+
+    staged_type = StagedUploads
+
+    def __init__(
+        self,
+        options: ParquetSinkOptions,
+        table: StoreTable,
+        mode: OutputMode,
+        is_owner: Callable[[Epoch], bool],
+        *,
+        streaming: bool,
+    ) -> None:
+        super().__init__(table, streaming=streaming)
+        self._options = options
+        self._table = table
+        self._mode = mode
+        self._is_owner = is_owner
+        self._is_due = False
+
+    # --- committer
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[StagedUploads], salvaged: Sequence[StagedUploads]
+    ) -> Sequence[StagedUploads]:
+        """Committer: uploads that are old may have been aborted. In mode REPLACE, what will go.
+
+        Raises:
+            CommitRejected: If one is gone.
+        """
+        del salvaged  # no part of an epoch is ever salvaged
+        old = [file for file in _files(staged) if _age_ms(file) > _LOOKED_AT_AFTER_MS]
+        gone = [file for file, became in self._look(old).items() if became is Became.GONE]
+        if gone:
+            raise CommitRejected(
+                f"epoch {epoch.number}: {self._shown(gone)} before it was published; nothing is "
+                "visible of the epoch: restart the query, which stages it again"
+            )
+        if self._mode is OutputMode.APPEND:
+            return staged
+        return [*staged, StagedUploads(removes=tuple(self.replaced(epoch)))]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> None:
+        """Driver: complete every upload side by side, then remove what is replaced.
+
+        Raises:
+            LostIntentError: If uploads are so old that the store may have aborted them, and nothing
+                is visible.
+            CommitUnknown: If some are gone otherwise, or the store does not answer.
+        """
+        try:
+            files = _files(staged)
+            completed = side_by_side(self._table.uploads.complete, [f.upload for f in files])
+            gone = [file for file, visible in zip(files, completed, strict=True) if not visible]
+            if gone:
+                raise self._lost(epoch, gone, is_visible=any(completed))
+            self._remove_replaced(staged)
+            generation = str(epoch.generation or 0)
+            self._table.meta(epoch.query).replace(_FINISHED, generation.encode())
+        except StorageError as error:
+            raise self._unknown(epoch, error) from error
+
+    def salvage(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> None:
+        """Driver: `finish`, unless an upload is gone: then nothing more shall become visible.
+
+        Raises:
+            LostIntentError: As `finish`.
+            CommitUnknown: As `finish`.
+        """
+        try:
+            found = self._look(_files(staged))
+            gone = [file for file, became in found.items() if became is Became.GONE]
+            if gone and Became.VISIBLE not in found.values() and _may_have_expired(gone):
+                self.discard(staged)
+                found = self._look(_files(staged))  # somebody else may have completed some
+        except StorageError as error:
+            raise self._unknown(epoch, error) from error
+        if gone:
+            raise self._lost(epoch, gone, is_visible=Became.VISIBLE in found.values())
+        self.finish(epoch, staged)
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: `finish` leaves a mark; and Spark does, when the commit of a stream has returned.
+
+        The mark of a generation may be lost to an older driver, which finishes late.
+        """
+        if StoredQuery(self._table, epoch.query).is_finished(epoch.generation or 0):
+            return True
+        is_job = epoch.query.startswith(BATCH_PREFIX)
+        checkpoint = None if is_job else SparkCheckpoint.of(self._options)
+        return checkpoint is not None and checkpoint.is_committed(epoch.number)
+
+    def discard(self, staged: Sequence[StagedUploads]) -> None:
+        """Driver: abort uploads."""
+        side_by_side(self._table.uploads.abort, [file.upload for file in _files(staged)])
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Driver: abort what failed attempts have left open."""
+        abort_open(self._table, epoch, self._is_owner)
+
+    def forget(self, query: str) -> None:
+        """Driver: a batch job is over; its folder goes."""
+        self._table.meta(query).destroy()
+
+    # --- planner
+
+    def target(self) -> str | None:
+        """Planner: as on a disk; asked for once in a process."""
+        found = _table_id(self._table)
+        return f"Parquet table {found}" if self._streaming else None
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Planner: whatever is open of this query is of earlier generations.
+
+        When the query begins, after an epoch that failed, and now and then: of attempts that were
+        lost, nobody has heard.
+        """
+        self._is_due = is_due(self._table, query, clean=clean)
+        if not self._is_due:
+            return
+        if (elsewhere := self._options.log_elsewhere(query)) is not None:
+            write_pointer(self._table.meta(query), elsewhere)
+        abort_open(self._table, Epoch(query, -1, generation), self._is_owner)
+
+    def unattended(self) -> Iterator[StoredQuery]:
+        """Planner: batch jobs, whose drivers may have died; looked for as often as `sweep` does."""
+        for name in self._table.meta().names() if self._is_due else ():
+            if name.startswith(BATCH_PREFIX):
+                yield StoredQuery(self._table, name)
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedUploads], *, committed: bool) -> None:
+        """Operator: complete what can be, or abort the rest and take away what is visible.
+
+        Files that the epoch has replaced do not come back.
+        """
+        del epoch
+        if committed:
+            uploads = [file.upload for file in _files(staged)]
+            side_by_side(self._table.uploads.complete, uploads)
+            self._remove_replaced(staged)
+        else:
+            self.discard(staged)
+            self._table.remove(file.upload.key for file in _files(staged))
+
+    # --- files
+
+    def _remove_replaced(self, staged: Sequence[StagedUploads]) -> None:
+        self._table.remove(name for item in staged for name in item.removes)
+
+    def _look(self, files: Sequence[StagedUpload]) -> Mapping[StagedUpload, Became]:
+        found = side_by_side(self._table.uploads.look, [file.upload for file in files])
+        return dict(zip(files, found, strict=True))
+
+    def _lost(self, epoch: Epoch, gone: Sequence[StagedUpload], *, is_visible: bool) -> SinkError:
+        text = f"epoch {epoch.number}: {self._shown(gone)} before it was completed"
+        if not is_visible and _may_have_expired(gone):
+            return LostIntentError(
+                f"{text}; nothing is visible of the epoch: restart the query, which stages it again"
+            )
+        return CommitUnknown(
+            f"{text}, or the file was there and has been removed. 'krishiv-spark log resolve "
+            "--assume committed' passes over it, with 'aborted' it takes the epoch back, which is "
+            "staged again"
+        )
+
+    def _shown(self, gone: Sequence[StagedUpload]) -> str:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        return f"the upload of {self._table}/{gone[0].upload.key}{more} was aborted by somebody"
+
+    def _unknown(self, epoch: Epoch, error: StorageError) -> CommitUnknown:
+        return CommitUnknown(
+            f"epoch {epoch.number}: its intent is logged, but not all of its files could be made "
+            f"visible: {error}; restart the query, which settles it"
+        )
+
+
+@dataclass(frozen=True)
+class StoredQuery:
+    """What a query or a batch job keeps in a table's folder. See `LoggedJob`."""
+
+    table: StoreTable
+    query: str
+
+    @property
+    def log(self) -> EpochLog:
+        """The log, wherever it is."""
+        elsewhere = read_pointer(self.table.meta(self.query))
+        near = str(self.table.meta_url(self.query, "log"))
+        return open_log(elsewhere or near, self.query, self.table.storage)
+
+    def is_finished(self, generation: int) -> bool:
+        """Whether there is a mark that all is visible that a generation's intent names."""
+        mark = self.table.meta(self.query).read(_FINISHED)
+        return mark is not None and int(mark) >= generation
+
+
+@lru_cache(maxsize=64)
+def _table_id(table: StoreTable) -> str | None:
+    return table_id(table.meta())
+
+
+def _may_have_expired(gone: Sequence[StagedUpload]) -> bool:
+    return all(_age_ms(file) > _EXPIRES_AFTER_MS for file in gone)
+
+
+def _age_ms(file: StagedUpload) -> int:
+    return time.time_ns() // 1_000_000 - file.upload.begun_ms
+
+
+def _files(staged: Sequence[StagedUploads]) -> list[StagedUpload]:
+    return [file for item in staged for file in item.files]

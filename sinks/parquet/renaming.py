@@ -1,0 +1,197 @@
+"""What becomes visible in a folder of a disk, and when. Driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
+from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.parquet.identity import write_pointer
+from krishiv_spark.parquet.layout import (
+    DONE_SUFFIX,
+    META,
+    is_before,
+    staged_folder,
+)
+from krishiv_spark.parquet.names import staged_name
+from krishiv_spark.parquet.progress import TableLog, table_logs
+from krishiv_spark.sinks.base import Epoch, OutputMode
+from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.participant import TableParticipant
+from krishiv_spark.sinks.parquet.tables import DiskTable
+from krishiv_spark.sinks.parquet.targets import make_targets
+from krishiv_spark.sinks.parquet.values import StagedFiles, counted
+
+__all__ = ["DiskParticipant"]
+
+
+class DiskParticipant(TableParticipant[StagedFiles]):
+    """Renames staged files to their final names.
+
+    Args:
+        options: Of the sink.
+        table: The table's folder.
+        mode: Whether epochs add or replace.
+        streaming: Whether epochs follow one another.
+    """
+
+    staged_type = StagedFiles
+
+    def __init__(
+        self, options: ParquetSinkOptions, table: Path, mode: OutputMode, *, streaming: bool
+    ) -> None:
+        super().__init__(DiskTable(table), streaming=streaming)
+        self._options = options
+        self._table = table
+        self._mode = mode
+
+    # --- committer
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[StagedFiles], salvaged: Sequence[StagedFiles]
+    ) -> Sequence[StagedFiles]:
+        """Committer: names reach the disk, and final ones say of how many files they are one.
+
+        In mode REPLACE, look what will go.
+        """
+        del salvaged  # no part of an epoch is ever lost
+        folder = self._staged(epoch.query, epoch.generation)
+        _check_whole(folder, epoch, staged)
+        sync_folder(folder)
+        make_targets(folder, {self._table / file.folder for item in staged for file in item.files})
+        whole = counted(staged)
+        if self._mode is OutputMode.APPEND:
+            return whole
+        return [*whole, StagedFiles(removes=tuple(self.replaced(epoch)))]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
+        folder = self._staged(epoch.query, epoch.generation)
+        sync_folders(self._reveal(folder, staged))
+        self._remove_replaced(staged)
+        _remove_in_one_step(folder)
+
+    def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
+        for item in staged:
+            for name in item.removes:
+                (self._table / name).unlink(missing_ok=True)
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: `finish` takes the generation's folder away last, and in one step."""
+        return not exists(self._staged(epoch.query, epoch.generation))
+
+    def discard(self, staged: Sequence[StagedFiles]) -> None:
+        """Anywhere: remove staged files."""
+        for item in staged:
+            for file in item.files:
+                (self._table / item.folder / staged_name(file.name)).unlink(missing_ok=True)
+
+    def forget(self, query: str) -> None:
+        """Driver: a batch job is over; its folder goes.
+
+        ``_krishiv`` stays: by it a source knows a table of ours from a copy of some of its files.
+        """
+        shutil.rmtree(self._table / META / query, ignore_errors=True)
+
+    # --- planner
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Planner: earlier generations of this query can publish nothing any more."""
+        del clean  # stragglers may stage files at any time
+        if (elsewhere := self._options.log_elsewhere(query)) is not None:
+            write_pointer(self.folder.meta(query), elsewhere)
+        own = self._staged(query, generation)
+        make_folder(own)
+        for name in _listing(own.parent):
+            if is_before(name, generation):
+                shutil.rmtree(own.parent / name, ignore_errors=True)
+
+    def unattended(self) -> Iterator[TableLog]:
+        """Planner: batch jobs, whose drivers may have died; streams have a next driver."""
+        return (job for job in table_logs(self._table) if job.query.startswith(BATCH_PREFIX))
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool) -> None:
+        """Operator: show the files that are there, or take away those that are visible already.
+
+        Files that the epoch has replaced do not come back. When files are taken away, what is
+        staged stays until the next generation: without its folder the epoch would count as
+        finished before the log says that it is void.
+        """
+        folder = self._staged(epoch.query, epoch.generation)
+        for item in staged:
+            for file in item.files:
+                target = self._table / file.folder / file.name
+                if not committed:
+                    target.unlink(missing_ok=True)
+                elif exists(folder / staged_name(file.name)):
+                    _reveal_one(folder / staged_name(file.name), target)
+        if committed:
+            self._remove_replaced(staged)
+            _remove_in_one_step(folder)
+
+    # --- files
+
+    def _staged(self, query: str, generation: int | None) -> Path:
+        return staged_folder(self._table, query, generation or 0)
+
+    def _reveal(self, folder: Path, staged: Sequence[StagedFiles]) -> Iterable[Path]:
+        """Rename staged files to their final names; those that are gone were renamed before."""
+        touched = set()
+        for item in staged:
+            for file in item.files:
+                target = self._table / file.folder
+                touched.update([target, *_between(self._table, target)])
+                _reveal_one(folder / staged_name(file.name), target / file.name)
+        return touched
+
+
+def _check_whole(folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+    there = set(_listing(folder))
+    names = (staged_name(file.name) for item in staged for file in item.files)
+    missing = next((name for name in names if name not in there), None)
+    if missing is not None:
+        raise CommitRejected(
+            f"epoch {epoch.number}: {folder / missing} was removed before it was published; "
+            "nothing is visible of the epoch: restart the query, which stages it again"
+        )
+
+
+def _reveal_one(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.utime(source)  # it appears now: whoever follows the folder goes by this time
+        os.rename(source, target)
+    except FileNotFoundError:
+        if exists(source):  # then it is the target's folder that somebody has removed
+            raise
+        if not exists(target) and exists(source.parent):
+            raise CommitUnknown(
+                f"{source}, which a logged epoch names, is gone, and {target} is not there: "
+                "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
+                "passes over it, with 'aborted' it takes the epoch back, which is staged again"
+            ) from None
+
+
+def _remove_in_one_step(folder: Path) -> None:
+    """Its absence says that an epoch is finished."""
+    with contextlib.suppress(FileNotFoundError):  # another recovery was faster
+        shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
+
+
+def _between(table: Path, folder: Path) -> list[Path]:
+    """The folders from a partition's folder up to the table: each may be new."""
+    return [table / parent for parent in folder.relative_to(table).parents]
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,86 @@
+"""Removing what failed attempts left in a table in a store, by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.offsets import State
+from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.sinks.parquet.completing import StoredQuery
+from krishiv_spark.sinks.parquet.tables import StoreTable
+from krishiv_spark.sinks.parquet.values import StagedUploads
+
+__all__ = ["StoreOrphan", "store_orphans"]
+
+
+@dataclass(frozen=True)
+class StoreOrphan:
+    """Something that can go: an upload that no epoch will ever name, or what a job has kept.
+
+    Attributes:
+        shown: What it is, and why it can go.
+        remove: Removes it.
+        size: Bytes; 0 where the store does not tell.
+    """
+
+    shown: str
+    remove: Callable[[], None]
+    size: int = 0
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrphan]:
+    """What can go from a table, without touching what a live query may still need.
+
+    Uploads do not say of which generation they are: one that is older than the guard goes, unless
+    the newest intent of its query names it. What a batch job has kept that is over goes likewise.
+
+    Args:
+        table: Its folder.
+        older_than_s: Guard age in seconds, by the store's clock, of a job by its own.
+
+    Raises:
+        LogError: If a query's log is damaged.
+        StorageError: If the store fails, or refuses.
+    """
+    before_ms = (time.time() - older_than_s) * 1000
+    pending = list(table.uploads.pending())  # before the logs: what is named since, is found there
+    named: set[str] = set()
+    for name in table.meta().names():
+        job = StoredQuery(table, name)
+        state = job.log.state()
+        named |= _named_by(state)
+        if name.startswith(BATCH_PREFIX) and _is_over(job, state, before_ms):
+            yield StoreOrphan(
+                f"{table.meta_url(name)}  its batch job is over", partial(_forget, job)
+            )
+    for item in pending:
+        is_ours = DataFile.parse(item.upload.key.rpartition("/")[2]) is not None
+        if is_ours and item.begun_ms < before_ms and item.upload.id not in named:
+            abort = partial(table.uploads.abort, item.upload)
+            yield StoreOrphan(f"{item.shown}  older than the guard age", abort)
+
+
+def _named_by(state: State) -> set[str]:
+    """The ids of the uploads that the newest intent of a log names, finished or not."""
+    staged = [] if state.intent is None else state.intent.staged
+    found = (StagedUploads.model_validate(item) for item in staged)
+    return {file.upload.id for item in found for file in item.files}
+
+
+def _is_over(job: StoredQuery, state: State, before_ms: float) -> bool:
+    """Whether a batch job is over, or died before its intent; none that has to be finished."""
+    if state.at is not None and state.at >= before_ms:
+        return False
+    return state.intent is None or job.is_finished(state.intent_generation)
+
+
+def _forget(job: StoredQuery) -> None:
+    job.log.destroy()
+    job.table.meta(job.query).destroy()

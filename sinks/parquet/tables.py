@@ -1,0 +1,165 @@
+"""A table's folder, as the sink needs it: on a disk, or in a store. Driver, and executor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from krishiv_spark.durable import make_folder
+from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.parallel import side_by_side
+from krishiv_spark.parquet.layout import META, visible_files
+from krishiv_spark.parquet.names import is_data, is_hidden
+from krishiv_spark.parquet.tails import MAGIC
+from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
+
+__all__ = ["DiskTable", "StoreTable", "TableFolder"]
+
+
+class TableFolder(Protocol):
+    """The folder of a table. It prints as its path or URL."""
+
+    def __hash__(self) -> int:
+        """What was found out about it is remembered."""
+        ...
+
+    def check_writable(self) -> None:
+        """Planner: refuse a folder that cannot be written, before any row moves.
+
+        Raises:
+            OptionError: If it is so.
+        """
+        ...
+
+    def visible(self) -> Iterator[str]:
+        """Every Parquet file that an ordinary reader sees, relative, in no order."""
+        ...
+
+    def schema_of(self, name: str) -> pa.Schema:
+        """The schema of a visible file; an empty one if it is damaged, or just being removed."""
+        ...
+
+    def meta(self, *names: str) -> Folder:
+        """``_krishiv`` in it, or a folder further down."""
+        ...
+
+
+@dataclass(frozen=True)
+class DiskTable:
+    """A folder on a disk. See `TableFolder`.
+
+    Attributes:
+        path: Absolute.
+    """
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def check_writable(self) -> None:
+        """See `TableFolder`. It is made if it is not there."""
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {error}") from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise OptionError(
+                f"krishiv-parquet: 'path' {self} cannot be written: permission denied"
+            )
+
+    def visible(self) -> Iterator[str]:
+        """See `TableFolder`."""
+        for path in visible_files(self.path):
+            yield path.relative_to(self.path).as_posix()
+
+    def schema_of(self, name: str) -> pa.Schema:
+        """See `TableFolder`."""
+        try:
+            return pq.read_schema(self.path / name)
+        except (pa.ArrowException, OSError):
+            return pa.schema([])
+
+    def meta(self, *names: str) -> Folder:
+        """See `TableFolder`."""
+        return Storage().folder(str(self.path.joinpath(META, *names)))
+
+
+@dataclass(frozen=True)
+class StoreTable:
+    """A folder in a store. See `TableFolder`.
+
+    Attributes:
+        url: Of it.
+        storage: How the store is reached.
+    """
+
+    url: StoreUrl
+    storage: Storage
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    @property
+    def uploads(self) -> Uploads:
+        """To places in the folder."""
+        return self.storage.uploads(self.url)
+
+    def check_writable(self) -> None:
+        """See `TableFolder`. Once in a process: what the store allows does not change."""
+        _check_allowed(self)
+
+    def visible(self) -> Iterator[str]:
+        """See `TableFolder`. A request for each thousand files."""
+        for name in self._folder.below():
+            *folders, file = name.split("/")
+            if is_data(file) and not any(map(is_hidden, (*folders, file))):  # noqa: SIM102  reads
+                if "." in file or self._ends_as_parquet(name):
+                    yield name
+
+    def schema_of(self, name: str) -> pa.Schema:
+        """See `TableFolder`. The footer alone is read."""
+        try:
+            length = int.from_bytes((self._folder.tail(name, 8) or b"")[:4], "little")
+            return pq.read_schema(pa.BufferReader(self._folder.tail(name, length + 8) or b""))
+        except pa.ArrowException:
+            return pa.schema([])
+
+    def meta(self, *names: str) -> Folder:
+        """See `TableFolder`."""
+        return self.storage.folder(self.meta_url(*names))
+
+    def meta_url(self, *names: str) -> StoreUrl:
+        """Where `meta` is."""
+        url = self.url / META
+        for name in names:
+            url /= name
+        return url
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, side by side; what is gone already is no error."""
+        side_by_side(lambda name: self._folder.remove([name]), list(names))
+
+    def _ends_as_parquet(self, name: str) -> bool:
+        return (self._folder.tail(name, 8) or b"")[4:] in MAGIC
+
+    @property
+    def _folder(self) -> Folder:
+        return self.storage.folder(self.url)
+
+
+@lru_cache(maxsize=64)
+def _check_allowed(table: StoreTable) -> None:
+    """Try what epochs will do: list, begin an upload, list uploads, abort one."""
+    try:
+        next(iter(table.visible()), None)
+        table.uploads.verify()
+    except StorageError as error:
+        raise OptionError(f"krishiv-parquet: 'path' {table} cannot be written: {error}") from error

@@ -1,0 +1,156 @@
+"""What uploads promise holds on each store: nothing is seen before it is completed."""
+
+import threading
+
+import pytest
+
+from krishiv_spark.errors import UploadGoneError
+from krishiv_spark.storage import Became, Storage, parts, s3_uploads
+
+KINDS = ["s3", "versity", "hdfs"]
+IN_PARTS = ["s3", "versity"]
+ODD = "a b+c%20ä=1/x.parquet"
+
+
+@pytest.fixture(autouse=True)
+def soon_settled(monkeypatch):
+    monkeypatch.setattr(s3_uploads, "_SETTLED_S", 0.2)
+
+
+def in_groups(kinds):
+    return [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in kinds]
+
+
+@pytest.fixture(params=in_groups(KINDS))
+def place(request, servers, tmp_path):
+    """Uploads to a place of its own in each of the stores, and that place as a folder."""
+    store = servers(request.param)
+    url = f"{store.url}/{tmp_path.name}"
+    storage = Storage.of(store.options)
+    return storage.uploads(url), storage.folder(url)
+
+
+def seen(folder):
+    """What readers see; they pass over what lies aside."""
+    return [name for name in folder.below() if not name.startswith("_krishiv/")]
+
+
+def uploaded(uploads, key, data=b"data"):
+    file = uploads.open(key)
+    file.write(data)
+    return file.close()
+
+
+def test_a_file_is_invisible_until_it_is_completed(place):
+    uploads, folder = place
+    upload = uploaded(uploads, ODD)
+    assert uploads.look(upload) is Became.OPEN
+    assert seen(folder) == []
+    assert uploads.complete(upload)
+    assert seen(folder) == [ODD]
+    assert folder.tail(ODD, 3) == b"ata"
+
+
+def test_completing_again_changes_nothing(place):
+    uploads, _ = place
+    upload = uploaded(uploads, "x")
+    assert [uploads.complete(upload) for _ in range(3)] == [True] * 3
+    assert uploads.look(upload) is Became.VISIBLE
+
+
+def test_threads_that_complete_side_by_side_all_see_the_file(place):
+    uploads, _ = place
+    upload, answers = uploaded(uploads, "x"), []
+    threads = [
+        threading.Thread(target=lambda: answers.append(uploads.complete(upload))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [True] * 8
+
+
+def test_what_was_aborted_is_gone_and_stays_so(place):
+    uploads, folder = place
+    upload = uploaded(uploads, "x")
+    uploads.abort(upload)
+    uploads.abort(upload)
+    assert uploads.look(upload) is Became.GONE
+    assert not uploads.complete(upload)
+    assert seen(folder) == []
+
+
+def test_what_was_completed_and_removed_is_not_brought_back(place):
+    uploads, folder = place
+    upload = uploaded(uploads, "x")
+    uploads.complete(upload)
+    folder.remove(["x"])
+    assert not uploads.complete(upload)
+    assert seen(folder) == []
+
+
+def test_aborting_what_is_complete_leaves_the_file(place):
+    uploads, folder = place
+    upload = uploaded(uploads, "x")
+    uploads.complete(upload)
+    uploads.abort(upload)
+    assert seen(folder) == ["x"]
+
+
+def test_an_empty_file_is_one_too(place):
+    uploads, folder = place
+    assert uploads.complete(uploads.open("x").close())
+    assert folder.read("x") == b""
+
+
+def test_a_file_of_several_parts_has_them_in_their_order(place):
+    uploads, folder = place
+    file = uploads.open("x")
+    for number in range(20):
+        file.write(bytes([number]) * 2**20)
+    upload = file.close()
+    assert len(upload.parts) in {0, 3}  # none where it is written aside
+    assert uploads.complete(upload)
+    assert folder.read("x") == b"".join(bytes([number]) * 2**20 for number in range(20))
+
+
+def test_what_is_pending_is_listed_and_what_is_complete_or_elsewhere_is_not(place):
+    uploads, _ = place
+    uploads.complete(uploaded(uploads, "complete"))
+    open_one = uploaded(uploads, "d/open")
+    (found,) = uploads.pending()
+    assert found.upload.key.endswith("open")
+    uploads.abort(found.upload)
+    assert uploads.look(open_one) is Became.GONE
+
+
+@pytest.mark.parametrize("place", in_groups(IN_PARTS), indirect=True)
+def test_a_file_that_was_aborted_while_it_is_written_says_so(place):
+    uploads, _ = place
+    file = uploads.open("x")
+    file.write(b"x" * parts.part_size(0))
+    file._sent[0].result()
+    (found,) = uploads.pending()
+    uploads.abort(found.upload)
+    file.write(b"y")
+    with pytest.raises(UploadGoneError):
+        file.close()
+    file.drop()
+
+
+def test_a_file_that_is_dropped_leaves_nothing(place):
+    uploads, folder = place
+    file = uploads.open("x")
+    file.write(b"x" * 3 * parts.part_size(0))
+    file.drop()
+    file.drop()
+    assert list(uploads.pending()) == []
+    assert seen(folder) == []
+
+
+def test_ten_thousand_parts_hold_five_terabytes():
+    sizes = [parts.part_size(number) for number in range(10_000)]
+    assert sum(sizes) > 5 * 2**40
+    assert min(sizes) >= 5 * 2**20
+    assert max(sizes) < 5 * 2**30

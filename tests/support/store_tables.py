@@ -1,0 +1,89 @@
+"""Who knows nothing of the sink, and lists a folder; without obstore, which survives no fork."""
+
+from io import BytesIO
+
+import boto3
+import pyarrow.parquet as pq
+
+from krishiv_spark.parquet.names import is_hidden
+from krishiv_spark.storage import Storage, StoreUrl
+
+
+class Onlooker:
+    """Sees what readers of the table see."""
+
+    def keys(self):
+        """The keys of what a reader of the table takes, relative to it."""
+        return [key for key in self.below() if not any(map(is_hidden, key.split("/")))]
+
+    def rows(self):
+        for key in self.keys():
+            in_path = dict(part.split("=") for part in key.split("/") if "=" in part)
+            for row in pq.ParquetFile(BytesIO(self.read(key))).read().to_pylist():
+                yield {**row, **in_path}
+
+    def ids(self):
+        return sorted(row["id"] for row in self.rows())
+
+
+class S3Onlooker(Onlooker):
+    def __init__(self, url: str, options) -> None:
+        said = {key.rpartition(".")[2]: value for key, value in options.items()}
+        place = StoreUrl.parse(url)
+        self._bucket, self._prefix = place.bucket, f"{place.path}/"
+        self._s3 = boto3.client(
+            "s3",
+            endpoint_url=said["endpoint"],
+            region_name=said["region"],
+            aws_access_key_id=said["accessKeyId"],
+            aws_secret_access_key=said["secretAccessKey"],
+        )
+
+    def below(self):
+        pager = self._s3.get_paginator("list_objects_v2")
+        for page in pager.paginate(Bucket=self._bucket, Prefix=self._prefix):
+            for item in page.get("Contents", ()):
+                yield item["Key"].removeprefix(self._prefix)
+
+    def read(self, key):
+        return self._s3.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read()
+
+    def remove(self, key):
+        self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+
+    def pending(self):
+        found = self._s3.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
+        return [(item["Key"], item["UploadId"]) for item in found.get("Uploads", ())]
+
+    def expire(self):
+        """Abort what is pending, as a rule of the bucket does."""
+        for key, upload in self.pending():
+            self._s3.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+
+
+class HdfsOnlooker(Onlooker):
+    def __init__(self, url: str, options) -> None:
+        self._folder = Storage.of(options).folder(url)
+        self._aside = Storage.of(options).folder(f"{url}/_krishiv/uploads")
+
+    def below(self):
+        return self._folder.below()
+
+    def read(self, key):
+        return self._folder.read(key)
+
+    def remove(self, key):
+        self._folder.remove([key])
+
+    def pending(self):
+        return list(self._aside.names())
+
+    def expire(self):
+        """Remove what lies aside, as somebody does who tidies up."""
+        self._aside.remove(self.pending())
+
+
+def onlooker(url: str, options) -> Onlooker:
+    """One of the right kind."""
+    kind = HdfsOnlooker if url.startswith("hdfs:") else S3Onlooker
+    return kind(url, options)
