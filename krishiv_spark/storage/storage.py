@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from krishiv_spark.storage.disk import DiskFolder
+from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.files import Files
 from krishiv_spark.storage.folder import Folder
 from krishiv_spark.storage.urls import StoreUrl
 
@@ -45,7 +47,7 @@ class Storage:
         Raises:
             OptionError: If the URL, or an option, is not known, or says too little.
         """
-        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        url = _parsed(location)
         if url.kind == "disk":
             return DiskFolder(Path(url.path))
         from krishiv_spark.storage.settings import HdfsSettings, settings_for
@@ -58,6 +60,31 @@ class Storage:
         from krishiv_spark.storage.objects import ObjectFolder
 
         return ObjectFolder(url, settings)
+
+    def files(self, location: str | StoreUrl) -> Files:
+        """The files of the store that a path or URL lies in. Nothing is asked yet.
+
+        Raises:
+            OptionError: As `folder`.
+        """
+        url = _parsed(location)
+        if url.kind == "disk":
+            return DISK
+        from krishiv_spark.storage.settings import HdfsSettings, settings_for
+
+        settings = settings_for(url, dict(self.options))
+        if isinstance(settings, HdfsSettings):
+            from krishiv_spark.storage.hdfs_files import HdfsFiles
+
+            return HdfsFiles(url, settings)
+        from krishiv_spark.storage.object_files import ObjectFiles
+        from krishiv_spark.storage.objects import Bucket
+
+        return ObjectFiles(Bucket(url, settings))
+
+
+def _parsed(location: str | StoreUrl) -> StoreUrl:
+    return location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
 
 
 ENVIRONMENT = Storage()

@@ -7,10 +7,11 @@ a file's content, and does not read whether a rename was refused. So its five ca
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from krishiv_spark.errors import OptionError, StorageError
@@ -45,10 +46,39 @@ class WebHdfs:
         self._session = _session(settings)
         self._heard = False
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-        answer = self._ask("GET", "OPEN", path)
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes | None:
+        """The content of a file, or of a range of its bytes; None if there is no file."""
+        part = {} if end is None else {"offset": str(start), "length": str(end - start)}
+        answer = self._ask("GET", "OPEN", path, part)
         return None if answer is None else answer.content
+
+    def statuses(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        """Hadoop's ``FileStatus`` of what is in a folder, as many at once as the NameNode likes.
+
+        Raises:
+            FileNotFoundError: If there is no folder.
+        """
+        after = ""
+        while True:
+            answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {"startAfter": after})
+            if answer is None:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
+            listing = answer.json()["DirectoryListing"]
+            found = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            yield from found
+            if not found or not listing["remainingEntries"]:
+                return
+            after = found[-1]["pathSuffix"]
+
+    def status(self, path: str) -> Mapping[str, Any] | None:
+        """Hadoop's ``FileStatus`` of a file or folder; None if there is none."""
+        answer = self._ask("GET", "GETFILESTATUS", path)
+        return None if answer is None else answer.json()["FileStatus"]
+
+    def touch(self, path: str, modified_ms: int) -> bool:
+        """Set the time of a file; False if there is none."""
+        times = {"modificationtime": str(modified_ms), "accesstime": "-1"}
+        return self._ask("PUT", "SETTIMES", path, times) is not None
 
     def names(self, path: str) -> list[str]:
         """What is in a folder; nothing if it is not there."""

@@ -25,7 +25,7 @@ class Standing:
         position: Where the query stands.
         books: What positions stand for.
         epochs: The epochs of our sink.
-        newest_first: The order of reading.
+        waiting: Nothing yet; it knows the order of reading.
         max_age_ns: See `FollowRules`.
 
     Attributes:
@@ -41,12 +41,11 @@ class Standing:
         position: ParquetOffset,
         books: Books,
         epochs: Epochs,
-        *,
-        newest_first: bool,
+        waiting: Waiting,
         max_age_ns: int | None,
     ) -> None:
         self.known: set[str] = set()
-        self.waiting = Waiting(newest_first=newest_first)
+        self.waiting = waiting
         self.passed = Passed()
         self.newest_listed_ns: int | None = None
         self.epochs_read = dict(books.epochs(position))

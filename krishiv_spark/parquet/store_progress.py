@@ -1,0 +1,78 @@
+"""What the epoch logs of a table in a store tell of its epochs.
+
+A store has no folder whose absence says that an epoch is wholly visible: its files say it, and what
+they take the place of. They are looked up once for each intent, where the log does not say it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.offsets.entries import Entry
+from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.progress import QueryLog, files_of, removed_by
+from krishiv_spark.storage import Storage, StoreUrl
+
+__all__ = ["StoreTableLog"]
+
+_POINTER = "epoch-log"
+
+_whole: dict[tuple[StoreUrl, str], Entry] = {}
+"""By table and query, the newest intent that this process has seen wholly visible."""
+
+
+@dataclass(frozen=True)
+class StoreTableLog(QueryLog):
+    """The epoch log that one query keeps in a table's folder in a store.
+
+    Attributes:
+        table: Folder of the table.
+        query: Whose log it is.
+        storage: How the store is reached.
+    """
+
+    table: StoreUrl
+    query: str
+    storage: Storage
+
+    @property
+    def log(self) -> EpochLog:
+        """See `QueryLog`."""
+        return open_log(str(self._place), self.query, self.storage)
+
+    @property
+    def _place(self) -> StoreUrl:
+        own = self.table / META / self.query
+        pointer = self.storage.folder(own).read(_POINTER)
+        return own / "log" if pointer is None else StoreUrl.parse(pointer.decode())
+
+    def near_state(self) -> State | None:
+        """See `QueryLog`. A reader may look into its own bucket."""
+        place = self._place
+        if (place.kind, place.authority) != (self.table.kind, self.table.authority):
+            return None
+        state = open_log(str(place), self.query, self.storage).state()
+        return state if state.owner else None
+
+    def unfinished(self, state: State) -> bool:
+        """See `QueryLog`."""
+        intent, key = state.intent, (self.table, self.query)
+        is_known = state.finished_intent >= state.intent_number or _whole.get(key) == intent
+        if intent is None or is_known:
+            return False
+        is_whole = all(self._are_there(files_of(intent))) and not any(
+            self._are_there(removed_by(intent))
+        )
+        if is_whole:
+            _whole[key] = intent
+        return not is_whole
+
+    def _are_there(self, names: set[str]) -> list[bool]:
+        files = self.storage.files(self.table)
+        paths = [f"{self.table}/{name}" for name in sorted(names)]
+        return [found is not None for found in files.each(files.identity, paths)]
+
+    def is_staging(self) -> bool:
+        """See `QueryLog`. What is staged in a store is not to be seen."""
+        return False
