@@ -58,8 +58,8 @@ class StoreTableLog(QueryLog):
     def unfinished(self, state: State) -> bool:
         """See `QueryLog`."""
         intent, key = state.intent, (self.table, self.query)
-        is_known = state.finished_intent >= state.intent_number or _whole.get(key) == intent
-        if intent is None or is_known:
+        is_told = (state.finished_intent or 0) >= state.intent_number
+        if intent is None or is_told or _whole.get(key) == intent:
             return False
         is_whole = all(self._are_there(files_of(intent))) and not any(
             self._are_there(removed_by(intent))

@@ -159,7 +159,8 @@ class Bucket:
         """
         from obstore.exceptions import BaseError
 
-        _check_not_forked()
+        if self.url.kind != "memory":
+            _check_not_forked()
         key = (os.getpid(), self.url.scheme, self.url.authority, self.settings)
         patient = key in _answered or self.url.kind == "memory"
         patience_s = _PATIENCE_S if patient else _FIRST_CONTACT_S

@@ -101,8 +101,9 @@ class RangedFile(io.RawIOBase):
                 return known.cut(start, end)
         if stretch is None:
             return self._fetch(start, end)
+        kept = stretch.cut(start, end) if stretch.at <= start else b""
         until = min(max(end, start + self._ahead), stretch.end)
-        stretch.at, stretch.held = start, self._fetch(start, until)
+        stretch.at, stretch.held = start, kept + self._fetch(start + len(kept), until)
         return stretch.cut(start, end)
 
     # --- what PyArrow calls

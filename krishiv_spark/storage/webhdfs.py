@@ -28,6 +28,9 @@ _ROOT = "/webhdfs/v1"
 _STANDBY = {"StandbyException", "RetriableException", "502", "503"}
 """Answers after which another NameNode is asked, or the same one again."""
 
+_NO_FOLDER = "(is not a directory)"
+"""Of a place below a file the NameNode says that access is denied (``FSPermissionChecker``)."""
+
 _FIRST_CONTACT_S = 10
 _PATIENCE_S = 180
 
@@ -199,7 +202,7 @@ def _remote_error(answer: requests.Response) -> tuple[str, str]:
 
 def _checked(answer: requests.Response, what: str) -> requests.Response | None:
     name, message = _remote_error(answer)
-    if name == "FileNotFoundException":
+    if name == "FileNotFoundException" or _NO_FOLDER in message:
         return None
     if name:
         raise StorageError(f"HDFS refuses {what}: {name}: {message}")

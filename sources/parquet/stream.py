@@ -28,6 +28,7 @@ __all__ = ["FolderStream", "FollowRules"]
 _LOOKS_AGAIN = 1_000
 _LOOKS_AGAIN_REMOTE = 20  # each is a request
 _LOOKS_AHEAD = 1_000
+_FEW = 16
 # While enough waits for a batch, the place is listed for a tenth of the time at most. (Spark's
 # source lists no more then either: maxCachedFiles.)
 _SHARE = 10
@@ -74,7 +75,7 @@ class FolderStream:
         self._standing: Standing | None = None
         self._frozen: Scan | None = None
         self._lists_next_s = 0.0
-        self._looks_ahead = _LOOKS_AHEAD
+        self._left: int | None = None
         self._looked: tuple[ReadUnit, ReadUnit] | None = None
 
     def everything(self) -> list[FoundFile]:
@@ -102,7 +103,7 @@ class FolderStream:
             OptionError: See `scan`.
         """
         standing = self._standing
-        self._looked, self._looks_ahead = None, min(limit.files or _LOOKS_AHEAD, _LOOKS_AHEAD)
+        self._looked, self._left = None, limit.files
         self._checks.forget()
         if standing is None or not standing.is_at(position):
             standing = self._new_standing(position)
@@ -227,7 +228,7 @@ class FolderStream:
         standing = self._needed()
         while (unit := standing.waiting.head()) is not None:
             if self._looked is None or self._looked[0] != unit:
-                self._checks.look_ahead(unit, lambda: standing.waiting.first(self._looks_ahead))
+                self._checks.look_ahead(unit, self._following)
                 checked = self._checks.check(standing, unit)
                 if checked is None:
                     standing.waiting.pop()
@@ -235,6 +236,12 @@ class FolderStream:
                 self._looked = unit, checked
             return self._looked[1]
         return None
+
+    def _following(self) -> list[ReadUnit]:
+        """What may still be taken of this batch, and a few more to see that it is full."""
+        most = min(_LOOKS_AHEAD, _LOOKS_AHEAD if self._left is None else max(self._left, _FEW))
+        self._left = None if self._left is None else self._left - most
+        return self._needed().waiting.first(most)
 
     def pop(self) -> ReadUnit:
         """Take the next unit, as it was when `head` looked at it."""

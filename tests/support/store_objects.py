@@ -76,12 +76,13 @@ class _Azure:
 
 class _Hdfs:
     def __init__(self, store, url):
-        del url
         self._root = f"{store.options['storage.hdfs.endpoint']}/webhdfs/v1"
+        self._ask("PUT", url.path, {"op": "MKDIRS"})
 
     def put(self, key, data):
         folder, _, name = key.rpartition("/")
         aside = f"{folder}/.{name}"
+        self._ask("PUT", folder, {"op": "MKDIRS"})
         self._ask("PUT", aside, {"op": "CREATE", "overwrite": "true"}, data)
         self.remove(key)
         self._ask("PUT", aside, {"op": "RENAME", "destination": key})
