@@ -32,7 +32,7 @@ class Waiting:
 
     def __init__(self, *, newest_first: bool = False, resolution_ns: int = 1) -> None:
         self._newest_first = newest_first
-        self._resolution_ns = resolution_ns
+        self.resolution_ns = resolution_ns
         self._sign = -1 if newest_first else 1
         self._heap: list[_Entry] = []
         # Of each query, the epochs after the one that is in the heap.
@@ -85,10 +85,10 @@ class Waiting:
 
     def _push(self, unit: ReadUnit, modified_ns: int) -> None:
         tag, epoch = unit.origin or ("", 0)
-        beyond_ns = modified_ns % self._resolution_ns
+        beyond_ns = modified_ns % self.resolution_ns
         item: int | ReadUnit = unit
         if unit.origin is None:
-            item = unit.files[0].size * self._resolution_ns + beyond_ns
+            item = unit.files[0].size * self.resolution_ns + beyond_ns
         place = (self._sign * (modified_ns - beyond_ns), tag, epoch, unit.files[0].path)
         heapq.heappush(self._heap, (*place, item))
 
@@ -96,7 +96,7 @@ class Waiting:
         time, _, _, path, item = entry
         if isinstance(item, ReadUnit):
             return item
-        size, beyond_ns = divmod(item, self._resolution_ns)
+        size, beyond_ns = divmod(item, self.resolution_ns)
         return ReadUnit((FoundFile(path, size, self._sign * time + beyond_ns),))
 
 
