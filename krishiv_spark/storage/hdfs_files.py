@@ -56,7 +56,7 @@ class HdfsFiles:
 
     def entries(self, folder: str) -> Iterator[FolderEntry]:
         """See `Files`."""
-        for status in self._hdfs.statuses(self._path(folder)):
+        for status in self._hdfs.listing(self._path(folder)):
             yield _entry(status["pathSuffix"], status)
 
     def entry(self, path: str) -> FolderEntry | None:

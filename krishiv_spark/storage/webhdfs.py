@@ -51,11 +51,13 @@ class WebHdfs:
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes | None:
         """The content of a file, or of a range of its bytes; None if there is no file."""
-        part = {} if end is None else {"offset": str(start), "length": str(end - start)}
+        part = {"offset": str(start)} if start else {}
+        if end is not None:
+            part["length"] = str(end - start)
         answer = self._ask("GET", "OPEN", path, part)
         return None if answer is None else answer.content
 
-    def statuses(self, folder: str) -> Iterator[Mapping[str, Any]]:
+    def listing(self, folder: str) -> Iterator[Mapping[str, Any]]:
         """Hadoop's ``FileStatus`` of what is in a folder, as many at once as the NameNode likes.
 
         Raises:
@@ -66,10 +68,10 @@ class WebHdfs:
             answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {"startAfter": after})
             if answer is None:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
-            listing = answer.json()["DirectoryListing"]
-            found = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            page = answer.json()["DirectoryListing"]
+            found = page["partialListing"]["FileStatuses"]["FileStatus"]
             yield from found
-            if not found or not listing["remainingEntries"]:
+            if not found or not page["remainingEntries"]:
                 return
             after = found[-1]["pathSuffix"]
 
