@@ -59,8 +59,10 @@ class ObjectFiles:
         while True:
             for page in self._pages(folder, prefix, after):
                 found.add([(item["path"][len(prefix) :], item) for item in page])
-                if found.beyond is not None and self.bucket.url.kind in _LISTS_FROM:
-                    after = f"{prefix}{found.beyond}/{_LAST}"
+                last = f"{prefix}{found.beyond}/{_LAST}"
+                is_apart = found.beyond is not None and self.bucket.url.kind in _LISTS_FROM
+                if is_apart and last != after:  # or a store that knows no offset has no end
+                    after = last
                     break
             else:
                 return found.has_any

@@ -291,6 +291,25 @@ def test_pages_of_objects_that_do_not_count_are_passed_by_at_once(store, objects
     assert len(pages) == 1 + 2
 
 
+def test_a_store_that_passes_over_the_offset_is_listed_all_the_same(store, objects, monkeypatch):
+    if not store.url.startswith("s3"):
+        pytest.skip("Azure cannot list from a key on")
+    from krishiv_spark.storage import object_files
+
+    listed = object_files.ObjectFiles._pages
+    monkeypatch.setattr(object_files, "_PAGE", 5)
+    monkeypatch.setattr(
+        object_files.ObjectFiles,
+        "_pages",
+        lambda self, folder, prefix, _: listed(self, folder, prefix, None),
+    )
+    for number in range(12):
+        objects.put(f"_hidden/{number:02}", b"x")
+    objects.numbers("day=1/a.parquet", 1)
+    place = Place.of(objects.url, Storage.of(objects.options))
+    assert scan(place).paths == ["day=1/a.parquet"]
+
+
 # --- what is wrong
 
 
