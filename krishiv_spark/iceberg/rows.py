@@ -125,7 +125,7 @@ def _read_range(
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
         condition, groups = condition_of(scan), groups_with(source, held, piece.file, scan)
         columns = projection.columns or file.schema_arrow.names[:1]
-        for first, batch in read_row_groups(file, piece, piece.file.size, columns, groups):
+        for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
             living = _fixed(_living(batch, first, deleted), fixes)
             yield from _chosen(projection.fit(living), condition, scan.columns)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from krishiv_spark.nested import children, is_list
 from krishiv_spark.offsets.watermark import epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import stored_schema
+from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.files import Files, Identity
 from krishiv_spark.widening import lacks_zone
 from krishiv_spark.zones import UTC, localized
 
@@ -25,6 +27,7 @@ __all__ = [
     "ChangedError",
     "Footer",
     "GoneError",
+    "OpenedParquet",
     "file_errors",
     "file_schema",
     "frugal",
@@ -52,21 +55,6 @@ class ChangedError(DataLossError):
     """A file is no longer what it was when its batch was planned; to plan it again may help."""
 
 
-class Identity(NamedTuple):
-    """What shows that a file has not changed.
-
-    Attributes:
-        size: Bytes.
-        modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
-    """
-
-    size: int
-    modified_ns: int
-
-    def __str__(self) -> str:
-        return f"of {self.size} bytes, modified at {self.modified_ns} ns"
-
-
 class Footer(NamedTuple):
     """The facts that decide about batches and watermarks.
 
@@ -82,23 +70,40 @@ class Footer(NamedTuple):
     unknown: str | None = None
 
 
+class OpenedParquet(NamedTuple):
+    """A file that is open.
+
+    Attributes:
+        parquet: The file.
+        expect: Takes the ranges of bytes that will be read; see `OpenedFile`.
+    """
+
+    parquet: pq.ParquetFile
+    expect: Callable[[Sequence[tuple[int, int]]], None] | None
+
+
 @contextmanager
-def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile]:
+def opened(
+    path: str, wanted: Identity | None = None, files: Files = DISK
+) -> Iterator[OpenedParquet]:
     """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
 
     Args:
-        path: Absolute, on a file system of the machine.
+        path: Whole path or URL.
         wanted: What it was when it was listed; None for whatever it is now.
+        files: Of the store that it is in.
 
     Raises:
         GoneError: If it is not there.
         ChangedError: If it is no longer what it was when it was listed.
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
+        StorageError: If its store cannot be asked.
     """
-    with file_errors(path), pa.OSFile(path) as source:
-        _check_unchanged(path, wanted)
-        yield frugal(source)
+    size = None if wanted is None else wanted.size
+    with file_errors(path), files.opened(path, size) as found:
+        _check_unchanged(path, wanted, found.identity)
+        yield OpenedParquet(frugal(found.source), found.expect)
 
 
 def frugal(source: Any) -> pq.ParquetFile:
@@ -118,6 +123,7 @@ def file_errors(path: str) -> Iterator[None]:
 
     Raises:
         GoneError: If it is not there.
+        ChangedError: If it was replaced while it was read.
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
     """
@@ -128,29 +134,34 @@ def file_errors(path: str) -> Iterator[None]:
     except PermissionError as error:
         raise OptionError(f"may not read {path}: {error}") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ESTALE:
+            raise ChangedError(f"{path} was replaced while it was read: {_START_AGAIN}") from error
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk failed, not the file: worth another attempt of the task
         raise BadFileError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _check_unchanged(path: str, wanted: Identity | None) -> None:
-    status = os.stat(path)
-    found = Identity(status.st_size, status.st_mtime_ns)
+_START_AGAIN = (
+    "start the query again; it goes on if the file is whole and only its time is another, or says "
+    "what to do"
+)
+
+
+def _check_unchanged(path: str, wanted: Identity | None, found: Identity) -> None:
     if wanted is not None and found != wanted:
         raise ChangedError(
-            f"{path} was {wanted} when it was listed and is {found} now: start the query again; it "
-            "goes on if the file is whole and only its time is another, or says what to do"
+            f"{path} was {wanted} when it was listed and is {found} now: {_START_AGAIN}"
         )
 
 
-def is_readable(path: str) -> bool:
+def is_readable(path: str, files: Files = DISK) -> bool:
     """Whether the footer of a file can be read; what is gone is left to others to find out.
 
     Raises:
         OptionError: If the file may not be read.
     """
     try:
-        with opened(path):
+        with opened(path, files=files):
             return True
     except BadFileError:
         return False
@@ -163,23 +174,25 @@ def read_footer(
     event_time: str | None,
     times: TimeRules = TimeRules(),  # noqa: B008  frozen
     wanted: pa.DataType | None = None,
+    files: Files = DISK,
 ) -> Footer:
     """Read the facts of one file; a file that cannot be read counts as one without rows.
 
     It is the task that reads the file which reports it, and decides whether it is skipped.
 
     Args:
-        path: Absolute, on a file system of the machine.
+        path: Whole path or URL.
         event_time: Column to look for the newest time in, None when it is of no interest.
         times: How times are read that do not say enough of themselves.
         wanted: The type that the column is read as; None for the one that it has.
+        files: Of the store that it is in.
 
     Raises:
         OptionError: If the file may not be read.
     """
     try:
-        with opened(path) as file:
-            metadata = file.metadata
+        with opened(path, files=files) as file:
+            metadata = file.parquet.metadata
             if event_time is None:
                 return Footer(metadata.num_rows)
             return _timed(metadata, event_time, path, _Reading(times, wanted))
@@ -255,15 +268,15 @@ def _time_type(column: Any) -> pa.DataType | None:
     return pa.timestamp(_UNITS[logical["timeUnit"]], UTC if logical["isAdjustedToUTC"] else None)
 
 
-def file_schema(path: str) -> pa.Schema:
+def file_schema(path: str, files: Files = DISK) -> pa.Schema:
     """The columns of a file, in types that Spark has; every one may be null.
 
     Raises:
         DataLossError: If the file is damaged or gone.
         OptionError: If it may not be read.
     """
-    with opened(path) as file:
-        return plain_schema(pa.schema(map(_field, stored_schema(file))))
+    with opened(path, files=files) as file:
+        return plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
 
 
 def _field(field: pa.Field) -> pa.Field:

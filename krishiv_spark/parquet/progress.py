@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,39 +17,30 @@ from krishiv_spark.parquet.identity import read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, staged_folder
 from krishiv_spark.storage.disk import DiskFolder
 
-__all__ = ["TableLog", "removed_by", "table_logs"]
+__all__ = ["QueryLog", "TableLog", "files_of", "removed_by", "table_logs"]
 
 
-@dataclass(frozen=True)
-class TableLog:
-    """The epoch log that one query keeps in a table's folder."""
+class QueryLog(ABC):
+    """The epoch log of one query that writes a table."""
 
-    table: Path
     query: str
 
     @property
-    def folder(self) -> Path:
-        """Where the query keeps its log and what it stages."""
-        return self.table / META / self.query
-
-    @property
+    @abstractmethod
     def log(self) -> EpochLog:
         """The log itself, wherever it is."""
-        return open_log(self._place, self.query)
 
-    @property
-    def is_near(self) -> bool:
-        """Whether a reader may look into the log; it may have no keys for an object store."""
-        return os.path.isabs(self._place) and is_folder(self._place)
+    @abstractmethod
+    def near_state(self) -> State | None:
+        """What the log says, if a reader may look into it; it may have no keys for where it is."""
 
-    @cached_property
-    def _place(self) -> str:
-        return read_pointer(DiskFolder(self.folder)) or str(log_folder(self.table, self.query))
-
+    @abstractmethod
     def unfinished(self, state: State) -> bool:
-        """Whether the newest intent may be half visible: its staged folder is removed last."""
-        staged = staged_folder(self.table, self.query, state.intent_generation)
-        return state.intent is not None and exists(staged)
+        """Whether the newest intent may be half visible."""
+
+    @abstractmethod
+    def is_staging(self) -> bool:
+        """Whether files may be staged that are still to be published."""
 
     def visible(self, state: State) -> int:
         """The newest wholly visible epoch; those above may be half visible. -1 for none."""
@@ -76,13 +68,57 @@ class TableLog:
                 if entry.epoch <= after:
                     break
                 if entry.epoch not in voided and entry.epoch <= until:
-                    found[entry.epoch] = _files_of(entry)
+                    found[entry.epoch] = files_of(entry)
                 removed |= removed_by(entry)
                 voided.discard(entry.epoch)
         return {epoch: files for epoch, files in found.items() if not files & removed}
 
 
-def _files_of(intent: Entry) -> set[str]:
+@dataclass(frozen=True)
+class TableLog(QueryLog):
+    """The epoch log that one query keeps in a table's folder on a disk."""
+
+    table: Path
+    query: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the query keeps its log and what it stages."""
+        return self.table / META / self.query
+
+    @property
+    def log(self) -> EpochLog:
+        """See `QueryLog`."""
+        return open_log(self._place, self.query)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a reader may look into the log."""
+        return os.path.isabs(self._place) and is_folder(self._place)
+
+    @cached_property
+    def _place(self) -> str:
+        return read_pointer(DiskFolder(self.folder)) or str(log_folder(self.table, self.query))
+
+    def near_state(self) -> State | None:
+        """See `QueryLog`."""
+        return self.log.state() if self.is_near else None
+
+    def unfinished(self, state: State) -> bool:
+        """See `QueryLog`. The staged folder is removed last."""
+        staged = staged_folder(self.table, self.query, state.intent_generation)
+        return state.intent is not None and exists(staged)
+
+    def is_staging(self) -> bool:
+        """See `QueryLog`."""
+        try:
+            return any(name.isdecimal() for name in os.listdir(self.folder / "staged"))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def files_of(intent: Entry) -> set[str]:
+    """The files that an intent makes visible, relative to the table."""
     return {
         f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
         for item in intent.staged  # see `StagedFiles`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -52,12 +52,14 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
     return [tuple(part) for part in parts]
 
 
-def read_row_groups(
+def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
     file: pq.ParquetFile,
     part: ByteRange,
     size: int,
     columns: Sequence[str],
+    *,
     only: Collection[int] | None = None,
+    expect: Callable[[Sequence[tuple[int, int]]], None] | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of a part of a file; executor, holds a page of each column and one batch.
 
@@ -67,6 +69,7 @@ def read_row_groups(
         size: Bytes of the whole file.
         columns: Names of its columns that are read; those of structs are read whole.
         only: Numbers of the row groups that may have wanted rows; None if any of them may.
+        expect: Told the ranges of bytes of each row group before it is read; see `OpenedFile`.
 
     Yields:
         Batches of at most `batch_rows`, in the file's order, each with the number of its first row
@@ -78,6 +81,8 @@ def read_row_groups(
         is_here = group.num_rows and part.start <= _midpoint(group, size) < part.end
         if is_here and (only is None or index in only):
             at, rows = first, batch_rows(group, columns)
+            if expect is not None:
+                expect([_span(chunk) for chunk in _chunks(group, columns)])
             for batch in file.iter_batches(rows, [index], columns, use_threads=False):
                 yield at, batch
                 at += batch.num_rows
@@ -87,21 +92,29 @@ def read_row_groups(
 def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
     """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
     chunks = [group.column(i) for i in range(group.num_columns)]
-    start = chunks[0].data_page_offset
-    if chunks[0].has_dictionary_page:
-        start = min(start, chunks[0].dictionary_page_offset)
+    start, _ = _span(chunks[0])
     middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
     return min(middle, size - 1)  # in some range, whatever the footer says
 
 
 def batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
     """How many rows make a batch of a moderate size."""
-    wanted = set(columns)
-    chunks = (group.column(i) for i in range(group.num_columns))
-    size = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted
-    )
+    size = sum(chunk.total_uncompressed_size for chunk in _chunks(group, columns))
     per_row: int = max(1, size // group.num_rows)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
+
+
+def _chunks(group: pq.RowGroupMetaData, columns: Sequence[str]) -> Iterator[pq.ColumnChunkMetaData]:
+    """What a row group has of some columns; those of structs are several."""
+    wanted = set(columns)
+    for chunk in (group.column(i) for i in range(group.num_columns)):
+        if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted:
+            yield chunk
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Its first byte, and the one after its last."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.files import Files
+
 __all__ = ["MAGIC", "FileStatus", "is_end", "look"]
 
 # The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
@@ -29,30 +32,26 @@ class FileStatus(NamedTuple):
     whole: bool
 
 
-def look(path: str | os.PathLike[str]) -> FileStatus:
+def look(path: str | os.PathLike[str], files: Files = DISK) -> FileStatus:
     """Look at a file as it is now: one small read.
+
+    Args:
+        path: Whole path or URL.
+        files: Of the store that it is in.
 
     Raises:
         OSError: If it cannot be opened or read.
+        StorageError: Likewise, if it is not on a disk.
     """
-    file = os.open(path, os.O_RDONLY)
-    try:
-        status = os.fstat(file)
-        return FileStatus(status.st_size, status.st_mtime_ns, _is_end(file, status.st_size))
-    finally:
-        os.close(file)
+    found, tail = files.tail(os.fspath(path), _TAIL)
+    return FileStatus(*found, _ends(tail, found.size))
 
 
-def is_end(path: str | os.PathLike[str], size: int) -> bool:
+def is_end(path: str | os.PathLike[str], size: int, files: Files = DISK) -> bool:
     """Whether the first so many bytes of a file end as a Parquet file does; raises like `look`."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return _is_end(file, size)
-    finally:
-        os.close(file)
+    return _ends(files.tail(os.fspath(path), _TAIL, size)[1], size)
 
 
-def _is_end(file: int, size: int) -> bool:
-    tail = os.pread(file, _TAIL, max(0, size - _TAIL))
+def _ends(tail: bytes, size: int) -> bool:
     footer = int.from_bytes(tail[:4], "little")
     return tail[4:] in MAGIC and 0 < footer <= size - _TAIL - _HEAD

@@ -167,6 +167,8 @@ class Bucket:
         """
         from obstore.exceptions import BaseError
 
+        if self.url.kind != "memory":
+            _check_not_forked()
         key = (os.getpid(), self.url.scheme, self.url.authority, self.settings)
         patient = key in _answered or self.url.kind == "memory"
         patience_s = _PATIENCE_S if patient else _FIRST_CONTACT_S
@@ -178,6 +180,23 @@ class Bucket:
             raise StorageError(f"cannot {what}: {explain(error)}") from error
         _answered.add(key)
         return found
+
+
+_asked_by: dict[str, int] = {}
+"""The id of the process that was the first to ask."""
+
+
+def _check_not_forked() -> None:
+    """Refuse to ask in a process that was forked from one that has asked.
+
+    The threads of obstore are not in the fork, and what both would wait on is shared between them:
+    the fork would wait for ever, or end the process that it is of.
+    """
+    if _asked_by.setdefault("process", os.getpid()) != os.getpid():
+        raise StorageError(
+            "this process was forked from one that had asked a store: start it anew instead, as "
+            "multiprocessing does with the method 'spawn'"
+        )
 
 
 _answered: set[tuple[int, str, str, StoreSettings]] = set()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage.disk import DiskFolder
+from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.files import Files
 from krishiv_spark.storage.folder import Folder
 from krishiv_spark.storage.uploads import Uploads
 from krishiv_spark.storage.urls import StoreUrl
@@ -47,7 +49,7 @@ class Storage:
         Raises:
             OptionError: If the URL, or an option, is not known, or says too little.
         """
-        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        url = _parsed(location)
         if url.kind == "disk":
             return DiskFolder(Path(url.path))
         from krishiv_spark.storage.settings import HdfsSettings, settings_for
@@ -71,7 +73,7 @@ class Storage:
             OptionError: As `folder`; or if files are not written there in this way, or a package
                 is missing by which they are.
         """
-        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        url = _parsed(location)
         if url.kind not in {"s3", "hdfs"}:
             raise OptionError(f"tables cannot be written to {url}: only to disks, s3: and hdfs:")
         from krishiv_spark.storage.settings import HdfsSettings, S3Settings, settings_for
@@ -86,6 +88,31 @@ class Storage:
         from krishiv_spark.storage.hdfs_aside import HdfsAside
 
         return AsideUploads(url, HdfsAside(url, settings))
+
+    def files(self, location: str | StoreUrl) -> Files:
+        """The files of the store that a path or URL lies in. Nothing is asked yet.
+
+        Raises:
+            OptionError: As `folder`.
+        """
+        url = _parsed(location)
+        if url.kind == "disk":
+            return DISK
+        from krishiv_spark.storage.settings import HdfsSettings, settings_for
+
+        settings = settings_for(url, dict(self.options))
+        if isinstance(settings, HdfsSettings):
+            from krishiv_spark.storage.hdfs_files import HdfsFiles
+
+            return HdfsFiles(url, settings)
+        from krishiv_spark.storage.object_files import ObjectFiles
+        from krishiv_spark.storage.objects import Bucket
+
+        return ObjectFiles(Bucket(url, settings))
+
+
+def _parsed(location: str | StoreUrl) -> StoreUrl:
+    return location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
 
 
 ENVIRONMENT = Storage()

@@ -7,8 +7,9 @@ a file's content, and does not read whether a rename was refused. So its five ca
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,6 +27,9 @@ __all__ = ["WebHdfs"]
 _ROOT = "/webhdfs/v1"
 _STANDBY = {"StandbyException", "RetriableException", "502", "503"}
 """Answers after which another NameNode is asked, or the same one again."""
+
+_NO_FOLDER = "(is not a directory)"
+"""Of a place below a file the NameNode says that access is denied (``FSPermissionChecker``)."""
 
 _FIRST_CONTACT_S = 10
 _PATIENCE_S = 180
@@ -45,10 +49,41 @@ class WebHdfs:
         self._session = _session(settings)
         self._heard = False
 
-    def read(self, path: str, offset: int = 0) -> bytes | None:
-        """The content of a file from an offset on; None if there is none."""
-        answer = self._ask("GET", "OPEN", path, {"offset": str(offset)} if offset else None)
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes | None:
+        """The content of a file, or of a range of its bytes; None if there is no file."""
+        part = {"offset": str(start)} if start else {}
+        if end is not None:
+            part["length"] = str(end - start)
+        answer = self._ask("GET", "OPEN", path, part)
         return None if answer is None else answer.content
+
+    def listing(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        """Hadoop's ``FileStatus`` of what is in a folder, as many at once as the NameNode likes.
+
+        Raises:
+            FileNotFoundError: If there is no folder.
+        """
+        after = ""
+        while True:
+            answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {"startAfter": after})
+            if answer is None:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
+            page = answer.json()["DirectoryListing"]
+            found = page["partialListing"]["FileStatuses"]["FileStatus"]
+            yield from found
+            if not found or not page["remainingEntries"]:
+                return
+            after = found[-1]["pathSuffix"]
+
+    def status(self, path: str) -> Mapping[str, Any] | None:
+        """Hadoop's ``FileStatus`` of a file or folder; None if there is none."""
+        answer = self._ask("GET", "GETFILESTATUS", path)
+        return None if answer is None else answer.json()["FileStatus"]
+
+    def touch(self, path: str, modified_ms: int) -> bool:
+        """Set the time of a file; False if there is none."""
+        times = {"modificationtime": str(modified_ms), "accesstime": "-1"}
+        return self._ask("PUT", "SETTIMES", path, times) is not None
 
     def names(self, path: str) -> list[str]:
         """What is in a folder; nothing if it is not there."""
@@ -209,7 +244,7 @@ def _remote_error(answer: requests.Response) -> tuple[str, str]:
 
 def _checked(answer: requests.Response, what: str) -> requests.Response | None:
     name, message = _remote_error(answer)
-    if name == "FileNotFoundException":
+    if name == "FileNotFoundException" or _NO_FOLDER in message:
         return None
     if name:
         raise StorageError(f"HDFS refuses {what}: {name}: {message}")

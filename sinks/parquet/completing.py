@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
-from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.parallel import side_by_side
-from krishiv_spark.parquet.identity import read_pointer, table_id, write_pointer
+from krishiv_spark.parquet.identity import table_id, write_pointer
+from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableParticipant
@@ -28,10 +27,7 @@ from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.storage import Became
 
-__all__ = ["StoredQuery", "UploadParticipant"]
-
-_FINISHED = "finished"
-"""In the folder of a query: the generation whose intent was made visible last."""
+__all__ = ["UploadParticipant"]
 
 _LOOKED_AT_AFTER_MS = 3_600_000
 _EXPIRES_AFTER_MS = 86_400_000
@@ -106,8 +102,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             if gone:
                 raise self._lost(epoch, gone, is_visible=any(completed))
             self._remove_replaced(staged)
-            generation = str(epoch.generation or 0)
-            self._table.meta(epoch.query).replace(_FINISHED, generation.encode())
+            self._table.log_of(epoch.query).mark_finished(epoch.generation or 0)
         except StorageError as error:
             raise self._unknown(epoch, error) from error
 
@@ -135,7 +130,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
         The mark of a generation may be lost to an older driver, which finishes late.
         """
-        if StoredQuery(self._table, epoch.query).is_finished(epoch.generation or 0):
+        if self._table.log_of(epoch.query).is_finished(epoch.generation or 0):
             return True
         is_job = epoch.query.startswith(BATCH_PREFIX)
         checkpoint = None if is_job else SparkCheckpoint.of(self._options)
@@ -173,11 +168,11 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             write_pointer(self._table.meta(query), elsewhere)
         abort_open(self._table, Epoch(query, -1, generation), self._is_owner)
 
-    def unattended(self) -> Iterator[StoredQuery]:
+    def unattended(self) -> Iterator[StoreTableLog]:
         """Planner: batch jobs, whose drivers may have died; looked for as often as `sweep` does."""
         for name in self._table.meta().names() if self._is_due else ():
             if name.startswith(BATCH_PREFIX):
-                yield StoredQuery(self._table, name)
+                yield self._table.log_of(name)
 
     # --- operator
 
@@ -225,26 +220,6 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             f"epoch {epoch.number}: its intent is logged, but not all of its files could be made "
             f"visible: {error}; restart the query, which settles it"
         )
-
-
-@dataclass(frozen=True)
-class StoredQuery:
-    """What a query or a batch job keeps in a table's folder. See `LoggedJob`."""
-
-    table: StoreTable
-    query: str
-
-    @property
-    def log(self) -> EpochLog:
-        """The log, wherever it is."""
-        elsewhere = read_pointer(self.table.meta(self.query))
-        near = str(self.table.meta_url(self.query, "log"))
-        return open_log(elsewhere or near, self.query, self.table.storage)
-
-    def is_finished(self, generation: int) -> bool:
-        """Whether there is a mark that all is visible that a generation's intent names."""
-        mark = self.table.meta(self.query).read(_FINISHED)
-        return mark is not None and int(mark) >= generation
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from functools import partial
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.offsets import State
 from krishiv_spark.parquet.names import DataFile
-from krishiv_spark.sinks.parquet.completing import StoredQuery
+from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.sinks.parquet.values import StagedUploads
 
@@ -53,12 +53,12 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
     pending = list(table.uploads.pending())  # before the logs: what is named since, is found there
     named: set[str] = set()
     for name in table.meta().names():
-        job = StoredQuery(table, name)
+        job = table.log_of(name)
         state = job.log.state()
         named |= _named_by(state)
         if name.startswith(BATCH_PREFIX) and _is_over(job, state, before_ms):
             yield StoreOrphan(
-                f"{table.meta_url(name)}  its batch job is over", partial(_forget, job)
+                f"{table.meta_url(name)}  its batch job is over", partial(_forget, table, job)
             )
     for item in pending:
         is_ours = DataFile.parse(item.upload.key.rpartition("/")[2]) is not None
@@ -74,13 +74,13 @@ def _named_by(state: State) -> set[str]:
     return {file.upload.id for item in found for file in item.files}
 
 
-def _is_over(job: StoredQuery, state: State, before_ms: float) -> bool:
+def _is_over(job: StoreTableLog, state: State, before_ms: float) -> bool:
     """Whether a batch job is over, or died before its intent; none that has to be finished."""
     if state.at is not None and state.at >= before_ms:
         return False
     return state.intent is None or job.is_finished(state.intent_generation)
 
 
-def _forget(job: StoredQuery) -> None:
+def _forget(table: StoreTable, job: StoreTableLog) -> None:
     job.log.destroy()
-    job.table.meta(job.query).destroy()
+    table.meta(job.query).destroy()

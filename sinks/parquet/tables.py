@@ -17,6 +17,7 @@ from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.layout import META, visible_files
 from krishiv_spark.parquet.names import is_data, is_hidden
+from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
 
@@ -142,6 +143,10 @@ class StoreTable:
         for name in names:
             url /= name
         return url
+
+    def log_of(self, query: str) -> StoreTableLog:
+        """What a query or a batch job keeps in the folder."""
+        return StoreTableLog(self.url, query, self.storage)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files, side by side; what is gone already is no error."""

@@ -86,6 +86,7 @@ class Books:
         self._bounded = bounded
         self._always = always
         self._states: dict[str, StreamState] = {}
+        self._noted: dict[str, Skip] = {}
 
     @cached_property
     def _is_writable(self) -> bool:
@@ -130,7 +131,9 @@ class Books:
     def skips(self, offset: ParquetOffset) -> list[Skip]:
         """What tasks have skipped, as far as they could note it."""
         state = self.state(offset)
-        return noted_skips(state.folder / FOLDER) if state is not None and self._always else []
+        if state is None or not self._always:
+            return []
+        return noted_skips(state.inside(FOLDER), self._noted)
 
     def _opened(self, stream: str) -> StreamState:
         return self._states.setdefault(stream, StreamState(self._place, stream))

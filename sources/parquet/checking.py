@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 
 from krishiv_spark.parquet.footers import is_readable
-from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.tails import FileStatus, look
 from krishiv_spark.sources.parquet.passed import Reason
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.standing import Standing
@@ -29,6 +30,7 @@ class UnitChecks:
         self._place = place
         self._looks = looks
         self._skip_bad = skip_bad
+        self._ahead: dict[str, FileStatus | OSError] = {}
 
     def check(self, standing: Standing, unit: ReadUnit) -> ReadUnit | None:
         """A unit as it is now; None if it cannot be read, and was put aside.
@@ -47,14 +49,39 @@ class UnitChecks:
         standing.passed.count(Reason.UNFINISHED_EPOCH, paths, len(paths))
         return None
 
-    def is_growing(self, unit: ReadUnit) -> bool:
-        """Whether a file may be one that is being written: only new ones are worth a look."""
-        is_new = unit.modified_ns >= time.time_ns() - _MAY_GROW_NS
-        return is_new and unit.origin is None and not self._is_whole(unit.files[0].path)
+    def forget(self) -> None:
+        """What was looked at ahead is to be looked at again."""
+        self._ahead = {}
+
+    def look_ahead(self, unit: ReadUnit, following: Callable[[], Iterable[ReadUnit]]) -> None:
+        """Look at files side by side, where each look is a request.
+
+        Args:
+            unit: The one that is checked next.
+            following: It, and those after it.
+        """
+        is_known = unit.files[0].path in self._ahead
+        if is_known or unit.key is not None or not (self._looks and self._place.files.is_remote):
+            return
+        paths = [file.path for one in following() if one.key is None for file in one.files]
+        self._ahead = dict(zip(paths, self._place.files.each(self._try_look, paths), strict=True))
+
+    def whole(self, units: Sequence[ReadUnit]) -> list[ReadUnit]:
+        """Those that nobody is writing: only new ones are worth a look."""
+        now_ns = time.time_ns()
+        new = [
+            unit
+            for unit in units
+            if unit.origin is None and unit.modified_ns >= now_ns - _MAY_GROW_NS
+        ]
+        paths = [unit.files[0].path for unit in new]
+        looks = zip(paths, self._place.files.each(self._is_whole, paths), strict=True)
+        growing = {path for path, is_whole in looks if not is_whole}
+        return [unit for unit in units if unit.files[0].path not in growing]
 
     def _check_file(self, standing: Standing, path: str) -> FoundFile | None:
         try:
-            seen = look(self._place.absolute(path))
+            seen = self._look(path)
         except FileNotFoundError:
             standing.known.discard(path)
             standing.passed.add(Reason.GONE, [path])
@@ -65,7 +92,7 @@ class UnitChecks:
         file = FoundFile(path, seen.size, seen.modified_ns)
         if not seen.whole:
             standing.passed.park(path, Reason.UNFINISHED, file)
-        elif self._skip_bad and not is_readable(self._place.absolute(path)):
+        elif self._skip_bad and not is_readable(self._place.absolute(path), self._place.files):
             standing.passed.park(path, Reason.DAMAGED, file)
         else:
             return file
@@ -73,6 +100,18 @@ class UnitChecks:
 
     def _is_whole(self, path: str) -> bool:
         try:
-            return look(self._place.absolute(path)).whole
+            return self._look(path).whole
         except (FileNotFoundError, PermissionError):
             return False
+
+    def _look(self, path: str) -> FileStatus:
+        found = self._ahead.pop(path, None) or self._try_look(path)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def _try_look(self, path: str) -> FileStatus | OSError:
+        try:
+            return look(self._place.absolute(path), self._place.files)
+        except OSError as error:
+            return error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from krishiv_spark.sources.parquet.judging import Judge, Judged, Listed
 from krishiv_spark.sources.parquet.places import Place
@@ -27,8 +26,8 @@ class Epochs:
         self._place = place
         self._recursive = recursive
         self._tables = Tables(place)
-        self._before: dict[Path, SinkTable] = {}
-        self._compared: dict[tuple[Path, str], int] = {}
+        self._before: dict[str, SinkTable] = {}
+        self._compared: dict[tuple[str, str], int] = {}
 
     def look(self) -> None:
         """Look at the tables. Before files are listed: what is visible now is in that listing."""

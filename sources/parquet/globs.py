@@ -12,6 +12,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from krishiv_spark.parquet.names import is_hidden
+from krishiv_spark.storage.files import Files, FolderEntry, StoredEntry
 
 __all__ = ["has_magic", "matches"]
 
@@ -24,40 +25,44 @@ def has_magic(text: str) -> bool:
     return _MAGIC.search(text) is not None
 
 
-def matches(root: str, pattern: str) -> Iterator[str]:
-    """Relative paths of files and folders that match, in no order; some may come twice.
+def matches(files: Files, root: str, pattern: str) -> Iterator[tuple[str, FolderEntry]]:
+    """Files and folders that match, by relative paths, in no order; some may come twice.
 
     Hidden names are left out with all that is below them. What goes away meanwhile is left out.
 
     Args:
+        files: Of the store that they are in.
         root: The folder that paths are relative to.
         pattern: Names with "/" between them, as for `glob` without "**", and with Hadoop's
             ``{a,b}``.
 
     Raises:
         OSError: If a folder that the pattern leads through cannot be listed.
+        StorageError: Likewise, if it is not on a disk.
     """
     for one in _without_braces(pattern):
         names = [name for name in one.split("/") if name]
         if names:
-            yield from _below(root, "", names)
+            yield from _below(files, root, "", names)
 
 
-def _below(root: str, prefix: str, names: Sequence[str]) -> Iterator[str]:
+def _below(
+    files: Files, root: str, prefix: str, names: Sequence[str]
+) -> Iterator[tuple[str, FolderEntry]]:
     name, *rest = names
     find = _listed if has_magic(name) else _itself
-    for found in find(os.path.join(root, prefix), name, is_folder=bool(rest)):
+    for entry in find(files, os.path.join(root, prefix), name, is_folder=bool(rest)):
         if rest:
-            yield from _below(root, f"{prefix}{found}/", rest)
+            yield from _below(files, root, f"{prefix}{entry.name}/", rest)
         else:
-            yield prefix + found
+            yield prefix + entry.name, entry
 
 
-def _listed(folder: str, pattern: str, *, is_folder: bool) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+def _listed(files: Files, folder: str, pattern: str, *, is_folder: bool) -> list[FolderEntry]:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return [
-            entry.name
-            for entry in entries
+            entry
+            for entry in files.entries(folder)
             if fnmatchcase(entry.name, pattern)
             and not is_hidden(entry.name)
             and (not is_folder or entry.is_dir())
@@ -65,13 +70,13 @@ def _listed(folder: str, pattern: str, *, is_folder: bool) -> list[str]:
     return []
 
 
-def _itself(folder: str, name: str, *, is_folder: bool) -> list[str]:
-    del is_folder  # it shows when its own folder is listed
-    with suppress(FileNotFoundError, NotADirectoryError):
-        if not is_hidden(name):
-            os.lstat(os.path.join(folder, name))
-            return [name]
-    return []
+def _itself(files: Files, folder: str, name: str, *, is_folder: bool) -> list[FolderEntry]:
+    if is_hidden(name):
+        return []
+    if is_folder:  # it shows when it is listed whether it is there
+        return [StoredEntry(name)]
+    entry = files.entry(os.path.join(folder, name))
+    return [] if entry is None else [entry]
 
 
 def _without_braces(pattern: str) -> list[str]:

@@ -7,37 +7,38 @@ versions of one file. What has changed before is settled when the batch is plann
 from __future__ import annotations
 
 import logging
-import os
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.parquet.tails import FileStatus, is_end, look
-from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.places import FoundFile, Place
+from krishiv_spark.storage import Files, Identity
 
 __all__ = ["as_it_is"]
 
 _log = logging.getLogger(__name__)
 
 
-def as_it_is(file: FoundFile, path: str, *, was_whole: bool, fail_on_loss: bool) -> FoundFile:
+def as_it_is(file: FoundFile, place: Place, *, was_whole: bool, fail_on_loss: bool) -> FoundFile:
     """A file of a batch as it is now, if its rows are those that the batch shall have.
 
-    That is so if only its time has changed, as ``cp -p`` and ``touch`` do, or if it was listed
-    while it was being written. What is gone is left as it is, for the task to say so.
+    That is so if only its time has changed, as ``cp -p`` and ``touch`` do (in a bucket, where an
+    object of the same ETag was put again), or if it was listed while it was being written. What is
+    gone is left as it is, for the task to say so.
 
     Args:
         file: What it was.
-        path: The same file, absolute.
+        place: Where it is.
         was_whole: Whether it was looked at when it was listed; version 1 did not.
         fail_on_loss: Whether a file with other rows is an error; otherwise they are read.
 
     Raises:
         DataLossError: If it has other rows, or is just being written.
     """
+    path, files = place.absolute(file.path), place.files
     try:
-        status = os.stat(path)
-        if (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns):
+        if files.identity(path) in {None, Identity(file.size, file.modified_ns)}:
             return file
-        now = look(path)
+        now = look(path, files)
     except (FileNotFoundError, PermissionError):
         return file
     if not now.whole:
@@ -45,17 +46,21 @@ def as_it_is(file: FoundFile, path: str, *, was_whole: bool, fail_on_loss: bool)
             f"{path} had {file.size} bytes when it was listed, and is being written now: start the "
             "query again when the file is whole"
         )
-    healed = now.size == file.size or not (was_whole or _was_whole(path, file.size, now))
+    is_same_version = (now.modified_ns - file.modified_ns) % files.resolution_ns == 0
+    healed = (now.size == file.size and is_same_version) or not (
+        was_whole or _was_whole(path, file.size, now, files)
+    )
     if not healed and fail_on_loss:
         raise DataLossError(
-            f"{path} had {file.size} bytes when it was listed and has {now.size} now: its rows "
-            "were replaced before they were read; with the option 'failOnDataLoss' = 'false' those "
-            "that it has now are read"
+            f"{path} had {file.size} bytes when it was listed and has {now.size} now"
+            f"{'' if is_same_version else ', of another version'}: its rows were replaced "
+            "before they were read; with the option 'failOnDataLoss' = 'false' those that it has "
+            "now are read"
         )
     _log.warning("%s is read as it is now: it has changed since it was listed", path)
     return FoundFile(file.path, now.size, now.modified_ns)
 
 
-def _was_whole(path: str, size: int, now: FileStatus) -> bool:
+def _was_whole(path: str, size: int, now: FileStatus, files: Files) -> bool:
     """Whether a file that has grown was whole when it had a size."""
-    return size > now.size or is_end(path, size)
+    return size >= now.size or is_end(path, size, files)

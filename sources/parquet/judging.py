@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
-from pathlib import Path
 
 from krishiv_spark.sources.parquet.listing import found, scan
 from krishiv_spark.sources.parquet.places import FoundFile, Place
@@ -50,7 +49,7 @@ class Lost:
         example: What is known of one of them.
     """
 
-    root: Path
+    root: str
     origin: Origin
     count: int
     example: str
@@ -100,7 +99,7 @@ class Judge:
         self,
         place: Place,
         tables: Tables,
-        before: Mapping[Path, SinkTable],
+        before: Mapping[str, SinkTable],
         *,
         recursive: bool,
         waits: bool,
@@ -110,10 +109,10 @@ class Judge:
         self._tables = tables
         self._before = before
         self._recursive = recursive
-        self._whole: AbstractSet[Path] = frozenset()  # tables of which every file was listed
+        self._whole: AbstractSet[str] = frozenset()  # tables of which every file was listed
         self._result = Judged()
 
-    def decide(self, listed: Listed, compared: dict[tuple[Path, str], int]) -> Judged:
+    def decide(self, listed: Listed, compared: dict[tuple[str, str], int]) -> Judged:
         """Decide.
 
         Args:
@@ -152,8 +151,8 @@ class Judge:
         self,
         table: SinkTable,
         listed: Listed,
-        by_epoch: dict[tuple[Path, Origin], Group],
-        compared: dict[tuple[Path, str], int],
+        by_epoch: dict[tuple[str, Origin], Group],
+        compared: dict[tuple[str, str], int],
     ) -> None:
         """Compare what was listed of a table with the intents of epochs that were not read.
 
@@ -196,7 +195,7 @@ class Judge:
             self._result.lost.append(Lost(group.root, group.origin, len(gone), min(gone)))
         return replace(group, files=files, total=0)
 
-    def _begun_meanwhile(self, listed: Iterable[Group]) -> set[tuple[Path, str]]:
+    def _begun_meanwhile(self, listed: Iterable[Group]) -> set[tuple[str, str]]:
         """Queries that began while files were listed: what they published is left for later."""
         queries = {(group.root, group.origin.tag) for group in listed}
         strange = {pair for pair in queries if not _writes(self._before, *pair)}
@@ -223,10 +222,11 @@ class Judge:
         return replace(present, files=files), verdict
 
     @cached_property
-    def _again(self) -> tuple[Mapping[Path, SinkTable], Mapping[tuple[Path, Origin], Group]]:
+    def _again(self) -> tuple[Mapping[str, SinkTable], Mapping[tuple[str, Origin], Group]]:
         tables = self._tables.look()
-        again = scan(self._place, recursive=self._recursive).paths
-        files = found(self._place, (path for path in again if origin(path) is not None))
+        again = scan(self._place, recursive=self._recursive)
+        ours = (path for path in again.paths if origin(path) is not None)
+        files = found(self._place, ours, again.told)
         return tables, {(g.root, g.origin): g for g in groups(files, self._tables.root_of)}
 
     def _verdict(self, group: Group, table: SinkTable | None, *, is_newest: bool) -> _Verdict:
@@ -258,5 +258,5 @@ def _is_whole(table: SinkTable, tops: Iterable[str]) -> bool:
     return table.prefix is not None and table.prefix.startswith(tuple(tops))
 
 
-def _writes(tables: Mapping[Path, SinkTable], root: Path, tag: str) -> bool:
+def _writes(tables: Mapping[str, SinkTable], root: str, tag: str) -> bool:
     return root in tables and tag in tables[root].queries

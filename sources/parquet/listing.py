@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.sources.parquet.globs import has_magic, matches
 from krishiv_spark.sources.parquet.places import ITSELF, FoundFile, Place
+from krishiv_spark.storage.files import FolderEntry, Identity, StoredEntry
 
 __all__ = ["Scan", "find_files", "found", "scan"]
 
@@ -28,6 +27,7 @@ class Scan:
         known: How many known paths were met.
         others: How many files do not count by their name; hidden ones are no files at all.
         first_others: A few of these.
+        told: What the store told of files with their names.
         tops: Folders whose partitions were all listed, relative, ending in "/", or empty for
             the place itself.
     """
@@ -36,7 +36,13 @@ class Scan:
     known: int = 0
     others: int = 0
     first_others: list[str] = field(default_factory=list)
+    told: dict[str, Identity] = field(default_factory=dict)
     tops: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file was met that counts."""
+        return not self.paths and not self.known
 
     def add_other(self, path: str) -> None:
         """Count a file that does not count as Parquet."""
@@ -62,36 +68,43 @@ def scan(place: Place, *, recursive: bool = False, known: Container[str] = ()) -
         OptionError: If the place does not exist or may not be read, a name is not UTF-8, or a link
             leads to a folder that it lies in.
     """
-    walk = _Walk(place.root, recursive, known)
+    walk = _Walk(place, recursive, known)
     with _explained(place):
         if place.pattern is not None:
             walk.add_matches(place.pattern)
-        elif is_folder(place.root):
-            walk.add_top("")
         else:
-            os.stat(place.root)
-            walk.add(ITSELF)
+            walk.add_root()
     walk.scan.paths = list(dict.fromkeys(walk.scan.paths))
     return walk.scan
 
 
-def found(place: Place, paths: Iterable[str]) -> Iterator[FoundFile]:
+def find_files(place: Place, *, recursive: bool = False) -> list[FoundFile]:
+    """Every file of a place, in no order. See `scan`, whose errors it raises."""
+    names = scan(place, recursive=recursive)
+    return list(found(place, names.paths, names.told))
+
+
+def found(
+    place: Place, paths: Iterable[str], told: Mapping[str, Identity] | None = None
+) -> Iterator[FoundFile]:
     """Yield sizes and times of files, without those that have gone meanwhile and what is no file.
+
+    Args:
+        place: Where they are.
+        paths: Relative to it.
+        told: What a listing has told of some of them; the others are looked at.
 
     Raises:
         OptionError: If one may not be looked at.
     """
+    told = told or {}
     for path in paths:
-        status = None
-        with _explained(place), suppress(FileNotFoundError):
-            status = os.stat(place.absolute(path))
-        if status is not None and stat.S_ISREG(status.st_mode):
-            yield FoundFile(path, status.st_size, status.st_mtime_ns)
-
-
-def find_files(place: Place, *, recursive: bool = False) -> list[FoundFile]:
-    """Every file of a place, in no order. See `scan`, whose errors it raises."""
-    return list(found(place, scan(place, recursive=recursive).paths))
+        identity = told.get(path)
+        if identity is None:
+            with _explained(place):
+                identity = place.files.identity(place.absolute(path))
+        if identity is not None:
+            yield FoundFile(path, *identity)
 
 
 @contextmanager
@@ -107,41 +120,54 @@ def _explained(place: Place) -> Iterator[None]:
 class _Walk:
     """One scan while it is made."""
 
-    def __init__(self, root: str, recursive: bool, known: Container[str]) -> None:
-        self._root = root
+    def __init__(self, place: Place, recursive: bool, known: Container[str]) -> None:
+        self._root = place.root
+        self._files = place.files
         self._recursive = recursive
         self._known = known
         self.scan = Scan()
 
+    def add_root(self) -> None:
+        """Add a plain folder or file."""
+        is_folder = self._walk("")
+        if is_folder and not (self._files.is_remote and self.scan.is_empty):
+            return
+        # In a bucket, any folder is there; and below a file, our own state may be.
+        entry = self._files.entry(self._root)
+        if entry is not None and not entry.is_dir():
+            self.scan.tops.clear()
+            self.add(ITSELF, entry)
+        elif not is_folder:
+            self.scan.tops.append("")
+
     def add_matches(self, pattern: str) -> None:
-        os.stat(self._root)  # so that a missing folder is an error, and not an empty match
+        """Add what a pattern matches. On a disk, a missing folder is an error."""
         accepts = _accepted_by(pattern)
-        for match in matches(self._root, pattern):
+        if not self._files.is_remote:
+            os.stat(self._root)
+        for match, entry in matches(self._files, self._root, pattern):
             if match in self._known:
                 self.scan.known += 1
-            elif is_folder(os.path.join(self._root, match)):
-                self.add_top(match + "/")
-            elif match.endswith(accepts) if accepts else is_data(os.path.basename(match)):
-                self.add(match)
+            elif entry.is_dir():
+                with suppress(FileNotFoundError):  # it went away while the listing was made
+                    self._walk(match + "/")
+            elif match.endswith(accepts) if accepts else is_data(entry.name):
+                self.add(match, entry)
             else:
                 self.scan.add_other(match)
 
-    def add_top(self, prefix: str) -> None:
-        """Add what is in a folder; `prefix` is its relative path ending in "/", or empty."""
-        self.scan.tops.append(prefix)
-        folders = [prefix]
-        while folders:
-            prefix = folders.pop()
-            try:
-                entries = os.scandir(os.path.join(self._root, prefix))
-            except FileNotFoundError:
-                if prefix:
-                    continue  # a sub-folder that went away while the listing was made
-                raise
-            with entries:
-                folders += self._add_entries(entries, prefix)
+    def _walk(self, top: str) -> bool:
+        """Add what is in a folder; `top` is its relative path ending in "/", or empty."""
 
-    def _add_entries(self, entries: Iterator[os.DirEntry[str]], prefix: str) -> list[str]:
+        def take(prefix: str, entries: Iterable[FolderEntry]) -> list[str]:
+            return self._take(top + prefix, entries)
+
+        is_folder = self._files.walk(os.path.join(self._root, top), take)
+        if is_folder:
+            self.scan.tops.append(top)
+        return is_folder
+
+    def _take(self, prefix: str, entries: Iterable[FolderEntry]) -> list[str]:
         """Add files and return folders to go into. The one loop that runs for every name."""
         folders = []
         known, met = self._known, 0
@@ -153,35 +179,23 @@ class _Walk:
                 continue
             elif entry.is_dir():
                 if self._recursive or "=" in name:
-                    _check_no_loop(entry, self._root, prefix)
-                    folders.append(f"{prefix}{name}/")
+                    folders.append(f"{name}/")
             elif is_data(name):
-                self.add(prefix + name)
+                self.add(prefix + name, entry)
             else:
                 self.scan.add_other(prefix + name)
         self.scan.known += met
         return folders
 
-    def add(self, path: str) -> None:
+    def add(self, path: str, entry: FolderEntry) -> None:
         if path in self._known:
             self.scan.known += 1
             return
         if not path.isascii():
             _check_text(path)
         self.scan.paths.append(path)
-
-
-def _check_no_loop(entry: os.DirEntry[str], root: str, prefix: str) -> None:
-    """Refuse a link that leads back to where it is: its files would have no end of names."""
-    if not entry.is_symlink():
-        return
-    above = [root, *(os.path.join(root, prefix[:i]) for i, c in enumerate(prefix) if c == "/")]
-    target = os.stat(entry.path)
-    if any(os.path.samestat(target, os.stat(folder)) for folder in above):
-        raise OptionError(
-            f"krishiv-parquet: {entry.path} is a link to a folder that it lies in, so its files "
-            "would have no end of names: remove it, or leave it out by a glob in 'path'"
-        )
+        if isinstance(entry, StoredEntry) and entry.identity is not None:
+            self.scan.told[path] = entry.identity
 
 
 def _check_text(path: str) -> None:

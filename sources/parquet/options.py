@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import AliasChoices, Field
@@ -10,11 +9,12 @@ from pydantic import AliasChoices, Field
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.parquet.calendars import RebaseMode, TimeRules
 from krishiv_spark.parquet.layout import SOURCES
-from krishiv_spark.paths import local_path
 from krishiv_spark.sources.base import SourceOptions
-from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.sources.parquet.places import Place, store_url
 from krishiv_spark.sources.parquet.state import StatePlace
 from krishiv_spark.sources.parquet.stream import FollowRules
+from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.zones import Zone
 
 __all__ = ["ParquetSourceOptions"]
@@ -23,13 +23,14 @@ _NS_PER_MS = 1_000_000
 _STATE_OPTION = "krishiv-parquet: 'stateLocation'"
 
 
-class ParquetSourceOptions(SourceOptions):
+class ParquetSourceOptions(SourceOptions, StorageOptions):
     """Options of the source."""
 
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
-        description="Folder, file or glob, on a file system that every worker shares: a path or "
-        "`file:` URL. In a glob, `*`, `?`, `[ab]` and `{a,b}` are wildcards.",
+        description="Folder, file or glob: a path or `file:` URL on a file system that every "
+        "worker shares, or a URL of a bucket or HDFS. In a glob, `*`, `?`, `[ab]` and `{a,b}` are "
+        "wildcards.",
     )
     max_files_per_trigger: int | None = Field(
         default=10_000, gt=0, description="Most files in a batch."
@@ -118,9 +119,10 @@ class ParquetSourceOptions(SourceOptions):
         """Where state is kept.
 
         Raises:
-            OptionError: If `stateLocation` is a URL of another file system.
+            OptionError: If `stateLocation` is a URL of a store that is not known.
         """
-        usual = Path(place.root, SOURCES)
+        usual = StoreUrl.parse(place.root) / SOURCES
         if self.state_location is None:
-            return StatePlace(usual)
-        return StatePlace(local_path(self.state_location, _STATE_OPTION), (usual,))
+            return StatePlace(usual, storage=self.storage)
+        own = store_url(self.state_location, _STATE_OPTION)
+        return StatePlace(own, (usual,), self.storage)

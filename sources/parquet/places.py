@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION
-from krishiv_spark.paths import local_path
+from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sources.parquet.globs import has_magic
+from krishiv_spark.storage import ENVIRONMENT, Files, Storage, StoreUrl
 
-__all__ = ["ITSELF", "FoundFile", "Place"]
+__all__ = ["ITSELF", "FoundFile", "Place", "store_url"]
 
 ITSELF = "."
 """The relative path of the file that `Place.root` names itself."""
@@ -31,30 +34,62 @@ class FoundFile(NamedTuple):
     modified_ns: int
 
 
+def store_url(text: str, option: str) -> StoreUrl:
+    """Read an option that says where something is.
+
+    Args:
+        text: What the user wrote.
+        option: See `local_path`.
+
+    Raises:
+        OptionError: If it is a URL of a store that is not known, or names another machine.
+    """
+    if url_scheme(text) in {None, "file"}:
+        return StoreUrl("disk", "file", "", str(local_path(text, option)))
+    try:
+        return StoreUrl.parse(text)
+    except OptionError as error:
+        raise OptionError(f"{option} {error}") from error
+
+
 @dataclass(frozen=True)
 class Place:
     """Where files are looked for. Made from the option's text alone, without I/O.
 
     Attributes:
-        root: Absolute path that the paths of files are relative to: the folder, the file itself,
-            or the folder above the first wildcard.
+        root: Absolute path or URL that the paths of files are relative to: the folder, the file
+            itself, or the folder above the first wildcard.
         pattern: The wildcards, relative to `root`; None for a plain folder or file.
+        storage: How its store is reached.
     """
 
     root: str
     pattern: str | None = None
+    storage: Storage = ENVIRONMENT
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str, storage: Storage = ENVIRONMENT) -> Place:
         """Read the option `path`.
 
+        Args:
+            text: What the user wrote.
+            storage: How its store is reached.
+
         Raises:
-            OptionError: If it is a URL of another file system.
+            OptionError: As `store_url`.
         """
-        parts = local_path(text, PATH_OPTION).parts
+        url = store_url(text, PATH_OPTION)
+        parts = Path(url.path).parts
         plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
-        pattern = "/".join(parts[plain:])
-        return cls(str(Path(*parts[:plain])), pattern or None)
+        root = replace(url, path=str(Path(*parts[:plain])) if plain else "")
+        place = cls(str(root), "/".join(parts[plain:]) or None, storage)
+        _ = place.files  # what is wrong with its options is said at once
+        return place
+
+    @cached_property
+    def files(self) -> Files:
+        """Those of the store that it is in."""
+        return self.storage.files(self.root)
 
     def absolute(self, path: str) -> str:
         """The full path of a file of this place."""

@@ -21,7 +21,7 @@ from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
-from krishiv_spark.parquet.footers import Footer, Identity, file_schema, read_footer
+from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
 from krishiv_spark.parquet.ranges import pack
 from krishiv_spark.parquet.tails import look
 from krishiv_spark.parquet.texts import value_of
@@ -43,6 +43,7 @@ from krishiv_spark.sources.parquet.rows import (
 from krishiv_spark.sources.parquet.skips import FOLDER
 from krishiv_spark.sources.parquet.stream import FolderStream
 from krishiv_spark.sources.parquet.waiting import take
+from krishiv_spark.storage import Identity
 
 __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
@@ -67,7 +68,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         self, options: ParquetSourceOptions, schema: pa.Schema | None, *, streaming: bool
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
-        self._place = Place.of(options.path)
+        self._place = Place.of(options.path, options.storage)
         self._state_place = options.state_place(self._place)
         self._begin()
 
@@ -111,11 +112,14 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         return {field.name: field for field in folder_fields(file.path for file in files)}
 
     def _newest_schema(self, files: Iterable[FoundFile]) -> tuple[str, pa.Schema]:
-        newest_first = sorted(files, key=lambda file: (file.modified_ns, file.path), reverse=True)
+        unit_ns = self._place.files.resolution_ns
+        newest_first = sorted(
+            files, key=lambda file: (file.modified_ns // unit_ns, file.path), reverse=True
+        )
         for file in newest_first:
             path = self._place.absolute(file.path)
             try:
-                return path, file_schema(path)
+                return path, file_schema(path, self._place.files)
             except DataLossError as error:
                 if self.options.bad_files == "fail" and self._is_whole(file):
                     raise
@@ -127,7 +131,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     def _is_whole(self, file: FoundFile) -> bool:
         try:
-            return look(self._place.absolute(file.path)).whole
+            return look(self._place.absolute(file.path), self._place.files).whole
         except FileNotFoundError:
             return False
 
@@ -192,7 +196,9 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         def footer(file: FoundFile) -> Footer:
             if file.path not in cache:
                 path = self._place.absolute(file.path)
-                cache[file.path] = read_footer(path, event_time, self.options.times(), wanted)
+                cache[file.path] = read_footer(
+                    path, event_time, self.options.times(), wanted, self._place.files
+                )
             return cache[file.path]
 
         return footer
@@ -200,12 +206,13 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def _watermark(
         self,
         start: ParquetOffset,
-        files: Iterable[FoundFile],
+        files: Sequence[FoundFile],
         footers: Callable[[FoundFile], Footer],
     ) -> Watermark | None:
         if self.options.event_time is None or not self.streaming:
             return None
-        facts = [self._timed(file, self.options.event_time, footers) for file in files]
+        name = self.options.event_time
+        facts = [*self._place.files.each(lambda file: self._timed(file, name, footers), files)]
         newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
         held = next((fact.unknown[:_MOST_HELD] for fact in facts if fact.unknown is not None), None)
         return advance(start.watermark, newest, self.options.watermark_delay, held)
@@ -232,9 +239,9 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return []
         files = self._books.files(end)
         if end != self._chosen and self.streaming:
-            files = tuple(self._as_it_is(file, end) for file in files)
+            files = tuple(self._place.files.each(lambda file: self._as_it_is(file, end), files))
         state = self._books.state(end)
-        skips = None if state is None else str(state.folder / FOLDER)
+        skips = None if state is None else state.inside(FOLDER)
         most = self.options.max_partition_bytes
         pieces = (piece for file in files for piece in cut(self._whole(file), most))
         return [FilePart(part, skips) for part in pack(pieces, most)]
@@ -242,7 +249,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def _as_it_is(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
         return as_it_is(
             file,
-            self._place.absolute(file.path),
+            self._place,
             was_whole=end.newest is not None,  # version 1 has none, and took what was there
             fail_on_loss=self.options.fail_on_data_loss,
         )
@@ -251,7 +258,9 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """See `StreamReader` and `read_part`."""
         skip_bad = self.options.bad_files == "skip"
         skip_gone = not self.options.fail_on_data_loss
-        rules = ReadRules(self._schema(), skip_bad, skip_gone, self.options.times())
+        rules = ReadRules(
+            self._schema(), skip_bad, skip_gone, self.options.times(), self._place.files
+        )
         return read_part(partition, rules)
 
     def _whole(self, file: FoundFile) -> FileRange:

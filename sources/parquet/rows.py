@@ -16,10 +16,12 @@ from krishiv_spark.names import places
 from krishiv_spark.nested import Convert
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import corrections
-from krishiv_spark.parquet.footers import BadFileError, GoneError, Identity, opened
+from krishiv_spark.parquet.footers import BadFileError, GoneError, opened
 from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.parquet.skips import Skip, note_skip
+from krishiv_spark.storage import Files, Folder, Identity
+from krishiv_spark.storage.disk_files import DISK
 
 __all__ = ["FilePart", "FileRange", "ReadRules", "cut", "naming", "read_part"]
 
@@ -31,7 +33,7 @@ class FileRange:
     """A part of one file: the row groups whose midpoint lies in a range of bytes.
 
     Attributes:
-        path: Absolute path.
+        path: Whole path or URL.
         start: First byte.
         end: Byte after the last one.
         identity: Of the whole file.
@@ -55,7 +57,7 @@ class FilePart:
     """
 
     ranges: tuple[FileRange, ...]
-    skips: str | None = None
+    skips: Folder | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,14 @@ class ReadRules:
         skip_bad: Whether damaged files are skipped.
         skip_gone: Whether files that are no longer there are skipped.
         times: How times are read that do not say enough of themselves.
+        files: Of the store that they are in.
     """
 
     schema: pa.Schema
     skip_bad: bool = False
     skip_gone: bool = False
     times: TimeRules = field(default_factory=TimeRules)
+    files: Files = DISK
 
 
 def cut(whole: FileRange, most: int) -> list[FileRange]:
@@ -83,6 +87,8 @@ def cut(whole: FileRange, most: int) -> list[FileRange]:
 
 def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task. Executor; holds about a page of each column and one batch.
+
+    Of a file in a store, up to 64 MiB of what comes next in it are held besides.
 
     Raises:
         BadFileError: If a file is damaged, unless such files are skipped; the rows in front of
@@ -119,10 +125,11 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
 
 
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, piece.identity) as file:
-        projection = FileProjection.of(file, piece, rules)
+    with opened(piece.path, piece.identity, rules.files) as file:
+        projection = FileProjection.of(file.parquet, piece, rules)
         columns = sorted(set(projection.columns.values()))
-        for _, batch in read_row_groups(file, piece, piece.identity.size, columns):
+        size = piece.identity.size
+        for _, batch in read_row_groups(file.parquet, piece, size, columns, expect=file.expect):
             yield projection.fit(batch)
 
 

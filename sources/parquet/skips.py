@@ -1,6 +1,6 @@
 """Notes of tasks about what they skipped, for the query's progress.
 
-A task can tell nobody what it left out but by a file on the disk that all workers share. The notes
+A task can tell nobody what it left out but by a file that it writes beside the state. The notes
 stay until somebody removes them. A note is no more than that: what is read does not depend on it.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import uuid
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
+
+from krishiv_spark.errors import StorageError
+from krishiv_spark.storage import Folder
 
 __all__ = ["FOLDER", "Skip", "note_skip", "noted_skips"]
 
@@ -22,12 +22,14 @@ _log = logging.getLogger(__name__)
 FOLDER = "skipped"
 """The folder of the notes within that of a stream's state."""
 
+_ENDING = ".json"
+
 
 class Skip(NamedTuple):
     """A range of a file that was skipped, from some row on.
 
     Attributes:
-        path: Absolute path of the file.
+        path: Whole path or URL of the file.
         start: First byte of the range.
         end: Byte after its last one.
         rows: How many rows of the range had been delivered.
@@ -41,28 +43,26 @@ class Skip(NamedTuple):
     reason: str
 
 
-def note_skip(folder: str | None, skip: Skip) -> None:
+def note_skip(folder: Folder | None, skip: Skip) -> None:
     """Write a note. Executor; what goes wrong with it is only logged."""
     if folder is None:
         return
     name = hashlib.blake2b(f"{skip.start} {skip.path}".encode(), digest_size=8).hexdigest()
-    aside = Path(folder, f".{name}.{uuid.uuid4().hex}")
     try:
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(skip._asdict(), indent=1))
-        os.replace(aside, Path(folder, f"{name}.json"))
-    except OSError as error:
+        folder.replace(f"{name}{_ENDING}", json.dumps(skip._asdict(), indent=1).encode())
+    except (OSError, StorageError) as error:
         _log.warning("no note could be written about it: %s", error)
 
 
-def noted_skips(folder: Path) -> list[Skip]:
-    """The notes that are there, in no order. Driver."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    found = []
-    for name in names:
-        with suppress(FileNotFoundError, ValueError, TypeError):  # removed meanwhile, or no note
-            found.append(Skip(**json.loads(Path(folder, name).read_text())))
-    return found
+def noted_skips(folder: Folder, known: dict[str, Skip]) -> list[Skip]:
+    """The notes that are there, in no order. Driver.
+
+    Args:
+        folder: Where they are.
+        known: Those that were read before, by name; others are added.
+    """
+    names = {name for name in folder.names() if name.endswith(_ENDING)}
+    for name in names.difference(known):
+        with suppress(ValueError, TypeError):  # no note
+            known[name] = Skip(**json.loads(folder.read(name) or b""))  # or removed meanwhile
+    return [skip for name, skip in known.items() if name in names]

@@ -25,7 +25,7 @@ class Standing:
         position: Where the query stands.
         books: What positions stand for.
         epochs: The epochs of our sink.
-        newest_first: The order of reading.
+        waiting: Nothing yet; it knows the order of reading.
         max_age_ns: See `FollowRules`.
 
     Attributes:
@@ -41,12 +41,11 @@ class Standing:
         position: ParquetOffset,
         books: Books,
         epochs: Epochs,
-        *,
-        newest_first: bool,
+        waiting: Waiting,
         max_age_ns: int | None,
     ) -> None:
         self.known: set[str] = set()
-        self.waiting = Waiting(newest_first=newest_first)
+        self.waiting = waiting
         self.passed = Passed()
         self.newest_listed_ns: int | None = None
         self.epochs_read = dict(books.epochs(position))
@@ -85,7 +84,8 @@ class Standing:
         """Let a unit wait for its turn; the epochs of each query in their order."""
         self.known.update(file.path for file in unit.files)
         self.waiting.add(unit)
-        self.newest_listed_ns = max(unit.modified_ns, self.newest_listed_ns or unit.modified_ns)
+        modified_ns = self._time_of(unit)
+        self.newest_listed_ns = max(modified_ns, self.newest_listed_ns or modified_ns)
 
     def count(self, file: FoundFile) -> None:
         """Count a file as read, from the next batch on."""
@@ -125,7 +125,7 @@ class Standing:
             if unit.key is not None and unit.origin is not None:
                 before = self.epochs_read.get(unit.key, -1)
                 self.epochs_read[unit.key] = max(before, unit.origin.epoch)
-        self._newest = _advanced(self._newest, files)
+        self._newest = _advanced(self._newest, map(self._time_of, files))
         reached = Reached(
             files if in_batch else (),
             self._seen.adding([*single, *self._counted]),
@@ -136,6 +136,10 @@ class Standing:
         end, self._seen = self._books.offset(start, reached, lambda: self.known)
         self._at, self._counted = end, []
         return end
+
+    def _time_of(self, found: FoundFile | ReadUnit) -> int:
+        """When it was modified, without what is no time: that may be later than now."""
+        return found.modified_ns - found.modified_ns % self.waiting.resolution_ns
 
 
 def _bare(position: ParquetOffset) -> ParquetOffset:
@@ -149,12 +153,12 @@ def _newest(position: ParquetOffset, max_age_ns: int | None) -> int | None:
     return min(time.time_ns(), position.floor + (max_age_ns or 0))
 
 
-def _advanced(newest: int | None, files: Sequence[FoundFile]) -> int | None:
-    """The newest time after some files.
+def _advanced(newest: int | None, times_ns: Iterable[int]) -> int | None:
+    """The newest time after some files, by their times.
 
     A file that is dated in the future does not make those too old that are to come. So the clock
     is asked, and it can only let more be read.
     """
-    times = [file.modified_ns for file in files]
+    times = list(times_ns)
     reached = min(max(times), time.time_ns()) if times else None
     return max((t for t in (newest, reached) if t is not None), default=None)

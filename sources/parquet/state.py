@@ -12,22 +12,27 @@ checkpoint do not take each other's files away, and one that is rolled back find
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 import uuid
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from krishiv_spark.durable import exists, make_folder, sync_folder, write_aside
-from krishiv_spark.errors import OffsetError, OptionError
+from krishiv_spark.durable import exists
+from krishiv_spark.errors import OffsetError, OptionError, StorageError
+from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
 __all__ = ["StatePlace", "StreamState"]
 
+_log = logging.getLogger(__name__)
+
+_NS_PER_S = 1_000_000_000
 _GUARD_S = 7 * 86_400
 _SWEEP_EVERY_S = 3_600
 _ARROW = b"ARROW1"
@@ -40,10 +45,12 @@ class StatePlace:
     Attributes:
         own: Folder in which each stream has one of its own; new files go there.
         others: Folders in which earlier files may be: the usual one, if another was asked for.
+        storage: How their stores are reached.
     """
 
-    own: Path
-    others: tuple[Path, ...] = ()
+    own: StoreUrl
+    others: tuple[StoreUrl, ...] = ()
+    storage: Storage = ENVIRONMENT
 
     @property
     def is_asked_for(self) -> bool:
@@ -51,11 +58,27 @@ class StatePlace:
         return bool(self.others)
 
     def is_writable(self) -> bool:
-        """Whether files can be made there: asked of the nearest folder that exists."""
-        folder = self.own
+        """Whether files can be made there.
+
+        Asked of the nearest folder that exists; a store, which has no other answer, is asked to
+        write.
+        """
+        if self.own.kind != "disk":
+            return self._can_write()
+        folder = Path(self.own.path)
         while not exists(folder):
             folder = folder.parent
         return os.access(folder, os.W_OK | os.X_OK)
+
+    def _can_write(self) -> bool:
+        folder, name = self.storage.folder(self.own), f".probe-{uuid.uuid4().hex}"
+        try:
+            folder.replace(name, b"")
+            folder.remove([name])
+        except StorageError as error:
+            _log.warning("krishiv-parquet: %s", error)
+            return False
+        return True
 
 
 class StreamState:
@@ -67,9 +90,16 @@ class StreamState:
     """
 
     def __init__(self, place: StatePlace, stream: str) -> None:
-        self.folder = place.own / stream
-        self._folders = [folder / stream for folder in (place.own, *place.others)]
+        self._own = _StateFolder(place.own / stream, place.storage)
+        self._folders = [
+            self._own,
+            *(_StateFolder(other / stream, place.storage) for other in place.others),
+        ]
         self._swept_s = 0.0
+
+    def inside(self, name: str) -> Folder:
+        """A folder in that of the stream."""
+        return self._own.inside(name)
 
     def write(self, table: pa.Table) -> str:
         """Write a table, durably.
@@ -83,24 +113,14 @@ class StreamState:
         data = _to_bytes(table)
         name = _name_of(data)
         try:
-            self._write(self.folder / name, data)
-        except (PermissionError, NotADirectoryError) as error:
+            self._own.write(name, data)
+        except (PermissionError, NotADirectoryError, StorageError) as error:
             raise OptionError(
-                f"krishiv-parquet: {self.folder} cannot be written ({error.strerror}): give a "
-                "folder that can with the option 'stateLocation'"
+                f"krishiv-parquet: {self._own} cannot be written "
+                f"({getattr(error, 'strerror', error)}): give a folder that can with the option "
+                "'stateLocation'"
             ) from error
         return name
-
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        with suppress(FileNotFoundError):
-            os.utime(path)  # it is there, and needed again
-            return
-        make_folder(path.parent)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        write_aside(aside, data)
-        os.rename(aside, path)  # over a file of the same content, if somebody was faster
-        sync_folder(path.parent)
 
     def read(self, name: str) -> pa.Table:
         """Read a table that was written by this stream, in whatever process.
@@ -109,10 +129,10 @@ class StreamState:
             OffsetError: If its file is gone or damaged.
         """
         for folder in self._folders:
-            with suppress(FileNotFoundError):
-                data = (folder / name).read_bytes()
+            data = folder.read(name)
+            if data is not None:
                 if _name_of(data) != name:
-                    raise OffsetError(f"krishiv-parquet: {folder / name} is damaged; {_ADVICE}")
+                    raise OffsetError(f"krishiv-parquet: {folder}/{name} is damaged; {_ADVICE}")
                 return _from_bytes(data)
         places = ", ".join(map(str, self._folders))
         raise OffsetError(f"krishiv-parquet: there is no {name} in {places}; {_ADVICE}")
@@ -128,29 +148,51 @@ class StreamState:
         self._swept_s = now
         for folder in self._folders:
             for name in names:
-                with suppress(FileNotFoundError, PermissionError):
-                    os.utime(folder / name)
-        for path, modified_s in _files(self.folder):
-            if path.name not in names and modified_s < now - _GUARD_S:
-                path.unlink(missing_ok=True)
+                with suppress(PermissionError):
+                    folder.touch(name)
+        self._own.remove_older(now - _GUARD_S, names)
+
+
+class _StateFolder:
+    """A folder of files that do not change, and are touched when they are needed."""
+
+    def __init__(self, url: StoreUrl, storage: Storage) -> None:
+        self._url = url
+        self._storage = storage
+        self._folder = storage.folder(url)
+        self._files = storage.files(url)
+
+    def __str__(self) -> str:
+        return str(self._url)
+
+    def inside(self, name: str) -> Folder:
+        return self._storage.folder(self._url / name)
+
+    def read(self, name: str) -> bytes | None:
+        return self._folder.read(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, unless one of its name, and so of its content, is there."""
+        if not self.touch(name):
+            self._folder.replace(name, data)
+
+    def touch(self, name: str) -> bool:
+        return self._files.touch(f"{self._url}/{name}")
+
+    def remove_older(self, than_s: float, names: Collection[str]) -> None:
+        """Remove files last touched before a time, in seconds since 1970, but for those named."""
+        with suppress(FileNotFoundError):
+            entries = [entry for entry in self._files.entries(str(self._url)) if not entry.is_dir()]
+            for name in {entry.name for entry in entries}.difference(names):
+                identity = self._files.identity(f"{self._url}/{name}")
+                if identity is not None and identity.modified_ns < than_s * _NS_PER_S:
+                    self._folder.remove([name])
 
 
 _ADVICE = (
     "only this file says which files the query has read: put it back from a backup, look whether "
     "the option 'stateLocation' was another one, or start the query with a new checkpoint"
 )
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, float]]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    for name in names:
-        with suppress(FileNotFoundError):
-            status = os.stat(folder / name)
-            if not os.path.isdir(folder / name):
-                yield folder / name, status.st_mtime
 
 
 def _to_bytes(table: pa.Table) -> bytes:

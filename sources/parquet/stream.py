@@ -21,10 +21,14 @@ from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.position import ParquetOffset
 from krishiv_spark.sources.parquet.standing import Standing
 from krishiv_spark.sources.parquet.units import ReadUnit, origin
+from krishiv_spark.sources.parquet.waiting import Waiting
 
 __all__ = ["FolderStream", "FollowRules"]
 
 _LOOKS_AGAIN = 1_000
+_LOOKS_AGAIN_REMOTE = 20  # each is a request
+_LOOKS_AHEAD = 1_000
+_FEW = 16
 # While enough waits for a batch, the place is listed for a tenth of the time at most. (Spark's
 # source lists no more then either: maxCachedFiles.)
 _SHARE = 10
@@ -71,6 +75,7 @@ class FolderStream:
         self._standing: Standing | None = None
         self._frozen: Scan | None = None
         self._lists_next_s = 0.0
+        self._left: int | None = None
         self._looked: tuple[ReadUnit, ReadUnit] | None = None
 
     def everything(self) -> list[FoundFile]:
@@ -98,7 +103,8 @@ class FolderStream:
             OptionError: See `scan`.
         """
         standing = self._standing
-        self._looked = None
+        self._looked, self._left = None, limit.files
+        self._checks.forget()
         if standing is None or not standing.is_at(position):
             standing = self._new_standing(position)
             self._list(standing, position.floor, fail_on_loss=self._rules.fail_on_loss)
@@ -113,8 +119,11 @@ class FolderStream:
             position,
             self._books,
             self._epochs,
-            newest_first=self._rules.newest_first,
-            max_age_ns=self._rules.max_age_ns,
+            Waiting(
+                newest_first=self._rules.newest_first,
+                resolution_ns=self._place.files.resolution_ns,
+            ),
+            self._rules.max_age_ns,
         )
 
     def _must_list(self, standing: Standing, limit: Limit) -> bool:
@@ -144,27 +153,32 @@ class FolderStream:
         if len(unread) < len(names.paths):
             standing.known.update(set(names.paths).difference(unread))
         if floor_ns is not None:
-            unread = self._without_older(standing, unread, floor_ns)
-        self._sort(standing, unread, names.tops, fail_on_loss=fail_on_loss)
+            unread = self._without_older(standing, names, unread, floor_ns)
+        self._sort(standing, names, unread, fail_on_loss=fail_on_loss)
         self._look_again(standing)
         standing.passed.count(Reason.OTHER_NAME, names.first_others, names.others)
         standing.passed.log(self._place.root)
         ended_s = time.monotonic()
         self._lists_next_s = ended_s + _SHARE * (ended_s - begun_s)
 
-    def _without_older(self, standing: Standing, unread: Sequence[str], floor_ns: int) -> list[str]:
+    def _without_older(
+        self, standing: Standing, names: Scan, unread: Sequence[str], floor_ns: int
+    ) -> list[str]:
         """Count as read what version 1 did; it took epochs whole only where it knew the log."""
-        for file in found(self._place, unread):
+        for file in found(self._place, unread, names.told):
             if file.size and file.modified_ns < floor_ns and self._epochs.was_single(file.path):
                 standing.count(file)
         return [path for path in unread if path not in standing.known]
 
     def _sort(
-        self, standing: Standing, unread: Sequence[str], tops: Sequence[str], *, fail_on_loss: bool
+        self, standing: Standing, names: Scan, unread: Sequence[str], *, fail_on_loss: bool
     ) -> None:
         """Sort what was not read into what waits and what is put aside."""
-        ours = found(self._place, (path for path in unread if origin(path) is not None))
-        judged = self._epochs.judge(Listed(ours, tops, standing.epochs_read, standing.unread))
+        ours = (path for path in unread if origin(path) is not None)
+        files = found(self._place, ours, names.told)
+        judged = self._epochs.judge(
+            Listed(files, names.tops, standing.epochs_read, standing.unread)
+        )
         _report_lost(standing, judged.lost, fail=fail_on_loss)
         for unit in judged.units:
             if unit.key is None and all(map(standing.is_too_old, unit.files)):
@@ -175,8 +189,8 @@ class FolderStream:
                 standing.wait(unit)
         unfinished = [file.path for file in judged.unfinished]
         standing.passed.count(Reason.UNFINISHED_EPOCH, unfinished, len(unfinished))
-        others = found(self._place, (path for path in unread if origin(path) is None))
-        for file in chain(judged.singles, others):
+        others = (path for path in unread if origin(path) is None)
+        for file in chain(judged.singles, found(self._place, others, names.told)):
             if standing.is_too_old(file):
                 _park_old(standing, file)
             elif file.size or self._rules.looks:  # an empty file is one that is being written
@@ -195,7 +209,8 @@ class FolderStream:
 
     def _look_again(self, standing: Standing) -> None:
         """Look at some of the files that were put aside: they may have become readable."""
-        for path, reason in standing.passed.turn(_LOOKS_AGAIN):
+        most = _LOOKS_AGAIN_REMOTE if self._place.files.is_remote else _LOOKS_AGAIN
+        for path, reason in standing.passed.turn(most):
             file = next(found(self._place, [path]), None)
             if file is None:
                 standing.passed.release(path)
@@ -213,6 +228,7 @@ class FolderStream:
         standing = self._needed()
         while (unit := standing.waiting.head()) is not None:
             if self._looked is None or self._looked[0] != unit:
+                self._checks.look_ahead(unit, self._following)
                 checked = self._checks.check(standing, unit)
                 if checked is None:
                     standing.waiting.pop()
@@ -220,6 +236,12 @@ class FolderStream:
                 self._looked = unit, checked
             return self._looked[1]
         return None
+
+    def _following(self) -> list[ReadUnit]:
+        """What may still be taken of this batch, and a few more to see that it is full."""
+        most = min(_LOOKS_AHEAD, _LOOKS_AHEAD if self._left is None else max(self._left, _FEW))
+        self._left = None if self._left is None else self._left - most
+        return self._needed().waiting.first(most)
 
     def pop(self) -> ReadUnit:
         """Take the next unit, as it was when `head` looked at it."""
@@ -247,10 +269,8 @@ class FolderStream:
         standing.epochs_read.update((k, n) for k, n in self._epochs.visible().items() if n >= 0)
         units = []
         while standing.waiting.head() is not None:
-            unit = standing.waiting.pop()
-            if not self._checks.is_growing(unit):
-                units.append(unit)
-        return standing.read(start, units, in_batch=False)
+            units.append(standing.waiting.pop())
+        return standing.read(start, self._checks.whole(units), in_batch=False)
 
     def backlog(self, end: ParquetOffset) -> dict[str, Any]:
         """What is left after a batch: counts, times, and what is passed over and why."""

@@ -7,15 +7,17 @@ folders below it. So tables are found from their files, also below a glob or in 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.names import query_tag
-from krishiv_spark.parquet.progress import TableLog, removed_by
+from krishiv_spark.parquet.progress import QueryLog, TableLog, removed_by
+from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
 
 __all__ = ["SinkTable", "TableQuery", "Tables"]
 
@@ -30,7 +32,7 @@ class TableQuery:
         staging: Whether files may be staged that are still to be published.
     """
 
-    log: TableLog
+    log: QueryLog
     visible: int | None
     staging: bool
 
@@ -45,33 +47,33 @@ class SinkTable:
     """A table at one moment.
 
     Attributes:
-        root: Folder of the table, absolute.
+        root: Folder of the table, as a path or URL.
         prefix: The same, relative to the place, ending in "/"; empty for the place itself, None
             where the table reaches beyond it.
         queries: Who writes it, by tag.
         replaced: Files that go, or are gone, since others take their place; relative to the table.
     """
 
-    root: Path
+    root: str
     prefix: str | None
     queries: Mapping[str, TableQuery]
     replaced: frozenset[str]
 
     @classmethod
-    def look(cls, root: Path, prefix: str | None) -> SinkTable | None:
+    def look(
+        cls, root: str, prefix: str | None, storage: Storage = ENVIRONMENT
+    ) -> SinkTable | None:
         """A table as it is now; None if it is none of ours, or only a copy of some of its files."""
-        try:
-            names = os.listdir(root / META)
-        except (FileNotFoundError, NotADirectoryError):
+        logs = _logs(root, storage)
+        if logs is None:
             return None
         queries: dict[str, TableQuery] = {}
         replaced: set[str] = set()
-        for name in names:
-            log = TableLog(root, name)
-            state = log.log.state() if log.is_near else None
+        for log in logs:
+            state = log.near_state()
             visible = None if state is None else log.visible(state)
             replaced |= set() if state is None else removed_by(state.intent)
-            queries[query_tag(name)] = TableQuery(log, visible, _is_staging(log.folder))
+            queries[query_tag(log.query)] = TableQuery(log, visible, log.is_staging())
         return cls(root, prefix, queries, frozenset(replaced))
 
     def key(self, tag: str) -> str | None:
@@ -90,11 +92,16 @@ class SinkTable:
         return path.removeprefix(self.prefix or "")
 
 
-def _is_staging(folder: Path) -> bool:
+def _logs(root: str, storage: Storage) -> Sequence[QueryLog] | None:
+    """The logs of all queries that write a table; None if nothing there is ours."""
+    url = StoreUrl.parse(root)
+    if url.kind != "disk":
+        names = storage.folder(url / META).names()
+        return [StoreTableLog(url, name, storage) for name in names] or None
     try:
-        return any(name.isdecimal() for name in os.listdir(folder / "staged"))
+        return [TableLog(Path(root), name) for name in os.listdir(Path(root, META))]
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None
 
 
 class Tables:
@@ -114,21 +121,22 @@ class Tables:
         self._roots |= found
         return bool(found)
 
-    def look(self) -> dict[Path, SinkTable]:
+    def look(self) -> dict[str, SinkTable]:
         """What is known of each of them now."""
-        found = (SinkTable.look(root, self.prefix(root)) for root in self._roots)
+        storage = self._place.storage
+        found = (SinkTable.look(root, self.prefix(root), storage) for root in self._roots)
         return {table.root: table for table in found if table is not None}
 
-    def prefix(self, root: Path) -> str | None:
+    def prefix(self, root: str) -> str | None:
         """See `SinkTable`."""
-        if not root.is_relative_to(self._place.root):
-            return None
-        inside = root.relative_to(self._place.root).as_posix()
-        return "" if inside == "." else f"{inside}/"
+        if root == self._place.root:
+            return ""
+        above = self._place.root.rstrip("/") + "/"
+        return f"{root.removeprefix(above)}/" if root.startswith(above) else None
 
-    def root_of(self, path: str) -> Path:
+    def root_of(self, path: str) -> str:
         """The table's folder that a file of our sink would have by its path."""
         folder = os.path.dirname(self._place.absolute(path))
         while "=" in os.path.basename(folder):
             folder = os.path.dirname(folder)
-        return Path(folder)
+        return folder

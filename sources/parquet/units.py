@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from krishiv_spark.parquet.names import DataFile
@@ -66,7 +65,7 @@ class Group:
         total: How many files the epoch has; 0 if they do not say it.
     """
 
-    root: Path
+    root: str
     origin: Origin
     files: tuple[FoundFile, ...]
     total: int
@@ -81,15 +80,15 @@ class Group:
         return ReadUnit(tuple(sorted(self.files)), self.origin, key)
 
 
-def groups(files: Iterable[FoundFile], root_of: Callable[[str], Path]) -> list[Group]:
+def groups(files: Iterable[FoundFile], root_of: Callable[[str], str]) -> list[Group]:
     """Put the files of our sink together by table and epoch, epochs ascending.
 
     Args:
         files: Files; those of other programs are left out.
         root_of: Where a file's table would be, by its path.
     """
-    found: dict[tuple[Path, Origin], list[FoundFile]] = {}
-    totals: dict[tuple[Path, Origin], int] = {}
+    found: dict[tuple[str, Origin], list[FoundFile]] = {}
+    totals: dict[tuple[str, Origin], int] = {}
     for file in files:
         name = DataFile.parse(file.path.rpartition("/")[2])
         if name is not None:

@@ -15,7 +15,7 @@ from krishiv_spark.sources.parquet.units import ReadUnit
 __all__ = ["Queue", "Waiting", "take"]
 
 # Time, tag, epoch and path: the order; no two are equal. Of a file by itself, of which there may be
-# millions, only the size is added.
+# millions, only a number is added: its size, times the resolution, and what its time has beyond.
 _Entry: TypeAlias = tuple[int, str, int, str, int | ReadUnit]
 
 
@@ -27,10 +27,12 @@ class Waiting:
 
     Args:
         newest_first: Whether the newest comes first.
+        resolution_ns: What is finer than that is no time; see `Identity`.
     """
 
-    def __init__(self, *, newest_first: bool = False) -> None:
+    def __init__(self, *, newest_first: bool = False, resolution_ns: int = 1) -> None:
         self._newest_first = newest_first
+        self.resolution_ns = resolution_ns
         self._sign = -1 if newest_first else 1
         self._heap: list[_Entry] = []
         # Of each query, the epochs after the one that is in the heap.
@@ -54,6 +56,10 @@ class Waiting:
     def head(self) -> ReadUnit | None:
         """The unit that is next."""
         return self._unit(self._heap[0]) if self._heap else None
+
+    def first(self, most: int) -> list[ReadUnit]:
+        """Some of the units that are next, in their order."""
+        return [self._unit(entry) for entry in heapq.nsmallest(most, self._heap)]
 
     def pop(self) -> ReadUnit:
         """Take the unit that is next."""
@@ -79,17 +85,19 @@ class Waiting:
 
     def _push(self, unit: ReadUnit, modified_ns: int) -> None:
         tag, epoch = unit.origin or ("", 0)
-        item = unit.files[0].size if unit.origin is None else unit
-        place = (self._sign * modified_ns, tag, epoch, unit.files[0].path)
+        beyond_ns = modified_ns % self.resolution_ns
+        item: int | ReadUnit = unit
+        if unit.origin is None:
+            item = unit.files[0].size * self.resolution_ns + beyond_ns
+        place = (self._sign * (modified_ns - beyond_ns), tag, epoch, unit.files[0].path)
         heapq.heappush(self._heap, (*place, item))
 
     def _unit(self, entry: _Entry) -> ReadUnit:
         time, _, _, path, item = entry
-        return (
-            item
-            if isinstance(item, ReadUnit)
-            else ReadUnit((FoundFile(path, item, self._sign * time),))
-        )
+        if isinstance(item, ReadUnit):
+            return item
+        size, beyond_ns = divmod(item, self.resolution_ns)
+        return ReadUnit((FoundFile(path, size, self._sign * time + beyond_ns),))
 
 
 class Queue(Protocol):

@@ -32,6 +32,7 @@ from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.reader import ParquetOffset
 from krishiv_spark.sources.parquet.seen import Block, Seen, file_id
 from krishiv_spark.sources.parquet.state import StatePlace, StreamState
+from krishiv_spark.storage import StoreUrl
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 MOST = 64 * 2**10
@@ -144,7 +145,7 @@ rounds = st.lists(
 @given(rounds)
 def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, steps):
     """What is read stays read; only what is gone and too old may be forgotten."""
-    state = StreamState(StatePlace(tmp_path_factory.mktemp("state")), "s")
+    state = StreamState(StatePlace(StoreUrl.parse(str(tmp_path_factory.mktemp("state")))), "s")
     seen, everything, present = Seen(), {}, set()
     for files, is_stored, day in steps:
         seen = seen.adding(files)
@@ -321,8 +322,8 @@ def test_state_that_stayed_behind_is_kept_as_long_as_it_is_needed(tmp_path):
 
 
 def test_a_state_location_on_another_file_system_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="'stateLocation' 's3://b/x' is on s3"):
-        reader(tmp_path, stateLocation="s3://b/x")
+    with pytest.raises(OptionError, match="'stateLocation' 'ftp://b/x' is on 'ftp'"):
+        reader(tmp_path, stateLocation="ftp://b/x")
 
 
 def test_a_state_location_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):

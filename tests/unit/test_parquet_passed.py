@@ -131,10 +131,10 @@ def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, m
     put(tmp_path, "b.parquet")
     looked = checking.look
 
-    def look(path):
+    def look(path, files):
         if path.endswith("a.parquet"):
             raise PermissionError(13, "Permission denied", path)  # root may read anything
-        return looked(path)
+        return looked(path, files)
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
@@ -151,10 +151,10 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
         put(tmp_path, name)
     looked = checking.look
 
-    def look(path):
+    def look(path, files):
         if path.endswith("b.parquet"):
             raise OSError(5, "Input/output error", path)
-        return looked(path)
+        return looked(path, files)
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:

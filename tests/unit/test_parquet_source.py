@@ -305,9 +305,9 @@ def test_a_place_that_is_not_there_is_named(tmp_path):
             reader(path).latest(FIRST, UNLIMITED)
 
 
-def test_other_file_systems_are_refused():
-    with pytest.raises(OptionError, match="s3a"):
-        reader("s3a://bucket/table")
+def test_a_store_that_is_not_known_is_refused():
+    with pytest.raises(OptionError, match="'path' 'ftp://host/table' is on 'ftp'"):
+        reader("ftp://host/table")
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, refuse_to_list):

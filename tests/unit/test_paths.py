@@ -33,10 +33,8 @@ def test_every_url_of_another_file_system_is_refused_by_its_scheme(text):
 
 
 @pytest.mark.parametrize("text", ELSEWHERE)
-def test_source_sink_and_warehouse_refuse_it_before_any_row(tmp_path, monkeypatch, text):
+def test_sink_and_warehouse_refuse_it_before_any_row(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match="is on"):
-        Place.of(text)
     sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
     with pytest.raises(OptionError, match="is on"):
         _ = ParquetWriter(sink, None, None).table
@@ -44,6 +42,40 @@ def test_source_sink_and_warehouse_refuse_it_before_any_row(tmp_path, monkeypatc
     with pytest.raises(OptionError, match="is on"):
         _ = IcebergOptions.parse(given, "krishiv-iceberg").embedded_file
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3a:/bucket/x", "'s3a:/bucket/x' names no bucket"),
+        ("wasb+s:x", "is on 'wasb[+]s', which is not known"),
+        ("viewfs:", "does not say where HDFS answers"),
+        ("file://elsewhere/x", "names the machine 'elsewhere'"),
+    ],
+)
+def test_a_source_refuses_a_place_that_is_no_place_before_any_row(text, said):
+    with pytest.raises(OptionError, match=said):
+        Place.of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "root", "pattern"),
+    [
+        ("s3a://box/a/b/", "s3a://box/a/b", None),
+        ("S3://box", "s3://box", None),
+        ("gs://box/day=*/{a,b}.parquet", "gs://box", "day=*/{a,b}.parquet"),
+        (
+            "abfss://c@account.dfs.core.windows.net/a b/?",
+            "abfss://c@account.dfs.core.windows.net/a b",
+            "?",
+        ),
+        ("hdfs://host/x/*/y", "hdfs://host/x", "*/y"),
+        ("dbfs:/Volumes/x/[ab]", "/Volumes/x", "[ab]"),
+    ],
+)
+def test_a_source_finds_its_place_in_every_store(text, root, pattern):
+    place = Place.of(text)
+    assert (place.root, place.pattern) == (root, pattern)
 
 
 def test_local_paths_are_taken_as_they_are(tmp_path, monkeypatch):

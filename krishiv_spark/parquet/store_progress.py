@@ -1,0 +1,95 @@
+"""What the epoch logs of a table in a store tell of its epochs.
+
+A store has no folder whose absence says that an epoch is wholly visible. Whoever makes it visible
+leaves a mark when all is done; without one its files say it, and what they take the place of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.offsets.entries import Entry
+from krishiv_spark.parquet.identity import read_pointer
+from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.progress import QueryLog, files_of, removed_by
+from krishiv_spark.storage import Folder, Storage, StoreUrl
+
+__all__ = ["StoreTableLog"]
+
+_FINISHED = "finished"
+"""In the folder of a query: the generation whose intent was made wholly visible last."""
+
+_whole: dict[tuple[StoreUrl, str], Entry] = {}
+"""By table and query, the newest intent that this process has seen wholly visible."""
+
+
+@dataclass(frozen=True)
+class StoreTableLog(QueryLog):
+    """The epoch log that one query keeps in a table's folder in a store.
+
+    Attributes:
+        table: Folder of the table.
+        query: Whose log it is.
+        storage: How the store is reached.
+    """
+
+    table: StoreUrl
+    query: str
+    storage: Storage
+
+    @property
+    def log(self) -> EpochLog:
+        """See `QueryLog`."""
+        return open_log(str(self._place), self.query, self.storage)
+
+    @property
+    def _place(self) -> StoreUrl:
+        elsewhere = read_pointer(self._own)
+        near = self.table / META / self.query / "log"
+        return near if elsewhere is None else StoreUrl.parse(elsewhere)
+
+    @property
+    def _own(self) -> Folder:
+        return self.storage.folder(self.table / META / self.query)
+
+    def is_finished(self, generation: int) -> bool:
+        """Whether there is a mark that all is visible that a generation's intent names."""
+        mark = self._own.read(_FINISHED)
+        return mark is not None and int(mark) >= generation
+
+    def mark_finished(self, generation: int) -> None:
+        """Say that all is visible that a generation's intent names. Driver."""
+        self._own.replace(_FINISHED, str(generation).encode())
+
+    def near_state(self) -> State | None:
+        """See `QueryLog`. A reader may look into its own bucket."""
+        place = self._place
+        if (place.kind, place.authority) != (self.table.kind, self.table.authority):
+            return None
+        state = open_log(str(place), self.query, self.storage).state()
+        return state if state.owner else None
+
+    def unfinished(self, state: State) -> bool:
+        """See `QueryLog`."""
+        intent, key = state.intent, (self.table, self.query)
+        is_told = (state.finished_intent or 0) >= state.intent_number
+        if intent is None or is_told or _whole.get(key) == intent:
+            return False
+        is_whole = self.is_finished(state.intent_generation) or self._is_visible(intent)
+        if is_whole:
+            _whole[key] = intent
+        return not is_whole
+
+    def _is_visible(self, intent: Entry) -> bool:
+        there = all(self._are_there(files_of(intent)))
+        return there and not any(self._are_there(removed_by(intent)))
+
+    def _are_there(self, names: set[str]) -> list[bool]:
+        files = self.storage.files(self.table)
+        paths = [f"{self.table}/{name}" for name in sorted(names)]
+        return [found is not None for found in files.each(files.identity, paths)]
+
+    def is_staging(self) -> bool:
+        """See `QueryLog`. What is staged in a store is not to be seen."""
+        return False
