@@ -54,7 +54,7 @@ def test_upserts(place):
     assert rows[3] == rows[30] == "new"
 
 
-@everywhere
+@remote  # on SQLite: unit/test_iceberg_sink.py
 @pytest.mark.once
 def test_three_drivers_race_on_one_query_in_a_catalog_that_is_empty(place):
     race_of_three(place.warehouse, 6, 40, **place.options)
