@@ -17,7 +17,7 @@ import psycopg2
 import pyarrow as pa
 import pytest
 import sqlalchemy
-from iceberg_catalogs import ALL, REMOTE
+from iceberg_catalogs import ALL, POSTGRESQL, REMOTE, REST
 from iceberg_life import IcebergLife, numbered, race_of_three
 from postgres import PASSWORD
 from pyiceberg.catalog.sql import SqlCatalogBaseTable
@@ -54,7 +54,7 @@ def test_upserts(place):
     assert rows[3] == rows[30] == "new"
 
 
-@everywhere
+@remote  # on SQLite: unit/test_iceberg_sink.py
 @pytest.mark.once
 def test_three_drivers_race_on_one_query_in_a_catalog_that_is_empty(place):
     race_of_three(place.warehouse, 6, 40, **place.options)
@@ -182,7 +182,7 @@ def test_a_catalog_that_stays_away(place):
     assert place.ids() == list(range(20))
 
 
-@pytest.mark.parametrize("place", ["rest"], indirect=True)
+@pytest.mark.parametrize("place", [REST], indirect=True)
 def test_a_catalog_that_takes_a_commit_and_says_nothing(place, monkeypatch):
     monkeypatch.setattr("krishiv_spark.iceberg.rest._READ_S", 5.0)
     with place.behind_proxy() as (proxy, given):
@@ -194,7 +194,7 @@ def test_a_catalog_that_takes_a_commit_and_says_nothing(place, monkeypatch):
     assert place.ids() == list(range(20))
 
 
-@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", [POSTGRESQL], indirect=True)
 def test_a_process_that_comes_second_with_the_tables_of_a_catalog(place):
     life = IcebergLife(place.warehouse, **place.options)
     engine = sqlalchemy.create_engine(place.uri)
@@ -230,7 +230,7 @@ def shown(life: IcebergLife, caplog) -> tuple[Exception, str]:
     return caught.value, trace + caplog.text + repr(life.writer(numbered(0)).options)
 
 
-@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", [POSTGRESQL], indirect=True)
 def test_a_wrong_password_of_postgresql_is_shown_nowhere(place, caplog):
     wrong = {**place.options, "catalog.uri": place.uri.replace(PASSWORD, SECRET)}
     error, text = shown(IcebergLife(place.warehouse, **wrong), caplog)

@@ -59,6 +59,7 @@ def test_a_broker_that_is_killed_keeps_what_it_has_acknowledged(cluster):
     assert read(cluster, 3) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.long  # so do those of test_kafka_sink_failover.py
 def test_three_brokers_survive_the_loss_of_one():
     with open_cluster(3, settings=REPLICATED) as cluster:
         write(cluster, b"1")

@@ -117,6 +117,7 @@ def test_a_broker_that_does_not_answer_for_a_while(bench, topic):
     bench.assert_exact(topic)
 
 
+@pytest.mark.long  # test_kafka_sink_failover.py kills a leader too, which comes back
 def test_a_leader_that_dies_for_good():
     with open_cluster(3, settings=REPLICATED) as cluster:
         bench = Bench(cluster)

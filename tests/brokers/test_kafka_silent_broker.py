@@ -100,7 +100,7 @@ def play(bench, tmp_path):
     player.close()
 
 
-@pytest.mark.parametrize("silence", ["pause", "kill"])
+@pytest.mark.parametrize("silence", ["pause", pytest.param("kill", marks=pytest.mark.long)])
 def test_it_is_not_waited_for(bench, play, silence):
     with play() as driver:
         driver.run(GOOD_EPOCH)

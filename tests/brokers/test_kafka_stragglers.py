@@ -93,10 +93,10 @@ class Bench:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((BEFORE_VERIFICATION, {}, None), id="3.5.2"),
         pytest.param((KAFKA_VERSION, {}, None), id="TV2"),
+        pytest.param((KAFKA_VERSION, UNVERIFIED, 1), id="unverified"),
         pytest.param((KAFKA_VERSION, {}, 1), id="TV1", marks=pytest.mark.long),
-        pytest.param((KAFKA_VERSION, UNVERIFIED, 1), id="unverified", marks=pytest.mark.long),
+        pytest.param((BEFORE_VERIFICATION, {}, None), id="3.5.2", marks=pytest.mark.long),
     ],
 )
 def cluster(request):

@@ -3,8 +3,12 @@
 import pytest
 from planted_bugs import found_by, parameters, playing
 from planted_sinks import BUGS, TWINS, twins
+from planted_sinks.outside import on_our_base
 
-from krishiv_spark.testing import Rule, SinkConformance, SinkUnderTest
+from krishiv_spark.errors import OptionError
+from krishiv_spark.testing import Broken, Rule, SinkConformance, SinkUnderTest
+from krishiv_spark.testing.suites import traps
+from krishiv_spark.testing.suites.playing import BEGIN
 from krishiv_spark.testing.suites.random_steps import play_at_random
 
 
@@ -194,6 +198,22 @@ NEEDS_MORE = {
 def test_each_planted_bug_is_in_a_table():
     assert OF_A_FIRST_SINK.keys() <= {bug for bug, *_ in FOUND}
     assert {bug for bug, *_ in [*FOUND, *MISSED]} == BUGS.keys()
+
+
+@on_our_base
+class RefusesBatchJobs(twins.DatabaseWriter):
+    def check(self):
+        super().check()
+        if not self.streaming:
+            raise OptionError("streams only")
+
+
+def test_steps_that_fail_by_themselves_are_tried_at_no_call_and_so_are_no_success(tmp_path):
+    suite = Suite()
+    suite.planted = RefusesBatchJobs
+    with playing(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
+        play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
+    assert caught.value.rule is Rule.WORKS
 
 
 @pytest.mark.soak

@@ -20,7 +20,11 @@ from rest_catalog import open_rest_catalog
 
 from krishiv_spark.errors import KrishivError
 
-REMOTE = ("postgresql", "rest")
+# In one process of xdist each, or every one would bring and start its own.
+POSTGRESQL, REST = (
+    pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in ("postgresql", "rest")
+)
+REMOTE = (POSTGRESQL, REST)
 ALL = ("sqlite", *REMOTE)
 
 

@@ -10,6 +10,9 @@ from pyspark.sql.datasource import DataSource
 from krishiv_spark import testing
 from krishiv_spark.testing import Broken, Sequence
 
+THINNEST = 4
+"""A quick look of one in so many calls finds the bugs of a first sink or source."""
+
 
 def parameters(found, missed, always):
     """Both tables: bugs that the case finds, and others, with the reason why it does not yet.
@@ -63,7 +66,8 @@ def found_by(suite, case, folder, config, *, again=True) -> Broken:
     promise = " ".join(inspect.getdoc(method).split())
     with playing(suite, folder / "once", promise) as play:
         if config is not None:
-            play.thin(config.getoption("--one-in", default=1), config.getoption("--draw"))
+            one_in = min(config.getoption("--one-in"), THINNEST)
+            play.thin(one_in, config.getoption("--draw"))
         play.wants_streams = not hasattr(method, "of_batches")
         given = {"play": play, "declared": play.new()[0]}
         with pytest.raises(Broken) as caught:
