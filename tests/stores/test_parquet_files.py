@@ -18,7 +18,7 @@ from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.listing import scan
 from krishiv_spark.sources.parquet.places import Place
-from krishiv_spark.storage import Storage
+from krishiv_spark.storage import Storage, StoreUrl
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_a_store_that_passes_over_the_offset_is_listed_all_the_same(store, objec
     ],
 )
 def test_a_store_that_cannot_be_asked_is_an_error_of_one_line(store, change, said):
-    kind = {"s3a": "s3", "abfss": "azure", "hdfs": "hdfs"}[store.url.partition(":")[0]]
+    kind = StoreUrl.parse(store.url).kind
     if ("accountKey" in change) != (kind == "azure") and "accountKey" in change:
         pytest.skip("a wrong key is refused by Azurite only")
     if "bucket" in change and kind == "hdfs":

@@ -74,6 +74,23 @@ class _Azure:
         self._box.delete_blob(key)
 
 
+class _Gcs:
+    """By its JSON interface, as Google's own clients."""
+
+    def __init__(self, store, url):
+        self._root = store.hadoop["fs.gs.storage.root.url"].rstrip("/")
+        self._box = url.bucket
+
+    def put(self, key, data):
+        url = f"{self._root}/upload/storage/v1/b/{self._box}/o"
+        named = {"uploadType": "media", "name": key}
+        requests.post(url, params=named, data=data, timeout=60).raise_for_status()
+
+    def remove(self, key):
+        url = f"{self._root}/storage/v1/b/{self._box}/o/{quote(key, safe='')}"
+        requests.delete(url, timeout=60).raise_for_status()
+
+
 class _Hdfs:
     def __init__(self, store, url):
         self._root = f"{store.options['storage.hdfs.endpoint']}/webhdfs/v1"
@@ -99,7 +116,7 @@ class _Hdfs:
         answer.raise_for_status()
 
 
-CLIENTS = {"s3": _S3, "azure": _Azure, "hdfs": _Hdfs}
+CLIENTS = {"s3": _S3, "azure": _Azure, "gcs": _Gcs, "hdfs": _Hdfs}
 
 
 def parquet_bytes(table, **written):
