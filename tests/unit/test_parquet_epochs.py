@@ -24,7 +24,7 @@ from sink_life import rows as ids
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet.identity import write_pointer
-from krishiv_spark.parquet.layout import log_folder
+from krishiv_spark.parquet.layout import META, log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED, Limit
@@ -32,6 +32,7 @@ from krishiv_spark.sources.parquet import epochs
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.reader import ParquetOffset
 from krishiv_spark.sources.parquet.seen import Seen
+from krishiv_spark.storage.disk import DiskFolder
 
 
 @pytest.fixture(params=[False, True], ids=["names of today", "old names"])
@@ -342,7 +343,7 @@ def test_a_log_elsewhere_on_the_same_disks_is_found_by_its_pointer(tmp_path):
     table, log = tmp_path / "table", tmp_path / "log"
     query = Publisher(table, elsewhere=log)
     query.publish(0, 2)
-    write_pointer(table, query.query, str(log))
+    write_pointer(DiskFolder(table / META / query.query), str(log))
     query.stage(1).intend().reveal()
     assert drain(reader(table))[0] == [0, 1]
 

@@ -8,7 +8,8 @@ import pytest
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.paths import local_path, url_scheme
-from krishiv_spark.sinks.parquet.writer import ParquetSinkOptions, ParquetWriter
+from krishiv_spark.sinks.parquet.kinds import kind_of
+from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sources.parquet.places import Place
 
 ELSEWHERE = (
@@ -33,11 +34,8 @@ def test_every_url_of_another_file_system_is_refused_by_its_scheme(text):
 
 
 @pytest.mark.parametrize("text", ELSEWHERE)
-def test_sink_and_warehouse_refuse_it_before_any_row(tmp_path, monkeypatch, text):
+def test_a_warehouse_refuses_it_before_any_row(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
-    with pytest.raises(OptionError, match="is on"):
-        _ = ParquetWriter(sink, None, None).table
     given = {"warehouse": text, "table": "t"}
     with pytest.raises(OptionError, match="is on"):
         _ = IcebergOptions.parse(given, "krishiv-iceberg").embedded_file
@@ -53,9 +51,12 @@ def test_sink_and_warehouse_refuse_it_before_any_row(tmp_path, monkeypatch, text
         ("file://elsewhere/x", "names the machine 'elsewhere'"),
     ],
 )
-def test_a_source_refuses_a_place_that_is_no_place_before_any_row(text, said):
+def test_source_and_sink_refuse_a_place_that_is_no_place_before_any_row(text, said):
     with pytest.raises(OptionError, match=said):
         Place.of(text)
+    sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
+    with pytest.raises(OptionError, match=f"{said}|is all of a bucket"):
+        _ = kind_of(sink).log_location("q")
 
 
 @pytest.mark.parametrize(
