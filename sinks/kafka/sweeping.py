@@ -94,21 +94,22 @@ def abort_live(
     Raises:
         KafkaFailedError: If a coordinator refuses, or does not answer in time.
     """
-    limit_s = client.connection.api_timeout_s if within_s is None else within_s
+    backoff = Backoff(client.connection.api_timeout_s if within_s is None else within_s)
     ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
-    for left_s in Backoff(limit_s).attempts() if ongoing else ():
+    if not ongoing:
+        return
+    for left_s in backoff.attempts():
         if not is_owner():
             return
         refused = _abort_once(client, ongoing, left_s)
-        seen = describe(client, ongoing, left_s)
+        seen = describe(client, ongoing, backoff.left_s)  # of the time that this attempt has
         ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
         for name in ongoing:
             if name in refused:
                 raise client.failed(f"abort the transaction under {name!r}", refused[name])
         if not ongoing:
-            break
-    if ongoing:
-        raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
+            return
+    raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
 
 
 def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:

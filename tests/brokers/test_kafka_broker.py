@@ -68,6 +68,7 @@ def test_three_brokers_survive_the_loss_of_one():
         assert read(cluster, 2) == [b"1", b"2"]
 
 
+@pytest.mark.long
 def test_a_broker_ends_with_whoever_started_it():
     program = (
         "import os, signal\n"
@@ -193,6 +194,7 @@ def test_the_command_prints_the_options():
     assert process.returncode == 0
 
 
+@pytest.mark.long
 def test_a_broker_ends_though_another_process_holds_its_input():
     """As one does that was forked since: it has inherited the pipe."""
     with open_cluster(ours=True) as cluster:

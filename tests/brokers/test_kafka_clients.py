@@ -66,6 +66,7 @@ def no_files_left(*_):
     raise OSError(24, "Too many open files")
 
 
+@pytest.mark.long
 def test_brokers_that_come_back_at_other_addresses_are_found():
     with open_cluster(ours=True) as cluster:
         (broker,) = cluster.brokers

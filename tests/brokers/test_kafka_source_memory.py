@@ -49,6 +49,7 @@ def fill(bootstrap: str) -> None:
     producer.close()
 
 
+@pytest.mark.long  # the kit measures with small ones
 def test_a_task_with_many_large_records_stays_under_500_mb(cluster):
     command = [sys.executable, "-c", READER, cluster.bootstrap]
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -49,13 +49,14 @@ class TestPartitionedIcebergSink(SinkConformance):
 
 
 def options(folder):
-    """A driver that sleeps inside of a transaction holds SQLite's lock: others give up soon."""
+    """A driver that sleeps inside of a transaction holds SQLite's lock, and an outage lasts: others
+    give up soon."""
     return {
         "path": "db.rows",
         "warehouse": str(folder),
         "catalog.type": "sql",
         "catalog.uri": f"sqlite:///{folder}/catalog.db?timeout=0.1",
-        "commitTimeout": "1 s",
+        "commitTimeout": "300 ms",
     }
 
 

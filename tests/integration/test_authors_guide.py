@@ -32,7 +32,8 @@ def pytest_in(project: Path, installed: Path, *arguments: str) -> subprocess.Com
 
 
 def test_all_suites_of_the_guide_are_green(project, installed):
-    quick = ("-p", "krishiv_spark.testing.plugin", "--one-in", "16")  # tests/conformance has more
+    # ./run test --all tries all of their calls, in tests/conformance.
+    quick = ("-p", "krishiv_spark.testing.plugin", "--one-in", "16")
     done = pytest_in(project, installed, *quick)
     assert done.returncode == 0, done.stdout[-3000:]
     assert {path.name for path in project.glob("*.py")} == {

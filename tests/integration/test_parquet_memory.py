@@ -4,6 +4,7 @@ from pathlib import Path
 
 import duckdb
 import psutil
+import pytest
 
 ROWS = 10_000_000
 LIMIT_MB = 1_024
@@ -17,6 +18,7 @@ def peak_of_workers_mb() -> float:
     return max(int(text.split("VmHWM:")[1].split()[0]) / 1024 for text in python)
 
 
+@pytest.mark.long  # the kit measures a task
 def test_ten_million_rows_stay_under_a_gigabyte_in_each_worker(spark, tmp_path):
     rows = spark.range(0, ROWS, numPartitions=1).selectExpr(
         "id", "id * 7 as amount", "concat('customer-', id % 1000) as customer", "id % 24 as hour"

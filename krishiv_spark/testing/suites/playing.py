@@ -288,16 +288,19 @@ class SourcePlayer(Player[SourceUnderTest]):
                     self(Add(), lasting, options=options, skipped=skipped)
 
     def calls(self, options: Mapping[str, str] | None = None) -> dict[str, tuple[Call, ...]]:
-        """The calls to the outside of a first batch that has rows, by what a trap can be at.
+        """The calls to the outside of a first batch, by what a trap can be at.
 
-        A source that begins where its system is now has none in the first one.
+        Where a source begins where its system is now, nothing is planned or read at first: those
+        calls are the second batch's.
         """
         with self.driver(options) as driver:
-            for _ in range(2):
-                if not driver.ends:
-                    driver.run([Add(), Trigger()])
+            driver.run([Add(), Trigger()])
+            found = dict(driver.calls)
+            if not driver.ends:
+                driver.run([Add(), Trigger()])
+            found = {**driver.calls, **found}
             names = {"latest": "choose", "plan": "partitions", "read": "rows"}
-            return {at: driver.calls.get(name, ()) for at, name in names.items()}
+            return {at: found.get(name, ()) for at, name in names.items()}
 
 
 _ORDER = (2, 3, 6, 7, 0, 1, 4, 5)
