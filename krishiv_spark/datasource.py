@@ -81,9 +81,9 @@ class KrishivDataSource(DataSource):
                 "(spark.sql.streaming.checkpointLocation) never reaches a Python sink"
             )
         if location is None:
-            return StreamWrite(writer, None)
+            return StreamWrite(writer)
         checkpoint = SparkCheckpoint(location, Storage.given(self.options))
-        return StreamWrite(writer, checkpoint.query_id(), checkpoint)
+        return StreamWrite(writer, checkpoint=checkpoint)
 
     def _reader_of(
         self, schema: StructType, *, streaming: bool

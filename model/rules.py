@@ -282,7 +282,14 @@ _JOURNAL = (
     Rule(
         "Journal",
         "lookafter",
-        "whoever has created an entry looks for a newer snapshot",
+        "whoever has created an entry looks whether the one before is there",
+        "OneOrder",
+        TWO_FOLDS,
+    ),
+    Rule(
+        "Journal",
+        "ascending",
+        "entries are removed in ascending order",
         "OneOrder",
         TWO_FOLDS,
     ),

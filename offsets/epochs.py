@@ -33,7 +33,6 @@ from krishiv_spark.errors import (
     CommitRejected,
     CommitUnknown,
     Fenced,
-    KrishivError,
     LogError,
     SinkError,
 )
@@ -159,7 +158,7 @@ class EpochLog:
             CommitRejected: If the log holds the epoch, or a later one, already.
             CommitUnknown: If the storage failed while the entry was being created.
         """
-        before = self.state()
+        before = self.recent(generation)  # whatever has come since has taken the next number
         if not 0 < generation == before.owner == before.number:
             raise self._fenced(generation, before)
         if before.offsets is not None and before.offsets.epoch != epoch:
@@ -181,8 +180,6 @@ class EpochLog:
     def _decide(self, before: State, intent: Entry) -> State | None:
         try:
             return self._append(before, intent)
-        except KrishivError:
-            raise
         except Exception as error:  # whatever a disk, a network or an object store may raise
             raise CommitUnknown(
                 f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent was "
@@ -296,20 +293,20 @@ class EpochLog:
         name = entry_name(number)
         # A store that lost its answer may say that the name is taken, by our own first try.
         created = self._journal.create(name, data) or self._journal.read(name) == data
-        if not created or self._folded_over(number):
+        if not created or self._was_folded(before):
             return None
         self._known = before.after(entry)
         return self._known
 
-    def _folded_over(self, number: int) -> bool:
-        """Whether a number that was just created had been used and removed before."""
-        if self._journal.list().newest_snapshot >= number:
-            return True
-        before = number - 1
-        if before == 0 or self._journal.read(entry_name(before)) is not None:
+    def _was_folded(self, before: State) -> bool:
+        """Whether the number after a state, which was just created, had been used and removed.
+
+        Entries are removed in ascending order: not as long as the one is there that the state ends
+        in. If that was folded into the newest snapshot, that has to end in it too.
+        """
+        if before.number and self._stored.ends_in(before):
             return False
-        # Its predecessor is gone: right only if the newest snapshot ends exactly there.
-        return self._journal.list().newest_snapshot != before
+        return self._journal.list().newest_snapshot != before.number
 
     def _fenced(self, generation: int, state: State) -> Fenced:
         return Fenced(

@@ -53,6 +53,11 @@ class StoredEntries:
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
 
+    def ends_in(self, state: State) -> bool:
+        """Whether the entry at the end of a state is there: the same one, not only its number."""
+        entry = self._entry(state.number)
+        return entry is not None and entry.nonce == state.nonce
+
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
 
@@ -85,10 +90,9 @@ class StoredEntries:
     def _base(self, listing: Listing, known: State) -> State | None:
         """The newest state from which to read on: one that was seen before, or a snapshot."""
         self.newest_snapshot = snapshot = listing.newest_snapshot
-        if known.number > snapshot and known.number in listing.entries:
-            entry = self._entry(known.number)
-            if entry is not None and entry.nonce == known.nonce:
-                return known
+        is_listed = known.number > snapshot and known.number in listing.entries
+        if is_listed and self.ends_in(known):
+            return known
         return self._parse(snapshot_name(snapshot), State) if snapshot else State()
 
     def _entry(self, number: int) -> Entry | None:

@@ -54,6 +54,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self.log = log
         self.participant = participant
         self._streaming = streaming
+        self._begun: int | None = None
 
     # --- planner: `SupportsGenerations`
 
@@ -67,6 +68,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             application=application(),
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
+        self._begun = state.owner
         return Ownership(state.owner, state.generations, self._salvaged(state))
 
     def begun_here(self, query: str, number: int) -> Epoch | None:
@@ -147,7 +149,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def last_committed(self, query: str) -> Mark | None:
         """The newest epoch with an intent, made wholly visible first."""
         log = self.log(query)
-        state = log.state()
+        state = log.state() if self._begun is None else log.recent(self._begun)
         self.roll_forward(log, query, state)
         return held_mark(state)
 

@@ -50,24 +50,22 @@ _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", Dat
 class _Write:
     """What streams and batches have in common."""
 
-    def __init__(self, writer: Writer[Any, Any], query: str | None) -> None:
+    def __init__(self, writer: Writer[Any, Any]) -> None:
         self._writer = writer.sealed()
-        self._plan = Plan(query)
-        self._planned = False
+        self._plan: Plan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
-        if not self._planned:
+        if self._plan is None:
             try:
                 self._plan = self._begin()
             except Exception as error:
                 raise PlanningFailed(f"{type(error).__name__}: {error}") from error
-            self._planned = True
         return self.__dict__
 
     def _begin(self) -> Plan:
         tune_worker()
-        writer, query = self._writer, self._plan.query
+        writer, query = self._writer, self._query()
         writer.check()
         if query is None:
             return Plan(None, payload=writer.plan(None))
@@ -81,6 +79,10 @@ class _Write:
             is_held(epoch, mark)
         return Plan(query, None if owns is None else owns.generation, offsets, mark, payload)
 
+    def _query(self) -> str | None:
+        """Planner: id of the streaming query or batch job; None for a sink without a checkpoint."""
+        raise NotImplementedError
+
     def _planned_offsets(self) -> PlannedOffsets | None:
         raise NotImplementedError
 
@@ -90,7 +92,10 @@ class _Write:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         tune_worker()
-        plan, task = self._plan, self._task(TaskContext.get())
+        context, plan = TaskContext.get(), self._plan
+        if context is None or plan is None:
+            raise SinkError("write() runs inside a Spark task only")
+        task = self._task(context, plan)
         if plan.offsets is not None and task.epoch != plan.offsets.epoch:
             raise Fenced(
                 f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
@@ -102,15 +107,13 @@ class _Write:
         batches = (conform(batch, self._writer.schema) for batch in iterator)
         return replace(staged, payload=self._writer.stage(batches, task, plan.payload))
 
-    def _task(self, context: TaskContext | None) -> Task:
-        if context is None:
-            raise SinkError("write() runs inside a Spark task only")
+    def _task(self, context: TaskContext, plan: Plan) -> Task:
         return Task(
-            query=self._plan.query or context.getLocalProperty("sql.streaming.queryId") or "",
+            query=plan.query or context.getLocalProperty("sql.streaming.queryId") or "",
             epoch=self._epoch(context),
             partition=context.partitionId(),
             attempt=context.taskAttemptId(),
-            generation=self._plan.generation,
+            generation=plan.generation,
             attempt_number=context.attemptNumber(),
         )
 
@@ -173,15 +176,24 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
 
     Args:
         writer: An author's writer, sealed.
-        query: Id of the streaming query; None for a sink that was not told the checkpoint.
-        checkpoint: Of the query, likewise.
+        query: Id of the streaming query, if it is known; otherwise the checkpoint says it.
+        checkpoint: Of the query; None for a sink that was not told.
     """
 
     def __init__(
-        self, writer: Writer[Any, Any], query: str | None, checkpoint: SparkCheckpoint | None = None
+        self,
+        writer: Writer[Any, Any],
+        query: str | None = None,
+        checkpoint: SparkCheckpoint | None = None,
     ) -> None:
-        super().__init__(writer, query)
+        super().__init__(writer)
+        self._given = query
         self._checkpoint = checkpoint
+
+    def _query(self) -> str | None:
+        if self._given is not None or self._checkpoint is None:
+            return self._given
+        return self._checkpoint.query_id()
 
     def _planned_offsets(self) -> PlannedOffsets | None:
         return None if self._checkpoint is None else self._checkpoint.planned_offsets()
@@ -198,7 +210,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
         return mark
 
     def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
-        query = self._plan.query
+        query = self._query()
         if query is None or not isinstance(committer, SupportsGenerations):
             return set()
         epoch = committer.begun_here(query, number)
@@ -222,7 +234,11 @@ class BatchWrite(_Write, DataSourceArrowWriter):
     """``df.write``: a job of one epoch under an id of its own."""
 
     def __init__(self, writer: Writer[Any, Any]) -> None:
-        super().__init__(writer, f"{BATCH_PREFIX}{uuid.uuid4()}")
+        super().__init__(writer)
+        self._job = f"{BATCH_PREFIX}{uuid.uuid4()}"
+
+    def _query(self) -> str:
+        return self._job
 
     def _planned_offsets(self) -> PlannedOffsets | None:
         return None
@@ -241,7 +257,7 @@ class BatchWrite(_Write, DataSourceArrowWriter):
     def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
         """The committer of a batch job has the planner's plan."""
         del committer
-        return {Epoch(self._plan.query or "", number, self._plan.generation)}
+        return {Epoch(self._job, number, None if self._plan is None else self._plan.generation)}
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""

@@ -24,7 +24,6 @@ _REQUESTS = {
     "Create": "create",
     "LookAfter": "list",
     "ReadBefore": "read",
-    "LookLast": "list",
     "FoldList": "list",
     "Snapshot": "replace",
     "Remove": "remove",
@@ -77,8 +76,8 @@ class Replay:
             actor.finish()
         if action == "Call":
             actor.call(said["op"])
-        elif action == "ReadEntry" and actor.asks != "read":
-            return  # in the model, to find no more entries is a step
+        elif action in {"ReadEntry", "ReadBefore"} and actor.asks != "read":
+            return  # in the model, to find that there is no entry more, or before, is a step
         elif action in _REQUESTS:
             if actor.asks != _REQUESTS[action]:
                 raise DivergedError(f"{step}: the code asks for {actor.asks}")
