@@ -327,6 +327,8 @@ def test_a_store_that_cannot_be_asked_is_an_error_of_one_line(store, change, sai
         pytest.skip("a wrong key is refused by Azurite only")
     if "bucket" in change and kind == "hdfs":
         pytest.skip("HDFS has no buckets")
+    if "bucket" in change and kind == "gcs":
+        said = "nowhere"  # Google would say more: its emulator answers 500
     url = store.url.replace("box", change.get("bucket", "box"))
     options = {**store.options}
     options.update({f"storage.{kind}.{k}": v for k, v in change.items() if k != "bucket"})

@@ -40,7 +40,13 @@ def forwarding(
     request: Callable[[Message], Message] = _as_it_is,
     answer: Callable[[Message], Message] = _as_it_is,
 ) -> Iterator[str]:
-    """Its URL, while it runs in front of a server."""
+    """Its URL, while it runs in front of a server.
+
+    Args:
+        server: Its URL.
+        request: Changes a request, or answers it: what has a status is not sent on.
+        answer: Changes an answer.
+    """
     behind = urlsplit(server).netloc
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,6 +55,9 @@ def forwarding(
         def forward(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked = request(Message(dict(self.headers.items()), body, self.command, self.path))
+            if asked.status:
+                self.give(asked)
+                return
             with contextlib.closing(http.client.HTTPConnection(behind, timeout=30)) as connection:
                 connection.request(asked.method, asked.path, asked.body, asked.headers)
                 found = connection.getresponse()
@@ -60,9 +69,10 @@ def forwarding(
             for name, value in found.headers.items():
                 if name.lower() not in _OF_A_HOP:
                     self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body)))
+            size = found.headers.get("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", size or str(len(found.body)))
             self.end_headers()
-            self.wfile.write(found.body if self.command != "HEAD" else b"")
+            self.wfile.write(found.body)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward  # noqa: N815  as the class calls them
 
