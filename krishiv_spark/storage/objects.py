@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
-from krishiv_spark.storage.hints import hint
+from krishiv_spark.storage.hints import hint, one_line
 from krishiv_spark.storage.profiles import profile_credentials
 from krishiv_spark.storage.settings import S3Settings, StoreSettings
 from krishiv_spark.storage.urls import StoreUrl
@@ -26,12 +26,6 @@ _FIRST_CONTACT_S = 10
 
 _PATIENCE_S = 180
 _RETRIES = 1000  # time is the limit
-_QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s)\"]*")
-"""A URL with what follows its path: Azure's SAS tokens are there."""
-
-_LOGIN = re.compile(r"//[^/\s@]+@")
-"""A user and a password of a URL, as of a proxy."""
-
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
@@ -124,16 +118,27 @@ class ObjectFolder:
 
     def tail(self, name: str, size: int) -> bytes | None:
         """See `Folder`."""
-        import obstore
 
         def read(store: Any) -> bytes | None:
             try:
-                found = obstore.get(store, self._key(name), options={"range": {"suffix": size}})
-                return bytes(found.bytes())
+                return self._tail(store, self._key(name), size)
             except FileNotFoundError:
                 return None
 
         return self._ask("read", name, read)
+
+    def _tail(self, store: Any, key: str, size: int) -> bytes:
+        """Azure cannot count from the end, nor others where nothing is: the size is asked for."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if self.url.kind != "azure":
+            with contextlib.suppress(BaseError):
+                return bytes(obstore.get(store, key, options={"range": {"suffix": size}}).bytes())
+        end = obstore.head(store, key)["size"]
+        return (
+            bytes(obstore.get_range(store, key, start=max(0, end - size), end=end)) if end else b""
+        )
 
     def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
         return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
@@ -238,7 +243,7 @@ def explain(error: Exception) -> str:
     """What obstore says, in one line; signatures and logins in URLs are cut out."""
     text = str(error) or type(error).__name__
     code = _CODE.search(text)
-    line = _LOGIN.sub("//", _QUERY.sub(r"\1", text.splitlines()[0]))
+    line = one_line(text)
     if code is None:
         return line
     return f"{hint(code[1])} ({code[1]}): {line.partition(': <')[0]}"

@@ -36,6 +36,14 @@ def test_a_name_is_created_once_and_keeps_what_the_first_one_wrote(folder):
     assert list(folder.names()) == [ODD]
 
 
+def test_the_end_of_a_file_is_read_however_short_it_is(folder):
+    folder.create("x", b"12345")
+    folder.create("empty", b"")
+    assert (folder.tail("x", 2), folder.tail("x", 9)) == (b"45", b"12345")
+    assert folder.tail("none", 2) is None
+    assert folder.tail("empty", 2) == b""
+
+
 def test_what_is_replaced_has_the_new_content(folder):
     folder.replace("x", b"one")
     folder.replace("x", b"other")
