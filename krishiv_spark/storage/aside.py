@@ -1,4 +1,4 @@
-"""Uploads where a store can move a file in one step: written aside, and moved to their places."""
+"""Uploads where a store can move or copy a file in one step: written aside, then moved."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ class AsideStore(Protocol):
         ...
 
     def move(self, path: str, to: str) -> bool:
-        """Move a file in one step; False if it is not there, or the new name is taken."""
+        """Move a file; False if it is not there, or the new name is taken.
+
+        It appears in one step. Where it is gone from aside in a second one, that follows whenever
+        the new name is taken.
+        """
         ...
 
     def exists(self, path: str) -> bool:
@@ -98,6 +102,10 @@ class AsideUploads:
     def abort(self, upload: Upload) -> None:
         """See `Uploads`."""
         self._store.delete(upload.id)
+
+    def discard(self, upload: Upload) -> None:
+        """See `Uploads`."""
+        self.abort(upload)
 
     def pending(self) -> Iterator[PendingUpload]:
         """See `Uploads`. A key is known without its folder."""

@@ -34,8 +34,8 @@ class PartSender(Protocol):
         """Send a part, by its number from 0, and return what `Upload.parts` says of it."""
         ...
 
-    def abort(self) -> None:
-        """Remove what was sent."""
+    def discard(self) -> None:
+        """See `krishiv_spark.storage.uploads.Uploads.discard`."""
         ...
 
 
@@ -100,7 +100,7 @@ class PartsUpload:
         self.closed = True
         self._threads.shutdown(cancel_futures=True)
         if self._id is not None:
-            self._sender.abort()
+            self._sender.discard()
 
     def _send(self, data: bytes) -> None:
         if self._id is None:

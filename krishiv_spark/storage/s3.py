@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, TypeVar
 
-from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.storage.hints import hint
-from krishiv_spark.storage.settings import S3Settings
+from krishiv_spark.errors import StorageError
+from krishiv_spark.storage.hints import hint, one_line
+from krishiv_spark.storage.settings import S3Settings, said
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["S3Client", "code_of", "require_boto3"]
+__all__ = ["S3Client", "code_of"]
 
 _T = TypeVar("_T")
 
@@ -23,21 +22,6 @@ _ATTEMPTS = 8
 
 _CONNECTIONS = 16
 """As many as files are completed side by side."""
-
-
-def require_boto3() -> None:
-    """Refuse to begin without S3's client.
-
-    Raises:
-        OptionError: If boto3 is missing.
-    """
-    try:
-        import_module("boto3")
-    except ImportError as error:
-        raise OptionError(
-            "writing Parquet files to S3 needs the package boto3, on every machine: "
-            'pip install "krishiv-spark[s3]"'
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -80,7 +64,7 @@ def code_of(error: Exception) -> str:
 
 
 def _explain(error: Exception) -> str:
-    code, line = code_of(error), (str(error).splitlines() or [""])[0]
+    code, line = code_of(error), one_line(str(error))
     return f"{hint(code)} ({code}): {line}" if code else line or type(error).__name__
 
 
@@ -112,7 +96,7 @@ def _client(
     profile = settings.profile if settings.access_key_id is None else None
     return Session(profile_name=profile).client(
         "s3",
-        region_name=_said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
+        region_name=said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
         endpoint_url=_endpoint(bucket, settings),
         verify=settings.ca_file,
         config=config,
@@ -120,14 +104,9 @@ def _client(
     )
 
 
-def _said(value: str | None, *names: str) -> str | None:
-    """What an option says, or else the environment, by the names that obstore reads."""
-    return value or next((os.environ[name] for name in names if os.environ.get(name)), None)
-
-
 def _endpoint(bucket: str, settings: S3Settings) -> str | None:
     """Without the bucket, which obstore wants in the host's name, and boto3 puts there."""
-    found = _said(settings.endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    found = said(settings.endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     if found is None or settings.path_style is not False:
         return found
     return found.replace(f"://{bucket}.", "://", 1)
@@ -139,4 +118,4 @@ def _credentials(settings: S3Settings) -> dict[str, Any]:
         "aws_secret_access_key": settings.secret_access_key,
         "aws_session_token": settings.session_token,
     }
-    return {name: said.get_secret_value() for name, said in given.items() if said is not None}
+    return {name: value.get_secret_value() for name, value in given.items() if value is not None}

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from krishiv_spark.errors import UploadGoneError
 from krishiv_spark.retry import Backoff
+from krishiv_spark.storage.extras import require_client
 from krishiv_spark.storage.parts import PartsUpload
-from krishiv_spark.storage.s3 import S3Client, code_of, require_boto3
+from krishiv_spark.storage.s3 import S3Client, code_of
 from krishiv_spark.storage.settings import S3Settings
 from krishiv_spark.storage.uploads import Became, PendingUpload, Upload
 from krishiv_spark.storage.urls import StoreUrl
@@ -44,7 +45,7 @@ class S3Uploads:
     """
 
     def __init__(self, url: StoreUrl, settings: S3Settings) -> None:
-        require_boto3()
+        require_client("s3")
         self.url = url
         self._client = S3Client(url, settings)
 
@@ -73,6 +74,10 @@ class S3Uploads:
         """See `Uploads`."""
         self.ask_of("abort", upload, lambda client, **named: client.abort_multipart_upload(**named))
 
+    def discard(self, upload: Upload) -> None:
+        """See `Uploads`."""
+        self.abort(upload)
+
     def pending(self) -> Iterator[PendingUpload]:
         """See `Uploads`."""
         prefix = f"{self.url.path}/" if self.url.path else ""
@@ -96,7 +101,7 @@ class S3Uploads:
         try:
             list(self.pending())
         finally:
-            sender.abort()
+            sender.discard()
 
     # --- asking
 
@@ -162,7 +167,7 @@ class _S3Sender:
             )
         return tag
 
-    def abort(self) -> None:
+    def discard(self) -> None:
         self._uploads.abort(self._upload)
 
 

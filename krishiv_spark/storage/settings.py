@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -22,6 +23,7 @@ __all__ = [
     "S3Settings",
     "StoreSettings",
     "check_settings",
+    "said",
     "settings_for",
 ]
 
@@ -75,13 +77,20 @@ class StoreSettings(Options):
         return found
 
 
-def _said(**values: object) -> dict[str, Any]:
+def _given(**values: object) -> dict[str, Any]:
     """Those that are given, without their wrapping."""
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in values.items()
         if value is not None
     }
+
+
+def said(value: str | SecretStr | None, *names: str) -> str | None:
+    """What an option says, or else the environment, by the names that obstore reads."""
+    if value is None:
+        return next((os.environ[name] for name in names if os.environ.get(name)), None)
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 class S3Settings(StoreSettings):
@@ -103,7 +112,7 @@ class S3Settings(StoreSettings):
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
-        return _said(
+        return _given(
             endpoint=self.endpoint,
             region=self.region,
             access_key_id=self.access_key_id,
@@ -133,7 +142,7 @@ class GcsSettings(StoreSettings):
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
-        return _said(
+        return _given(
             base_url=self.endpoint,
             application_credentials=self.credentials_file,
             service_account_key=_NOBODY if self.anonymous else self.service_account_key,
@@ -157,7 +166,7 @@ class AzureSettings(StoreSettings):
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
-        return _said(
+        return _given(
             endpoint=self.endpoint,
             account_name=self.account_name,
             account_key=self.account_key,

@@ -74,20 +74,35 @@ class Storage:
                 is missing by which they are.
         """
         url = _parsed(location)
-        if url.kind not in {"s3", "hdfs"}:
-            raise OptionError(f"tables cannot be written to {url}: only to disks, s3: and hdfs:")
-        from krishiv_spark.storage.settings import HdfsSettings, S3Settings, settings_for
+        if url.kind not in {"s3", "azure", "gcs", "hdfs"}:
+            raise OptionError(
+                f"tables cannot be written to {url}: only to disks, s3:, abfss:, gs: and hdfs:"
+            )
+        from krishiv_spark.storage.settings import (
+            AzureSettings,
+            HdfsSettings,
+            S3Settings,
+            settings_for,
+        )
 
         settings = settings_for(url, dict(self.options))
         if isinstance(settings, S3Settings):
             from krishiv_spark.storage.s3_uploads import S3Uploads
 
             return S3Uploads(url, settings)
-        assert isinstance(settings, HdfsSettings)
-        from krishiv_spark.storage.aside import AsideUploads
-        from krishiv_spark.storage.hdfs_aside import HdfsAside
+        if isinstance(settings, AzureSettings):
+            from krishiv_spark.storage.azure_uploads import AzureUploads
 
-        return AsideUploads(url, HdfsAside(url, settings))
+            return AzureUploads(url, settings)
+        from krishiv_spark.storage.aside import AsideUploads
+
+        if isinstance(settings, HdfsSettings):
+            from krishiv_spark.storage.hdfs_aside import HdfsAside
+
+            return AsideUploads(url, HdfsAside(url, settings))
+        from krishiv_spark.storage.object_aside import ObjectAside
+
+        return AsideUploads(url, ObjectAside(url, settings))
 
     def files(self, location: str | StoreUrl) -> Files:
         """The files of the store that a path or URL lies in. Nothing is asked yet.

@@ -91,7 +91,7 @@ class OpenUpload(Protocol):
         ...
 
     def drop(self) -> None:
-        """Give it up, and remove what was sent; any number of times.
+        """Give it up, as `Uploads.discard` does; any number of times.
 
         Raises:
             StorageError: If the store fails.
@@ -126,11 +126,21 @@ class Uploads(Protocol):
         ...
 
     def abort(self, upload: Upload) -> None:
-        """Remove what was sent; an upload that was completed, or is gone, is left as it is."""
+        """Nobody can complete it from now on; one that was completed is left as it is.
+
+        For what an intent names: a driver that was taken over from may be about to complete it.
+        """
+        ...
+
+    def discard(self, upload: Upload) -> None:
+        """Remove what was sent, which nobody is going to complete.
+
+        Where the store cannot do that unseen it is left, and goes some days later.
+        """
         ...
 
     def pending(self) -> Iterator[PendingUpload]:
-        """Uploads below the place that nobody has completed, whoever began them."""
+        """Uploads below the place that nobody has completed, and that can be discarded."""
         ...
 
     def verify(self) -> None:

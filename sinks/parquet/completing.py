@@ -22,7 +22,7 @@ from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.tables import StoreTable
-from krishiv_spark.sinks.parquet.unfinished import abort_open, is_due
+from krishiv_spark.sinks.parquet.unfinished import discard_open, is_due
 from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.storage import Became
@@ -117,7 +117,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             found = self._look(_files(staged))
             gone = [file for file, became in found.items() if became is Became.GONE]
             if gone and Became.VISIBLE not in found.values() and _may_have_expired(gone):
-                self.discard(staged)
+                self._abort(staged)
                 found = self._look(_files(staged))  # somebody else may have completed some
         except StorageError as error:
             raise self._unknown(epoch, error) from error
@@ -137,12 +137,12 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         return checkpoint is not None and checkpoint.is_committed(epoch.number)
 
     def discard(self, staged: Sequence[StagedUploads]) -> None:
-        """Driver: abort uploads."""
-        side_by_side(self._table.uploads.abort, [file.upload for file in _files(staged)])
+        """Driver: remove what no intent names."""
+        side_by_side(self._table.uploads.discard, [file.upload for file in _files(staged)])
 
     def abandon(self, epoch: Epoch) -> None:
-        """Driver: abort what failed attempts have left open."""
-        abort_open(self._table, epoch, self._is_owner)
+        """Driver: remove what failed attempts have left open."""
+        discard_open(self._table, epoch, self._is_owner)
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes."""
@@ -166,7 +166,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             return
         if (elsewhere := self._options.log_elsewhere(query)) is not None:
             write_pointer(self._table.meta(query), elsewhere)
-        abort_open(self._table, Epoch(query, -1, generation), self._is_owner)
+        discard_open(self._table, Epoch(query, -1, generation), self._is_owner)
 
     def unattended(self) -> Iterator[StoreTableLog]:
         """Planner: batch jobs, whose drivers may have died; looked for as often as `sweep` does."""
@@ -187,13 +187,17 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             side_by_side(self._table.uploads.complete, uploads)
             self._remove_replaced(staged)
         else:
-            self.discard(staged)
+            self._abort(staged)
             self._table.remove(file.upload.key for file in _files(staged))
 
     # --- files
 
     def _remove_replaced(self, staged: Sequence[StagedUploads]) -> None:
         self._table.remove(name for item in staged for name in item.removes)
+
+    def _abort(self, staged: Sequence[StagedUploads]) -> None:
+        """An intent names them, and who was taken over from may be about to complete them."""
+        side_by_side(self._table.uploads.abort, [file.upload for file in _files(staged)])
 
     def _look(self, files: Sequence[StagedUpload]) -> Mapping[StagedUpload, Became]:
         found = side_by_side(self._table.uploads.look, [file.upload for file in files])
@@ -213,7 +217,8 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
     def _shown(self, gone: Sequence[StagedUpload]) -> str:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        return f"the upload of {self._table}/{gone[0].upload.key}{more} was aborted by somebody"
+        first = f"{self._table}/{gone[0].upload.key}"
+        return f"the store or somebody has aborted the upload of {first}{more}"
 
     def _unknown(self, epoch: Epoch, error: StorageError) -> CommitUnknown:
         return CommitUnknown(

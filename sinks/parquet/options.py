@@ -19,7 +19,7 @@ class ParquetSinkOptions(StorageOptions):
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
         description="Folder of the table, on a file system that every worker shares, or in a "
-        "store: `s3://`, `hdfs://`.",
+        "store: `s3://`, `abfss://`, `gs://`, `hdfs://`.",
     )
     checkpoint_location: str | None = Field(default=None, description="Spark's own option.")
     partition_by: Names = Field(

@@ -125,7 +125,7 @@ class UploadStaging:
     def remove(self, staged: StagedUpload) -> None:
         """See `Staging`. Why the attempt fails says more than that this fails; a sweep follows."""
         with contextlib.suppress(StorageError):
-            self._uploads.abort(staged.upload)
+            self._uploads.discard(staged.upload)
 
 
 class _UploadFile:

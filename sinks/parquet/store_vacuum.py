@@ -63,8 +63,8 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
     for item in pending:
         is_ours = DataFile.parse(item.upload.key.rpartition("/")[2]) is not None
         if is_ours and item.begun_ms < before_ms and item.upload.id not in named:
-            abort = partial(table.uploads.abort, item.upload)
-            yield StoreOrphan(f"{item.shown}  older than the guard age", abort)
+            discard = partial(table.uploads.discard, item.upload)
+            yield StoreOrphan(f"{item.shown}  older than the guard age", discard)
 
 
 def _named_by(state: State) -> set[str]:

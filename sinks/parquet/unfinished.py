@@ -13,7 +13,7 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.storage import PendingUpload
 
-__all__ = ["abort_open", "is_due", "pending_of"]
+__all__ = ["discard_open", "is_due", "pending_of"]
 
 _SWEEP_AFTER_S = 600.0
 
@@ -37,10 +37,10 @@ def is_due(table: StoreTable, query: str, *, clean: bool) -> bool:
     return True
 
 
-def abort_open(table: StoreTable, epoch: Epoch, is_owner: Callable[[Epoch], bool]) -> None:
-    """Abort what a query has open. Driver; no attempt of a task that may still win is running.
+def discard_open(table: StoreTable, epoch: Epoch, is_owner: Callable[[Epoch], bool]) -> None:
+    """Discard what a query has open. Driver; no attempt of a task that may still win is running.
 
-    Uploads do not say of which generation they are. So they are listed first, and aborted only if
+    Uploads do not say of which generation they are. So they are listed first, and discarded only if
     this generation owns the query after that: those of a later one began later.
 
     Args:
@@ -50,7 +50,7 @@ def abort_open(table: StoreTable, epoch: Epoch, is_owner: Callable[[Epoch], bool
     """
     found = list(pending_of(table, epoch.query))
     if found and is_owner(epoch):
-        side_by_side(table.uploads.abort, [item.upload for item in found])
+        side_by_side(table.uploads.discard, [item.upload for item in found])
 
 
 def pending_of(table: StoreTable, query: str) -> Iterator[PendingUpload]:

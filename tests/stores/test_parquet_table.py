@@ -1,11 +1,15 @@
 """Tables of Parquet files in buckets: what is lost, what it costs, what users get wrong."""
 
+import datetime as dt
 import re
+import time
 from collections import Counter
 
 import pytest
+from azure.storage.blob import generate_container_sas
 from click.testing import CliRunner
 from sink_life import Job, Life, rows
+from store_servers import ACCOUNT, KEY
 from store_tables import onlooker
 
 from krishiv_spark.cli import main
@@ -15,10 +19,10 @@ from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.storage import s3, s3_uploads
+from krishiv_spark.storage import Storage, azure, s3, s3_uploads
 from krishiv_spark.storage.objects import Bucket
 
-KINDS = ["s3", "versity"]
+KINDS = ["s3", "versity", "azure", "gcs"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,7 @@ class Table:
     def __init__(self, url, store):
         self.url = url
         self.options = {"path": url, **store.options}
+        self.uploads = Storage.of(store.options).uploads(url)
         self.onlooker = onlooker(url, store.options)
 
     def life(self, query="q1", mode=OutputMode.APPEND, **options):
@@ -44,28 +49,35 @@ class Table:
     def job(self, mode=OutputMode.APPEND):
         return Job(ParquetWriter, self.options, mode)
 
+    def die_in_commit(self, driver, messages, monkeypatch, completed=0):
+        """Commit, and die when so many files were completed."""
+        kind, done = type(self.uploads), []
+        complete = kind.complete
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in KINDS])
+        def dies(uploads, upload):
+            if len(done) == completed:
+                raise KeyboardInterrupt
+            done.append(upload)
+            return complete(uploads, upload)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "complete", dies)
+            patched.setattr(completing, "side_by_side", lambda call, items: [*map(call, items)])
+            with pytest.raises(KeyboardInterrupt):
+                driver.commit(0, messages)
+
+
+def in_groups(*kinds):
+    return [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in kinds]
+
+
+that_list = pytest.mark.parametrize("table", in_groups("s3", "versity", "gcs"), indirect=True)
+
+
+@pytest.fixture(params=in_groups(*KINDS))
 def table(request, servers, tmp_path):
     store = servers(request.param)
     return Table(f"{store.url}/{tmp_path.name}", store)
-
-
-def die_in_commit(driver, messages, monkeypatch, completed=0):
-    """Commit, and die when so many files were completed."""
-    complete, done = s3_uploads.S3Uploads.complete, []
-
-    def dies(uploads, upload):
-        if len(done) == completed:
-            raise KeyboardInterrupt
-        done.append(upload)
-        return complete(uploads, upload)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(s3_uploads.S3Uploads, "complete", dies)
-        patched.setattr(completing, "side_by_side", lambda call, items: [*map(call, items)])
-        with pytest.raises(KeyboardInterrupt):
-            driver.commit(0, messages)
 
 
 def staged(driver, number=0, *batches):
@@ -98,7 +110,7 @@ def test_a_sweep_leaves_what_others_have_staged(table):
     other.epoch(0, rows(10, 10))
     one.commit(0, messages)
     assert table.onlooker.ids() == list(range(20))
-    assert table.onlooker.pending() == []
+    assert list(table.uploads.pending()) == []
 
 
 def test_a_driver_that_was_taken_over_from_sweeps_nothing(table, monkeypatch):
@@ -128,7 +140,7 @@ def test_a_replace_shows_the_newest_epoch_of_its_own_query(table):
 def test_a_job_that_died_after_its_intent_is_finished_by_the_next_writer(table, monkeypatch):
     job = table.job()
     messages = staged(job, 0, rows(0, 10), rows(10, 10))
-    die_in_commit(job, messages, monkeypatch, completed=1)
+    table.die_in_commit(job, messages, monkeypatch, completed=1)
     assert len(list(table.onlooker.keys())) == 1
     table.life().epoch(0, rows(20, 5))
     assert table.onlooker.ids() == list(range(25))
@@ -156,7 +168,7 @@ class Nowhere:
 @pytest.mark.usefixtures("aged")
 def test_an_epoch_whose_uploads_have_expired_is_staged_again(table, monkeypatch):
     driver = table.life()
-    die_in_commit(driver, staged(driver, 0, rows(0, 10), rows(10, 10)), monkeypatch)
+    table.die_in_commit(driver, staged(driver, 0, rows(0, 10), rows(10, 10)), monkeypatch)
     table.onlooker.expire()
     table.life().epoch(0, rows(0, 10), rows(10, 10))
     assert table.onlooker.ids() == list(range(20))
@@ -167,7 +179,7 @@ def test_an_epoch_whose_uploads_have_expired_is_staged_again(table, monkeypatch)
 def test_an_epoch_that_is_visible_in_part_is_for_the_operator(table, monkeypatch, how, ids):
     driver = table.life()
     messages = staged(driver, 0, rows(0, 10), rows(10, 10))
-    die_in_commit(driver, messages, monkeypatch, completed=1)
+    table.die_in_commit(driver, messages, monkeypatch, completed=1)
     table.onlooker.expire()
     with pytest.raises(PlanningFailed, match=r"CommitUnknown: .*resolve --assume committed"):
         table.life().plan()
@@ -179,7 +191,7 @@ def test_an_epoch_that_is_visible_in_part_is_for_the_operator(table, monkeypatch
 
 def test_young_uploads_that_are_gone_are_for_the_operator(table, monkeypatch):
     driver = table.life()
-    die_in_commit(driver, staged(driver, 0, rows(0, 10)), monkeypatch)
+    table.die_in_commit(driver, staged(driver, 0, rows(0, 10)), monkeypatch)
     table.onlooker.expire()
     with pytest.raises(PlanningFailed, match=r"or the file was there and has been removed"):
         table.life().plan()
@@ -189,9 +201,9 @@ def test_young_uploads_that_are_gone_are_for_the_operator(table, monkeypatch):
 def test_what_is_left_of_an_epoch_in_doubt_is_kept_for_the_operator(table, monkeypatch):
     driver = table.life()
     messages = staged(driver, 0, rows(0, 10), rows(10, 10))
-    die_in_commit(driver, messages, monkeypatch)
+    table.die_in_commit(driver, messages, monkeypatch)
     (lost,) = messages[0].payload.files
-    driver._make()._kind.table.uploads.abort(lost.upload)
+    table.uploads.abort(lost.upload)
     with pytest.raises(PlanningFailed, match="CommitUnknown"):
         table.life().plan()
     committer = driver._make().committer()
@@ -199,11 +211,22 @@ def test_what_is_left_of_an_epoch_in_doubt_is_kept_for_the_operator(table, monke
     assert table.onlooker.ids() == list(range(10, 20))
 
 
+def test_a_driver_that_is_late_completes_nothing_that_was_taken_back(table, monkeypatch):
+    driver = table.life()
+    messages = staged(driver, 0, rows(0, 10), rows(10, 10))
+    table.die_in_commit(driver, messages, monkeypatch)
+    Operator(driver._make().committer(), "q1", Nowhere()).assume(committed=False)
+    late = [file.upload for message in messages for file in message.payload.files]
+    assert [table.uploads.complete(upload) for upload in late] == [False, False]
+    table.life().epoch(0, rows(0, 10), rows(10, 10))
+    assert table.onlooker.ids() == list(range(20))
+
+
 def test_a_commit_whose_store_fails_is_unknown_and_settled_by_the_next(table, monkeypatch):
     driver = table.life()
     messages = staged(driver, 0, rows(0, 10))
     with monkeypatch.context() as patched:
-        patched.setattr(s3_uploads.S3Uploads, "complete", slow_down)
+        patched.setattr(type(table.uploads), "complete", slow_down)
         with pytest.raises(CommitUnknown, match="not all of its"):
             driver.commit(0, messages)
     table.life().epoch(0, rows(0, 10))
@@ -224,7 +247,7 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
         ask = kind.ask
 
         def counted(self, what, function):
-            asked[re.sub(r"(s3a:|\d{20}|[0-9a-f]{32}).*", "", what)] += 1
+            asked[re.sub(r"(s3a:|abfs:|gs:|\d{20}|[0-9a-f]{32}).*", "", what)] += 1
             return ask(self, what, function)
 
         monkeypatch.setattr(kind, "ask", counted)
@@ -233,6 +256,7 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
     driver.epoch(0, rows(0, 10))
     counting(Bucket)
     counting(s3.S3Client)
+    counting(azure.AzureClient)
     costs = []
     for number in range(1, 4):
         asked.clear()
@@ -245,10 +269,11 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
 # --- what goes
 
 
+@that_list
 def test_vacuum_aborts_old_uploads_and_leaves_what_an_intent_names(table, monkeypatch):
     named, lost = table.life("named"), table.life("lost")
     messages = staged(named, 0, rows(0, 10))
-    die_in_commit(named, messages, monkeypatch)
+    table.die_in_commit(named, messages, monkeypatch)
     staged(lost, 0, rows(0, 10))
     command = ["parquet", "vacuum", table.url, "--older-than", "0 s"]
     for name, value in table.options.items():
@@ -265,21 +290,66 @@ def test_vacuum_aborts_old_uploads_and_leaves_what_an_intent_names(table, monkey
 # --- what users get wrong
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"path": "s3a://nowhere/table"}, "does not exist|NoSuchBucket"),
-        ({"path": "s3a://box"}, "all of a bucket"),
-        ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
-        ({"partitionBy": "nope"}, "names column 'nope'"),
-    ],
-)
+S3_WRONG = {
+    "bucket": ({"path": "s3a://nowhere/table"}, "does not exist|NoSuchBucket"),
+    "all": ({"path": "s3a://box"}, "all of a bucket"),
+    "endpoint": ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
+    "column": ({"partitionBy": "nope"}, "names column 'nope'"),
+}
+OTHER_KEY = "F" + KEY[1:]
+
+
+def token(may: str) -> dict[str, str]:
+    """A shared access signature, and no key."""
+    until = dt.datetime(2099, 1, 1, tzinfo=dt.timezone.utc)
+    sas = generate_container_sas(ACCOUNT, "box", KEY, permission=may, expiry=until)
+    return {"storage.azure.accountKey": "", "storage.azure.sasToken": sas}
+
+
+AZURE_WRONG = {
+    "container": ({"path": f"abfs://nowhere@{ACCOUNT}.dfs.core.windows.net/t"}, "does not exist"),
+    "all": ({"path": f"abfs://box@{ACCOUNT}.dfs.core.windows.net"}, "all of a bucket"),
+    "endpoint": ({"storage.azure.endpoint": "http://127.0.0.1:9/x"}, "127.0.0.1:9"),
+    "key": (
+        {"storage.azure.accountKey": OTHER_KEY},
+        "the account or its key is wrong|do not allow it",
+    ),
+    "no key": ({"storage.azure.accountKey": "hunter2-very-secret!"}, "cannot be written"),
+    "to list": (token("racwd"), "cannot list .*do not allow it"),
+    "to write": (token("rl"), "cannot write to .*do not allow it"),
+    "to delete": (token("rlcw"), "cannot abort .*do not allow it"),
+    "column": ({"partitionBy": "nope"}, "names column 'nope'"),
+}
+GCS_WRONG = {
+    "bucket": ({"path": "gs://nowhere/table"}, "nowhere"),
+    "all": ({"path": "gs://box"}, "all of a bucket"),
+    "endpoint": ({"storage.gcs.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
+}
+WRONG = [
+    pytest.param(kind, *case, id=f"{kind}-{name}", marks=pytest.mark.xdist_group(kind))
+    for kind, cases in {"s3": S3_WRONG, "azure": AZURE_WRONG, "gcs": GCS_WRONG}.items()
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("table", "changes", "says"), WRONG, indirect=["table"])
 def test_bad_options_are_refused_before_any_row(table, changes, says):
-    driver = Life(ParquetWriter, {**table.options, **changes}, "q1", OutputMode.APPEND)
+    given = {key: value for key, value in {**table.options, **changes}.items() if value}
+    driver, begun_s = Life(ParquetWriter, given, "q1", OutputMode.APPEND), time.monotonic()
     with pytest.raises(PlanningFailed, match=says) as caught:
         driver.plan()
+    assert time.monotonic() - begun_s < 15
     assert "\n" not in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in ("hunter2", KEY, OTHER_KEY, "sig="))
+
+
+@pytest.mark.parametrize("table", in_groups("azure"), indirect=True)
+def test_a_shared_access_signature_is_enough(table):
+    given = {key: value for key, value in {**table.options, **token("rlcwd")}.items() if value}
+    driver = Life(ParquetWriter, given, "q1", OutputMode.APPEND)
+    driver.epoch(0, rows(0, 10))
+    driver.epoch(1, rows(10, 10))
+    assert table.onlooker.ids() == list(range(20))
 
 
 def test_other_partition_columns_than_those_that_are_there_are_refused(table):

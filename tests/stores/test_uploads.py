@@ -5,10 +5,13 @@ import threading
 import pytest
 
 from krishiv_spark.errors import UploadGoneError
-from krishiv_spark.storage import Became, Storage, parts, s3_uploads
+from krishiv_spark.parallel import side_by_side
+from krishiv_spark.storage import Became, Storage, azure_uploads, object_aside, parts, s3_uploads
 
-KINDS = ["s3", "versity", "hdfs"]
-IN_PARTS = ["s3", "versity"]
+KINDS = ["s3", "versity", "azure", "gcs", "hdfs"]
+WITH_EMPTY_FILES = ["s3", "versity", "gcs", "hdfs"]
+WITH_LISTS = WITH_EMPTY_FILES
+THAT_TELL_WRITERS = ["s3", "versity"]
 ODD = "a b+c%20ä=1/x.parquet"
 
 
@@ -27,6 +30,7 @@ def place(request, servers, tmp_path):
     store = servers(request.param)
     url = f"{store.url}/{tmp_path.name}"
     storage = Storage.of(store.options)
+    request.node.identity = lambda key: storage.files(url).identity(f"{url}/{key}")
     return storage.uploads(url), storage.folder(url)
 
 
@@ -51,11 +55,14 @@ def test_a_file_is_invisible_until_it_is_completed(place):
     assert folder.tail(ODD, 3) == b"ata"
 
 
-def test_completing_again_changes_nothing(place):
+def test_completing_again_changes_nothing(place, request):
     uploads, _ = place
     upload = uploaded(uploads, "x")
-    assert [uploads.complete(upload) for _ in range(3)] == [True] * 3
+    assert uploads.complete(upload)
+    first = request.node.identity("x")
+    assert [uploads.complete(upload) for _ in range(2)] == [True] * 2
     assert uploads.look(upload) is Became.VISIBLE
+    assert request.node.identity("x") == first
 
 
 def test_threads_that_complete_side_by_side_all_see_the_file(place):
@@ -69,6 +76,14 @@ def test_threads_that_complete_side_by_side_all_see_the_file(place):
     for thread in threads:
         thread.join()
     assert answers == [True] * 8
+
+
+def test_many_are_completed_side_by_side_without_a_word(place, caplog):
+    uploads, folder = place
+    many = side_by_side(lambda number: uploaded(uploads, str(number)), list(range(40)))
+    assert all(side_by_side(uploads.complete, many))
+    assert len(seen(folder)) == 40
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_what_was_aborted_is_gone_and_stays_so(place):
@@ -98,6 +113,42 @@ def test_aborting_what_is_complete_leaves_the_file(place):
     assert seen(folder) == ["x"]
 
 
+@pytest.mark.parametrize("place", in_groups(["azure"]), indirect=True)
+def test_an_abort_that_died_halfway_is_done_by_the_next(place, monkeypatch):
+    uploads, folder = place
+    upload = uploaded(uploads, "x")
+    with monkeypatch.context() as patched:
+        patched.setattr(azure_uploads, "_remove", died)
+        with pytest.raises(KeyboardInterrupt):
+            uploads.abort(upload)
+    assert seen(folder) == ["x"]
+    assert uploads.look(upload) is Became.GONE
+    uploads.abort(upload)
+    assert not uploads.complete(upload)
+    assert seen(folder) == []
+
+
+@pytest.mark.parametrize("place", in_groups(["gcs"]), indirect=True)
+def test_what_was_copied_is_no_longer_aside_once_somebody_has_completed_it(place, monkeypatch):
+    uploads, folder = place
+    upload = uploaded(uploads, "x")
+    with monkeypatch.context() as patched:
+        patched.setattr(object_aside.ObjectAside, "delete", died)
+        with pytest.raises(KeyboardInterrupt):
+            uploads.complete(upload)
+    assert seen(folder) == ["x"]
+    assert [item.upload.id for item in uploads.pending()] == [upload.id]
+    assert uploads.complete(upload)
+    assert list(uploads.pending()) == []
+    folder.remove(["x"])
+    assert not uploads.complete(upload)
+
+
+def died(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", in_groups(WITH_EMPTY_FILES), indirect=True)
 def test_an_empty_file_is_one_too(place):
     uploads, folder = place
     assert uploads.complete(uploads.open("x").close())
@@ -115,17 +166,18 @@ def test_a_file_of_several_parts_has_them_in_their_order(place):
     assert folder.read("x") == b"".join(bytes([number]) * 2**20 for number in range(20))
 
 
+@pytest.mark.parametrize("place", in_groups(WITH_LISTS), indirect=True)
 def test_what_is_pending_is_listed_and_what_is_complete_or_elsewhere_is_not(place):
     uploads, _ = place
     uploads.complete(uploaded(uploads, "complete"))
     open_one = uploaded(uploads, "d/open")
     (found,) = uploads.pending()
     assert found.upload.key.endswith("open")
-    uploads.abort(found.upload)
+    uploads.discard(found.upload)
     assert uploads.look(open_one) is Became.GONE
 
 
-@pytest.mark.parametrize("place", in_groups(IN_PARTS), indirect=True)
+@pytest.mark.parametrize("place", in_groups(THAT_TELL_WRITERS), indirect=True)
 def test_a_file_that_was_aborted_while_it_is_written_says_so(place):
     uploads, _ = place
     file = uploads.open("x")
@@ -147,6 +199,18 @@ def test_a_file_that_is_dropped_leaves_nothing(place):
     file.drop()
     assert list(uploads.pending()) == []
     assert seen(folder) == []
+
+
+def test_discarding_shows_nothing(place):
+    uploads, folder = place
+    uploads.discard(uploaded(uploads, "x"))
+    assert seen(folder) == []
+
+
+def test_what_is_tried_before_the_first_row_leaves_nothing(place):
+    uploads, folder = place
+    uploads.verify()
+    assert list(folder.below()) == []
 
 
 def test_ten_thousand_parts_hold_five_terabytes():

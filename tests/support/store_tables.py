@@ -1,9 +1,12 @@
 """Who knows nothing of the sink, and lists a folder; without obstore, which survives no fork."""
 
 from io import BytesIO
+from urllib.parse import quote
 
 import boto3
 import pyarrow.parquet as pq
+import requests
+from azure.storage.blob import ContainerClient
 
 from krishiv_spark.parquet.names import is_hidden
 from krishiv_spark.storage import Storage, StoreUrl
@@ -61,6 +64,73 @@ class S3Onlooker(Onlooker):
             self._s3.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
 
 
+class AzureOnlooker(Onlooker):
+    def __init__(self, url: str, options) -> None:
+        said = {key.rpartition(".")[2]: value for key, value in options.items()}
+        place = StoreUrl.parse(url)
+        self._prefix = f"{place.path}/"
+        self._box = ContainerClient(said["endpoint"], place.bucket, credential=said["accountKey"])
+
+    def below(self):
+        for name in self._box.list_blob_names(name_starts_with=self._prefix):
+            yield name.removeprefix(self._prefix)
+
+    def read(self, key):
+        return self._box.download_blob(self._prefix + key).readall()
+
+    def remove(self, key):
+        self._box.delete_blob(self._prefix + key)
+
+    def pending(self):
+        found = self._box.list_blobs(self._prefix, include=["uncommittedblobs"])
+        return sorted({blob.name.removeprefix(self._prefix) for blob in found} - {*self.below()})
+
+    def expire(self):
+        """What Azure does with blocks that nobody commits for a week."""
+        for key in self.pending():
+            self._box.get_blob_client(self._prefix + key).commit_block_list([])
+            self.remove(key)
+
+
+class GcsOnlooker(Onlooker):
+    def __init__(self, url: str, options) -> None:
+        place = StoreUrl.parse(url)
+        self._root, self._box = options["storage.gcs.endpoint"], place.bucket
+        self._prefix = f"{place.path}/"
+
+    def below(self):
+        url, page = f"{self._root}/storage/v1/b/{self._box}/o", {"prefix": self._prefix}
+        while page is not None:
+            found = self._asked("GET", url, params=page).json()
+            for item in found.get("items", ()):
+                yield item["name"].removeprefix(self._prefix)
+            token = found.get("nextPageToken")
+            page = {**page, "pageToken": token} if token else None
+
+    def read(self, key):
+        return self._asked("GET", self._url(key)).content
+
+    def remove(self, key):
+        self._asked("DELETE", self._url(key))
+
+    def pending(self):
+        aside = "_krishiv/uploads/"
+        return [key.removeprefix(aside) for key in self.below() if key.startswith(aside)]
+
+    def expire(self):
+        """Remove what lies aside, as a rule of the bucket does."""
+        for name in self.pending():
+            self.remove(f"_krishiv/uploads/{name}")
+
+    def _url(self, key):
+        return f"{self._root}/{self._box}/{quote(self._prefix + key)}"
+
+    def _asked(self, method, url, **more):
+        answer = requests.request(method, url, timeout=60, **more)
+        answer.raise_for_status()
+        return answer
+
+
 class HdfsOnlooker(Onlooker):
     def __init__(self, url: str, options) -> None:
         self._folder = Storage.of(options).folder(url)
@@ -85,5 +155,7 @@ class HdfsOnlooker(Onlooker):
 
 def onlooker(url: str, options) -> Onlooker:
     """One of the right kind."""
-    kind = HdfsOnlooker if url.startswith("hdfs:") else S3Onlooker
-    return kind(url, options)
+    return _KINDS[StoreUrl.parse(url).kind](url, options)
+
+
+_KINDS = {"s3": S3Onlooker, "azure": AzureOnlooker, "gcs": GcsOnlooker, "hdfs": HdfsOnlooker}

@@ -1,0 +1,85 @@
+"""How Azure's own client logs in: as obstore does, by options and by the environment."""
+
+import sys
+
+import pytest
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.storage import Storage
+from krishiv_spark.storage.azure import _client, _credential
+from krishiv_spark.storage.settings import AzureSettings
+
+PRINCIPAL = {"tenantId": "00000000-0000-0000-0000-000000000000", "clientId": "c"}
+SECRET = {**PRINCIPAL, "clientSecret": "hunter2"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    for name in ("ACCOUNT_KEY", "ACCESS_KEY", "SAS_TOKEN", "SAS_KEY"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET", "FEDERATED_TOKEN_FILE"):
+        monkeypatch.delenv(f"AZURE_{name}", raising=False)
+    monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)
+
+
+def login(**options):
+    found = _credential("account", AzureSettings.parse(options, "storage.azure"))
+    return type(found).__name__
+
+
+def test_a_key_goes_before_all_others():
+    assert login(**SECRET, accountKey="a2V5", sasToken="sig=1") == "dict"
+
+
+def test_a_service_principal_goes_before_a_signature():
+    assert login(**SECRET, sasToken="sig=1") == "ClientSecretCredential"
+
+
+def test_a_signature_is_enough():
+    assert login(sasToken="?sig=1") == "AzureSasCredential"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "ManagedIdentityCredential"),
+        ({"AZURE_USE_AZURE_CLI": "true"}, "AzureCliCredential"),
+        ({"AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}, "dict"),
+        (
+            {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c", "AZURE_FEDERATED_TOKEN_FILE": "f"},
+            "WorkloadIdentityCredential",
+        ),
+    ],
+)
+def test_what_no_option_says_the_environment_does(monkeypatch, environment, expected):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert login() == expected
+
+
+@pytest.mark.parametrize(
+    ("authority", "host"),
+    [
+        ("box@acc.dfs.core.windows.net", "acc.blob.core.windows.net"),
+        ("box@acc.dfs.core.chinacloudapi.cn", "acc.blob.core.chinacloudapi.cn"),
+    ],
+)
+def test_a_container_is_asked_by_its_endpoint_for_blobs(authority, host):
+    _client.cache_clear()
+    settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
+    assert _client(0, "abfss", authority, settings).url == f"https://{host}/box"
+
+
+def test_the_environment_names_the_account_and_its_endpoint_where_the_url_does_not(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acc")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://acc.example.com")
+    settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
+    _client.cache_clear()
+    assert _client(0, "az", "box", settings).url == "https://acc.example.com/box"
+
+
+@pytest.mark.parametrize("module", ["azure.storage.blob", "azure.identity"])
+def test_a_client_that_is_missing_is_named_with_the_extra_that_has_it(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(OptionError, match=r"pip install \"krishiv-spark\[azure\]\""):
+        Storage().uploads("abfss://box@acc.dfs.core.windows.net/table")
