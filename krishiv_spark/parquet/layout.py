@@ -18,10 +18,13 @@ Files of earlier versions do not say it.
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from krishiv_spark.durable import exists
+from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.tails import look
 
@@ -30,6 +33,7 @@ __all__ = [
     "META",
     "PATH_OPTION",
     "SOURCES",
+    "check_shared",
     "is_before",
     "log_folder",
     "staged_folder",
@@ -49,6 +53,19 @@ DONE_SUFFIX = ".done"
 def log_folder(table: Path, query: str) -> Path:
     """Where the epoch log of a query lives."""
     return table / META / query / "log"
+
+
+def check_shared(folder: str | Path) -> None:
+    """Look whether this machine has a folder that the driver's has. Executor.
+
+    Raises:
+        OptionError: If it has not.
+    """
+    if not exists(folder):
+        raise OptionError(
+            f"{PATH_OPTION}: {folder} is on the driver's machine, and not on {platform.node()}: it "
+            "must be in a folder that all machines share, or in a store"
+        )
 
 
 @lru_cache(maxsize=256)

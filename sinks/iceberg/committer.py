@@ -6,14 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from krishiv_spark.errors import CheckpointMismatch, SinkError
+from krishiv_spark.errors import CheckpointMismatch, CommitRejected, SinkError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.paths import url_scheme
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["IcebergCommitter", "TableInHand"]
 
 _log = logging.getLogger(__name__)
+
+_DISK = {None, "file"}
+"""Schemes of what may be another folder on each machine."""
 
 
 class TableInHand:
@@ -46,6 +51,21 @@ class TableInHand:
         """As `look`, for somebody who changes it: nobody has it in hand after that."""
         table, self._table = self._table, None
         return table or open_table(options)
+
+
+def _check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
+    """Look whether what tasks wrote to a path is there for the driver too; stores need no look.
+
+    Raises:
+        CommitRejected: If it is not: the snapshot would name files that nobody finds.
+    """
+    on_disk = (path for item in staged for path in item.paths if url_scheme(path) in _DISK)
+    missing = next((path for path in on_disk if not io.new_input(path).exists()), None)
+    if missing is not None:
+        raise CommitRejected(
+            f"{FORMAT}: {missing}, which a task has written, is not there for the driver: "
+            "'warehouse' must be a folder that all machines share, or in a store"
+        )
 
 
 class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
@@ -107,6 +127,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         committer = Committer(self._options, epoch, change)
         table = self._in_hand.take(self._options)
         try:
+            _check_shared(table.io, staged)
             committer.commit(table)
         except SinkError:
             if not committer.unknown:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from krishiv_spark.durable import start_writing_back, sync_file
 from krishiv_spark.errors import StorageError
+from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.names import STAGED_SUFFIX
 from krishiv_spark.sinks.parquet.values import StagedFile, StagedUpload
 from krishiv_spark.storage import Uploads
@@ -77,8 +78,17 @@ class DiskStaging:
         self._folder = folder
 
     def open(self, name: str, folder: str) -> _DiskFile:
-        """See `Staging`."""
-        return _DiskFile(self._folder / f"{name}{STAGED_SUFFIX}", name, folder)
+        """See `Staging`.
+
+        Raises:
+            OptionError: If what the planner has made is not on this machine.
+            FileNotFoundError: If the generation is over.
+        """
+        try:
+            return _DiskFile(self._folder / f"{name}{STAGED_SUFFIX}", name, folder)
+        except FileNotFoundError:
+            check_shared(self._folder.parents[2])  # `_krishiv`, which stays
+            raise
 
     def remove(self, staged: StagedFile) -> None:
         """See `Staging`."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION
 from krishiv_spark.paths import local_path, url_scheme
@@ -90,6 +91,10 @@ class Place:
     def files(self) -> Files:
         """Those of the store that it is in."""
         return self.storage.files(self.root)
+
+    def present_folder(self) -> str | None:
+        """The root, if it is on a disk and there: a machine without it does not share it."""
+        return None if self.files.is_remote or not exists(self.root) else self.root
 
     def absolute(self, path: str) -> str:
         """The full path of a file of this place."""

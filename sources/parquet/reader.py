@@ -244,7 +244,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         skips = None if state is None else state.inside(FOLDER)
         most = self.options.max_partition_bytes
         pieces = (piece for file in files for piece in cut(self._whole(file), most))
-        return [FilePart(part, skips) for part in pack(pieces, most)]
+        folder = self._place.present_folder()
+        return [FilePart(part, skips, folder) for part in pack(pieces, most)]
 
     def _as_it_is(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
         return as_it_is(

@@ -17,6 +17,7 @@ from krishiv_spark.nested import Convert
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import corrections
 from krishiv_spark.parquet.footers import BadFileError, GoneError, opened
+from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.parquet.skips import Skip, note_skip
@@ -54,10 +55,13 @@ class FilePart:
     Attributes:
         ranges: The parts of files.
         skips: Folder for notes about what is skipped; see `skips`. None for none.
+        folder: Of a disk, where the driver has found something when the batch was planned: a
+            machine without it does not share it. None for a store, or if the driver found nothing.
     """
 
     ranges: tuple[FileRange, ...]
     skips: Folder | None = field(default=None, compare=False)
+    folder: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
         BadFileError: If a file is damaged, unless such files are skipped; the rows in front of
             the damage have been yielded then.
         GoneError: If a file is no longer there, unless such files are skipped.
+        OptionError: If it is not there since this machine does not share the folder.
         ChangedError: If a file is no longer what it was when the task was planned.
         SchemaError: If a file's columns do not fit.
     """
@@ -105,6 +110,8 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
                 yield batch
                 rows += batch.num_rows
         except (BadFileError, GoneError) as error:
+            if part.folder is not None:  # or what only this machine has not would be skipped
+                check_shared(part.folder)
             if not (rules.skip_bad if isinstance(error, BadFileError) else rules.skip_gone):
                 raise _advised(error) from error
             _log.warning("skipped: %s", error)

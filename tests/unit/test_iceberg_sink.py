@@ -115,6 +115,17 @@ def test_a_foreign_column_between_stage_and_publish(tmp_path):
     assert rows["words"].to_pylist() == numbered(0)["text"].to_pylist()
 
 
+def test_files_that_a_task_wrote_on_another_machine_are_not_committed(tmp_path):
+    life = IcebergLife(tmp_path)
+    rows = numbered(0)
+    staged = life.stage(0, rows, tasks=2)
+    (only_there,) = staged[1].files
+    Path(only_there.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(CommitRejected, match="must be a folder that all machines share"):
+        life.publish(0, staged, rows)
+    assert ids(tmp_path) == []
+
+
 def test_foreign_partitions_between_stage_and_publish(tmp_path):
     life = IcebergLife(tmp_path)
     staged = life.stage(0, numbered(0))

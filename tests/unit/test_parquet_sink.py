@@ -313,6 +313,14 @@ def test_a_straggler_of_a_finished_generation_does_not_hide_its_epoch(table):
     assert followed(table) == list(range(6))
 
 
+def test_a_task_on_a_machine_that_has_not_the_folder_says_so(table):
+    driver = life(table)
+    driver.plan()
+    table.rename(table.with_name("elsewhere"))
+    with pytest.raises(OptionError, match="must be in a folder that all machines share"):
+        driver.task(0, 0, rows(0, 6))
+
+
 def test_our_source_waits_for_the_whole_epoch(tmp_path):
     for step in itertools.count():
         table = tmp_path / f"table-{step}"

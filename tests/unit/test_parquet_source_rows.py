@@ -414,6 +414,19 @@ def test_a_file_that_vanished_is_named_or_skipped(tmp_path, caplog):
     assert issubclass(GoneError, DataLossError)
 
 
+def test_a_machine_that_has_not_the_folder_skips_nothing(tmp_path):
+    put(tmp_path / "folder" / "a.parquet", {"n": [1]})
+    source = reader(tmp_path / "folder", failOnDataLoss="false")
+    source.schema = source.infer_schema()
+    end = source.latest(FIRST, UNLIMITED)
+    (part,) = source.plan(FIRST, end)
+    (tmp_path / "folder").rename(tmp_path / "elsewhere")
+    with pytest.raises(OptionError, match="must be in a folder that all machines share"):
+        list(source.read(part))
+    (part,) = source.plan(FIRST, end)  # by a driver that has not the folder either: it is gone
+    assert list(source.read(part)) == []
+
+
 def test_a_damaged_newest_file_gives_no_schema(tmp_path):
     put(tmp_path / "a.parquet", {"n": [1]}, at=NOON)
     (tmp_path / "b.parquet").write_bytes(b"it is being written")
