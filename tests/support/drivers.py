@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from machines import Machine
 from patience import PATIENCE
 
 from krishiv_spark.testing.real_spark.process import DriverProcess
@@ -14,11 +16,13 @@ SUPPORT = Path(__file__).parent
 
 
 class Driver(DriverProcess):
-    """One of the scripts beside this file, with a job."""
+    """One of the scripts beside this file, with a job, here or on a machine of its own."""
 
-    def __init__(self, script: str, job: dict[str, Any]) -> None:
+    def __init__(self, script: str, job: Mapping[str, Any], machine: Machine | None = None) -> None:
         command = [sys.executable, str(SUPPORT / script), json.dumps(job)]
-        super().__init__(command, {**os.environ, "PYSPARK_PYTHON": sys.executable})
+        own = os.environ if machine is None else machine.environment()
+        environment = {**own, "PYSPARK_PYTHON": sys.executable}
+        super().__init__(command if machine is None else machine.command(*command), environment)
 
     def wait_for(self, word: str, timeout: float = PATIENCE) -> None:
         """Await a line that begins with a word; fails when the driver ends without it."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import psutil
+from clusters import ManyMachines
 from drivers import Driver
 from patience import PATIENCE
 
@@ -21,6 +22,7 @@ class Killer:
         more: What is killed besides the driver and a worker, which is a Python process that Spark
             has started, by name, and brought back. Each has its turn, in random order, before the
             first has another one.
+        machines: Where drivers run, each on a new machine, and workers, if not here.
 
     Attributes:
         kills: How often each was killed.
@@ -33,13 +35,14 @@ class Killer:
         *,
         sign: str = "EPOCH",
         pauses: tuple[float, float] = (0.2, 2.0),
-        more: Mapping[str, Callable[[], None]] | None = None,
+        more: Mapping[str, Callable[[], object]] | None = None,
+        machines: ManyMachines | None = None,
     ) -> None:
         seed = random.randrange(2**32)
         print(f"seed {seed}")
         self.kills: Counter[str] = Counter()
         self._random, self._begun = random.Random(seed), time.monotonic()
-        self._script, self._job = script, dict(job)
+        self._script, self._job, self._machines = script, dict(job), machines
         self._sign, self._pauses = sign, pauses
         self._victims, self._more = ("driver", "worker", *(more or {})), more or {}
         self._turns: list[str] = []
@@ -48,14 +51,21 @@ class Killer:
         """Kill so often; then let a last driver come to its end."""
         while self.kills.total() < kills and self._live(kills):
             pass
-        with Driver(self._script, self._job) as driver:
+        with self._driver() as driver:
             driver.wait_for("DONE", timeout=2 * PATIENCE)
         self._tell(f"done, killed: {dict(self.kills)}")
 
+    def _driver(self) -> Driver:
+        if self._machines is None:
+            return Driver(self._script, self._job)
+        return Driver(self._script, self._job, self._machines.new_driver())
+
     def _live(self, kills: int) -> bool:
         """One driver until it is killed or fails; False if it comes to its end."""
-        with Driver(self._script, self._job) as driver:
-            driver.wait_for(self._sign, timeout=PATIENCE)
+        with self._driver() as driver:
+            if not driver.says(self._sign, PATIENCE) and driver.says("DONE", 0):
+                return False  # the last one was killed when all was copied
+            driver.wait_for(self._sign, timeout=0)
             while driver.outlives(self._random.uniform(*self._pauses)):
                 victim = self._turn()
                 if self._killed(victim, driver):
@@ -81,18 +91,20 @@ class Killer:
         elif victim in self._more:
             self._more[victim]()
         else:
-            return _killed_worker(driver, self._random)
+            return self._killed_worker(driver)
         return True
 
-
-def _killed_worker(driver: Driver, chance: random.Random) -> bool:
-    """Whether there was one."""
-    try:
-        family = psutil.Process(driver._process.pid).children(recursive=True)
-        chance.choice([each for each in family if _is_python_of_spark(each)]).kill()
-    except (psutil.Error, IndexError):  # it has just ended by itself, or there is none yet
-        return False
-    return True
+    def _killed_worker(self, driver: Driver) -> bool:
+        """Whether there was one."""
+        try:
+            if self._machines is None:
+                family = psutil.Process(driver._process.pid).children(recursive=True)
+            else:
+                family = self._machines.processes_of_workers()
+            self._random.choice([each for each in family if _is_python_of_spark(each)]).kill()
+        except (psutil.Error, IndexError):  # it has just ended by itself, or there is none yet
+            return False
+        return True
 
 
 def assert_each_once(found: Counter[int], numbers: range, what: str) -> None:

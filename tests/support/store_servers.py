@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from getpass import getuser
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class Store:
         process: Its server's id, to be paused or killed; 0 for one inside this process.
         secrets: Texts that no error may show.
         hadoop: How Spark's own client reaches it, as settings of Hadoop.
+        restart: Kills its server and starts it again, if it keeps on a disk what it has.
     """
 
     url: str
@@ -56,6 +57,53 @@ class Store:
     process: int = 0
     secrets: tuple[str, ...] = field(default=())
     hadoop: Mapping[str, str] = field(default_factory=dict)
+    restart: Callable[[], None] | None = None
+
+
+class _Server:
+    """A process that can be killed and comes back; it dies with this one.
+
+    Args:
+        command: Its program and arguments.
+        folder: In which it runs and has its log.
+        ready: Raises nothing when it can be asked.
+    """
+
+    def __init__(self, command: list[str], folder: Path, ready: Callable[[], object]) -> None:
+        tool = shutil.which("setpriv")  # of util-linux
+        keeper = [tool, "--pdeathsig", "KILL"] if tool else []
+        self._command, self._folder, self._ready = [*keeper, *command], folder, ready
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            given = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(self._command, cwd=self._folder, **given)
+        self._await()
+
+    def kill(self) -> None:
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def restart(self) -> None:
+        """``kill -9``, and again; only for one that keeps on its disk what it has."""
+        self.kill()
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _await(self) -> None:
+        until_s, log = time.monotonic() + PATIENCE, self._folder / "log"
+        while True:
+            assert self._process.poll() is None, log.read_text()[-2000:]
+            try:
+                self._ready()
+            except Exception:  # noqa: BLE001  whatever a client of it raises while it starts
+                assert time.monotonic() < until_s, log.read_text()[-2000:]
+                time.sleep(0.1)
+            else:
+                return
 
 
 @contextmanager
@@ -69,8 +117,8 @@ def open_s3(folder: Path) -> Iterator[Store]:
     def made() -> None:
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/box", method="PUT"), timeout=5)
 
-    with _running(command, folder, made) as process:
-        yield _s3_store(endpoint, process)
+    with _running(command, folder, made) as server:
+        yield _s3_store(endpoint, server)
 
 
 @contextmanager
@@ -84,11 +132,11 @@ def open_versity(folder: Path) -> Iterator[Store]:
     command = [_from_go(VERSITYGW), *login, "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
     command += ["--sidecar", str(aside), str(box.parent)]  # of attributes, which tmpfs has not
     endpoint = f"http://127.0.0.1:{port}"
-    with _running(command, folder, lambda: _answers(endpoint)) as process:
-        yield _s3_store(endpoint, process)
+    with _running(command, folder, lambda: _answers(endpoint)) as server:
+        yield replace(_s3_store(endpoint, server), restart=server.restart)
 
 
-def _s3_store(endpoint: str, process: int) -> Store:
+def _s3_store(endpoint: str, server: _Server) -> Store:
     options = {"region": "us-east-1", "accessKeyId": USER, "secretAccessKey": SECRET}
     named = {f"storage.s3.{name}": value for name, value in options.items()}
     hadoop = {
@@ -101,7 +149,7 @@ def _s3_store(endpoint: str, process: int) -> Store:
     return Store(
         "s3a://box/some/place",
         {"storage.s3.endpoint": endpoint, **named},
-        process,
+        server.pid,
         (SECRET,),
         {f"fs.s3a.{name}": value for name, value in hadoop.items()},
     )
@@ -117,7 +165,7 @@ def open_gcs(folder: Path) -> Iterator[Store]:
     endpoint = f"http://127.0.0.1:{port}"
     command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint]
     with (
-        _running(command, folder, lambda: _answers(f"{endpoint}/storage/v1/b/box")) as process,
+        _running(command, folder, lambda: _answers(f"{endpoint}/storage/v1/b/box")) as server,
         speaking_xml(endpoint) as xml,
     ):
         options = {"storage.gcs.endpoint": xml, "storage.gcs.anonymous": "true"}
@@ -130,7 +178,7 @@ def open_gcs(folder: Path) -> Iterator[Store]:
             "fs.gs.project.id": "any",
             **{f"fs.gs.{name}": str(2**23) for name in _SIZES_OF_GCS},
         }
-        yield Store("gs://box/some/place", options, process, hadoop=hadoop)
+        yield Store("gs://box/some/place", options, server.pid, hadoop=hadoop)
 
 
 _SIZES_OF_GCS = (
@@ -178,7 +226,7 @@ def open_azure(folder: Path) -> Iterator[Store]:
         once = {"retry_total": 0, "connection_timeout": 5}
         BlobServiceClient(endpoint, credential=KEY, **once).create_container("box")
 
-    with _running(command, folder, made) as process:
+    with _running(command, folder, made) as server:
         options = {"storage.azure.endpoint": endpoint, "storage.azure.accountKey": KEY}
         hadoop = {
             "abfs.endpoint": endpoint.split("/")[2],
@@ -191,7 +239,7 @@ def open_azure(folder: Path) -> Iterator[Store]:
         }
         named = {f"fs.azure.{name}": value for name, value in hadoop.items()}
         url = f"abfs://box@{ACCOUNT}.dfs.core.windows.net/some"
-        yield Store(url, options, process, (KEY,), named)
+        yield Store(url, options, server.pid, (KEY,), named)
 
 
 def _azurite() -> str:
@@ -231,39 +279,20 @@ def open_hdfs(folder: Path) -> Iterator[Store]:
         said = urllib.request.urlopen(f"{endpoint}/{beans}", timeout=5).read()
         assert b'"NumLiveDataNodes" : 1' in said
 
-    with _running(command, folder, made) as process:
+    with _running(command, folder, made) as server:
         options = {"storage.hdfs.endpoint": endpoint, "storage.hdfs.user": getuser()}
-        yield Store(f"hdfs://127.0.0.1:{rpc}/some/place", options, process)
+        yield Store(f"hdfs://127.0.0.1:{rpc}/some/place", options, server.pid)
 
 
 @contextmanager
-def _running(command: list[str], folder: Path, ready: Callable[[], object]) -> Iterator[int]:
-    """A server's process, once `ready` raises nothing; killed at the end, or with this process."""
-    tool = shutil.which("setpriv")  # of util-linux
-    keeper = [tool, "--pdeathsig", "KILL"] if tool else []
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [*keeper, *command], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+def _running(command: list[str], folder: Path, ready: Callable[[], object]) -> Iterator[_Server]:
+    """A server, once `ready` raises nothing; killed at the end."""
+    server = _Server(command, folder, ready)
     try:
-        _await(ready, server, folder / "log")
-        yield server.pid
+        server.start()
+        yield server
     finally:
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _await(ready: Callable[[], object], server: subprocess.Popen, log: Path) -> None:
-    until_s = time.monotonic() + PATIENCE
-    while True:
-        assert server.poll() is None, log.read_text()[-2000:]
-        try:
-            ready()
-        except Exception:  # noqa: BLE001  whatever a client of it raises while it starts
-            assert time.monotonic() < until_s, log.read_text()[-2000:]
-            time.sleep(0.1)
-        else:
-            return
+        server.kill()
 
 
 OPENED = {
