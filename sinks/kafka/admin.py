@@ -23,7 +23,7 @@ from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import abort_open
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
-__all__ = ["TransactionAdmin", "TransactionStatus", "abort_job", "open_lines"]
+__all__ = ["TransactionAdmin", "TransactionStatus", "abort_job", "kafka_settings", "open_lines"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> 
         OptionError: If a setting is not understood.
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
-    client = open_client(Connection.of(_settings(bootstrap, config)))
+    client = open_client(Connection.of(kafka_settings(bootstrap, config)))
     start = f"{prefix}.{query}." if query else f"{prefix}."
     return [_line(found) for found in _open_transactions(client, start)]
 
@@ -117,7 +117,7 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
             f"{query!r} is no batch job, whose id begins with {BATCH_PREFIX!r}: what a streaming "
             "query has open is for its next driver, or for 'resolve'"
         )
-    client = open_client(Connection.of(_settings(bootstrap, config)))
+    client = open_client(Connection.of(kafka_settings(bootstrap, config)))
     abort_open(client, f"{prefix}.{query}.", (), lambda: True)
 
 
@@ -156,7 +156,7 @@ class TransactionAdmin:
         """
         said = {
             **given,
-            **_settings(bootstrap, command_config),
+            **kafka_settings(bootstrap, command_config),
             "checkpointLocation": checkpoint,
             "kafka.transactional.id": prefix,
         }
@@ -193,7 +193,13 @@ class TransactionAdmin:
         self.writer.committer().resolve(self.query)
 
 
-def _settings(bootstrap: str, config: Path | None) -> dict[str, str]:
+def kafka_settings(bootstrap: str, config: Path | None) -> dict[str, str]:
+    """Options of source and sink, from what was said on the command line.
+
+    Args:
+        bootstrap: Brokers that are asked first.
+        config: File with Kafka's settings, a ``name=value`` in a line.
+    """
     lines = config.read_text().splitlines() if config else []
     named = [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
     given = {f"kafka.{key.strip()}": text.strip() for key, text in named}

@@ -14,7 +14,11 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka_topics import LIMITS, make_topic, set_transaction_version
+from patience import await_that
 
+from krishiv_spark.doctor.brokers import check_brokers
+from krishiv_spark.doctor.findings import Findings
+from krishiv_spark.doctor.questions import Questions
 from krishiv_spark.errors import CommitUnknown
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaRefusedError, open_client
@@ -52,14 +56,16 @@ class Bench:
         admin.create_acls(made)
         admin.close()
 
-    def writer(self):
-        given = {
+    def kafka(self):
+        """Options that name the cluster."""
+        return {
             **self._cluster.secure.options(),
-            "topic": self.topic,
             "kafka.transactional.id": self.prefix,
             "kafka.metadata.max.age.ms": "1",
-            "epochLog": str(self._folder),
         }
+
+    def writer(self):
+        given = {**self.kafka(), "topic": self.topic, "epochLog": str(self._folder)}
         options = KafkaSinkOptions.parse(given, "krishiv-kafka")
         return KafkaWriter(options, ROW.schema, OutputMode.APPEND)
 
@@ -135,3 +141,20 @@ def test_under_the_older_rules_the_topic_has_to_be_read(bench, cluster):
         bench.writer().check()
     bench.allow_topic(READ)
     bench.writer().check()
+
+
+def test_the_doctor_says_which_rights_are_missing(bench):
+    def told():
+        said = Findings()
+        check_brokers(Questions("p", topic=bench.topic, options=bench.kafka()), said)
+        return [str(one) for one in said.found if one.level == "WRONG"]
+
+    ids, topic = told()
+    assert (
+        f"allow WRITE and DESCRIBE on the transactional ids that begin with '{bench.prefix}." in ids
+    )
+    assert bench.topic in topic
+    assert "ACL" in topic
+    bench.allow_ids(WRITE, DESCRIBE)
+    bench.allow_topic(WRITE, READ)
+    await_that(lambda: told() == [])
