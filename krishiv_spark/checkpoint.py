@@ -99,6 +99,7 @@ class OffsetSeq:
     @property
     def watermark_ms(self) -> int | None:
         """Spark's own watermark, milliseconds since 1970 UTC; None if it has none."""
+        # Spark writes 0 as long as there is none.
         return self.metadata.get("batchWatermarkMs") or None
 
     @property
@@ -174,6 +175,7 @@ def has_commits(location: str) -> bool:
 
 def _epochs(folder: str) -> list[int]:
     """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
+    # Others are ``9.compact`` and Hadoop's temporary and checksum files.
     return [int(name) for name in _names(folder) if name.isdigit()]
 
 

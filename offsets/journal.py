@@ -30,6 +30,8 @@ __all__ = [
 # times in an epoch, and one match for each name was an eighth of a Parquet commit.
 _ENTRY = re.compile(r"/([0-9]{20})\.json(?=/)")
 _SNAPSHOT = re.compile(r"/([0-9]{20})\.snapshot\.json(?=/)")
+# link(2): EPERM where a file system has no hard links, EMLINK where it allows none besides the name
+# itself; the others are what network file systems and FUSE answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -117,6 +119,8 @@ class DiskJournal:
         """See `Journal`."""
         aside = self._aside(name, data)
         try:
+            # O_EXCL would show the name before its content, and rename(2) would overwrite: a link
+            # appears whole, and only where no name is.
             os.link(aside, self.folder / name)
         except FileExistsError:
             return False
@@ -125,6 +129,7 @@ class DiskJournal:
                 raise self._without_links(error) from error
             raise
         finally:
+            # A process that is killed before this leaves a name that is no entry's.
             aside.unlink(missing_ok=True)
         sync_folder(self.folder)
         return True
@@ -137,6 +142,8 @@ class DiskJournal:
     def remove(self, names: Iterable[str]) -> None:
         """See `Journal`."""
         for name in names:
+            # Not synced: what comes back with the power is at or below a snapshot that is on the
+            # disk.
             (self.folder / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
@@ -144,6 +151,7 @@ class DiskJournal:
         gone = self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}")
         with contextlib.suppress(FileNotFoundError):
             self.folder.rename(gone)
+        # What is left of it has a hidden name, under which nobody looks for a log.
         shutil.rmtree(gone, ignore_errors=True)
 
     def _aside(self, name: str, data: bytes) -> Path:
@@ -289,6 +297,7 @@ def open_journal(location: str) -> Journal:
     Raises:
         LogError: If the URL is of a kind on which no entry can be created exclusively.
     """
+    # Hadoop writes file:/x, others file:///x.
     path = Path(re.sub("^file:(//)?", "", location))
     if path.is_absolute():
         return DiskJournal(path)

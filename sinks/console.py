@@ -29,6 +29,7 @@ __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 Row = tuple[str, ...]
 
 _RULE = "-" * 43
+# ``Dataset.showString``: minimumColWidth.
 _LEAST_WIDTH = 3
 _DEFAULT_TRUNCATE = 20
 _ESCAPES = str.maketrans(
@@ -132,6 +133,7 @@ def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions)
 def _table(header: Row, rows: Sequence[Row], truncate: int) -> str:
     widths = [max(_LEAST_WIDTH, *map(_width, column)) for column in zip(header, *rows, strict=True)]
     rule = "+" + "+".join("-" * width for width in widths) + "+"
+    # As `showString` does: numbers line up where cells are cut, texts where they are whole.
     align = _right if truncate > 0 else _left
     lines = ["|" + "|".join(map(align, row, widths)) + "|" for row in (header, *rows)]
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
@@ -173,6 +175,7 @@ def _cut(text: str, truncate: int) -> str:
     shown = text.translate(_ESCAPES)
     if not 0 < truncate < len(shown):
         return shown
+    # `showString`: less than four characters have no room for dots.
     dots = "..." if truncate > len("...") else ""
     return shown[: truncate - len(dots)] + dots
 
