@@ -97,6 +97,8 @@ def opened(path: str, wanted: Identity | None = None) -> Iterator[pq.ParquetFile
         OptionError: If it may not be read.
     """
     with file_errors(path), pa.OSFile(path) as source:
+        # When it is open: of a file that is looked at before, another could take the name in
+        # between.
         _check_unchanged(path, wanted)
         yield frugal(source)
 
@@ -206,6 +208,7 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         statistics = group.column(index).statistics
         if statistics is not None and statistics.has_min_max:
+            # As it is stored: datetime would lose nanoseconds, and ends with the year 9999.
             reached = statistics.max_raw
             newest = reached if newest is None else max(newest, reached)
         elif not _only_nulls(statistics, group.num_rows):

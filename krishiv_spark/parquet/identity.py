@@ -28,6 +28,7 @@ def table_id(table: Path) -> str | None:
             journal.create(_TABLE, uuid.uuid4().hex.encode())
         except LogError:
             return None
+        # Another process's id may have taken the name first: then that is the table's.
         found = journal.read(_TABLE)
     return None if found is None else found.decode()
 

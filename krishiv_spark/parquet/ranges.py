@@ -78,6 +78,7 @@ def read_row_groups(
         is_here = group.num_rows and part.start <= _midpoint(group, size) < part.end
         if is_here and (only is None or index in only):
             at, rows = first, batch_rows(group, columns)
+            # Spark runs a task for each core: threads of Arrow's would compete with other tasks.
             for batch in file.iter_batches(rows, [index], columns, use_threads=False):
                 yield at, batch
                 at += batch.num_rows
@@ -101,6 +102,7 @@ def batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
     size = sum(
         chunk.total_uncompressed_size
         for chunk in chunks
+        # The name of a column may have dots, and so has the path of what is inside of one.
         if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted
     )
     per_row: int = max(1, size // group.num_rows)

@@ -95,6 +95,7 @@ def check_writable(table: Path) -> None:
         raise OptionError(f"krishiv-parquet: 'path' {table} cannot be written: permission denied")
 
 
+# A refusal is an exception, which is not remembered: the user may have moved the files.
 @lru_cache(maxsize=64)
 def check_same_types(table: Path, schema: pa.Schema) -> None:
     """Compare with one file that is there; once per process, the schema of a query is fixed.

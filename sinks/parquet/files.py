@@ -102,6 +102,7 @@ class _OpenFile:
         self.folder = folder
         self.rows = 0
         self._layout = layout
+        # Exclusive: a name that is taken is another attempt's, whatever it holds.
         self._sink = open(path, "xb")  # noqa: SIM115  closed in `close`
         self._writer = pq.ParquetWriter(
             self._sink,
@@ -113,6 +114,8 @@ class _OpenFile:
     @property
     def room(self) -> int | None:
         most_rows, most_bytes = self._layout.max_rows, self._layout.target_bytes
+        # With a row at least: below a target that is smaller than the file's own head, none would
+        # ever fit.
         if self.rows and most_bytes is not None and self._sink.tell() >= most_bytes:
             return 0
         return None if most_rows is None else most_rows - self.rows
@@ -126,6 +129,7 @@ class _OpenFile:
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
+        # By the task, side by side with the others; the committer has only the names left to sync.
         sync_file(self.path)
         name = self.path.name.removesuffix(STAGED_SUFFIX)
         return StagedFile(name=name, folder=self.folder, rows=self.rows, size=size)

@@ -47,6 +47,7 @@ class ParquetWriter(Writer[StagedFiles]):
         check_columns(self.schema, self.options.partition_by)
         check_writable(self.table)
         check_same_types(self.table, self.schema)
+        # A batch that overwrites leaves none of the files that are there, whoever wrote them.
         if self.mode is OutputMode.APPEND or self.streaming:
             check_partitioning(self.table, self.options.partition_by)
 

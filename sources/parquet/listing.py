@@ -69,8 +69,10 @@ def scan(place: Place, *, recursive: bool = False, known: Container[str] = ()) -
         elif is_folder(place.root):
             walk.add_top("")
         else:
+            # For its error: what is not there is no empty place.
             os.stat(place.root)
             walk.add(ITSELF)
+    # A glob with braces is several patterns, of which more than one may match a file.
     walk.scan.paths = list(dict.fromkeys(walk.scan.paths))
     return walk.scan
 
@@ -147,6 +149,7 @@ class _Walk:
         known, met = self._known, 0
         for entry in entries:
             name = entry.name
+            # First of all: nearly every name of a folder that is followed is known.
             if prefix + name in known:
                 met += 1
             elif is_hidden(name):

@@ -128,6 +128,7 @@ class StreamState:
         self._swept_s = now
         for folder in self._folders:
             for name in names:
+                # The usual place may be one that can only be read, where nobody sweeps either.
                 with suppress(FileNotFoundError, PermissionError):
                     os.utime(folder / name)
         for path, modified_s in _files(self.folder):

@@ -24,6 +24,7 @@ from krishiv_spark.sources.parquet.units import ReadUnit, origin
 
 __all__ = ["FolderStream", "FollowRules"]
 
+# Parked files at a trigger: there may be any number of them, and each costs a look.
 _LOOKS_AGAIN = 1_000
 # While enough waits for a batch, the place is listed for a tenth of the time at most. (Spark's
 # source lists no more then either: maxCachedFiles.)
@@ -83,6 +84,7 @@ class FolderStream:
 
     def freeze(self) -> None:
         """From now on nothing newer than now is seen."""
+        # Or the names would be those of the run before.
         self._frozen, self._standing = None, None
         self._frozen = self._names(frozenset())
 
@@ -122,6 +124,7 @@ class FolderStream:
         enough = (limit.files is not None and waiting.files >= limit.files) or (
             limit.bytes is not None and waiting.bytes >= limit.bytes
         )
+        # Newest first, what has just come goes before all that waits.
         return not enough or self._rules.newest_first or time.monotonic() >= self._lists_next_s
 
     # --- listing
@@ -190,6 +193,7 @@ class FolderStream:
         while True:
             self._epochs.look()
             names = scan(self._place, recursive=self._rules.recursive, known=known)
+            # A table that only this listing has shown was not looked at before it: once more.
             if not self._epochs.note(names.paths):
                 return names
 
@@ -243,6 +247,7 @@ class FolderStream:
         """
         start = ParquetOffset()
         standing = self._new_standing(start)
+        # What is gone before the query begins is no loss of its.
         self._list(standing, fail_on_loss=False)
         standing.epochs_read.update((k, n) for k, n in self._epochs.visible().items() if n >= 0)
         units = []
