@@ -93,6 +93,7 @@ class ListOffsets(_OfLeaders):
         return ListOffsetsRequest(
             isolation_level=int(self.committed),
             topics=[topic(name=name, partitions=parts) for name, parts in grouped.items()],
+            # 2 knows isolation levels, 7 the newest timestamp (KIP-734).
             min_version=7 if newest else 2,
         )
 
