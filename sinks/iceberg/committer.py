@@ -108,6 +108,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         table = self._in_hand.take(self._options)
         try:
             committer.commit(table)
+        # After any other error the outcome is not known, and nothing staged is touched.
         except SinkError:
             if not committer.unknown:
                 self._clean(change, table, published=False, certain=True)
