@@ -81,9 +81,11 @@ class ParquetParticipant(Participant[StagedFiles]):
         _remove_in_one_step(folder)
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
-        for item in staged:
-            for name in item.removes:
-                (self._table / name).unlink(missing_ok=True)
+        removed = [self._table / name for item in staged for name in item.removes]
+        for file in removed:
+            file.unlink(missing_ok=True)
+        # Before the log says that all is done: after a power cut nobody would remove them again.
+        sync_folders(file.parent for file in removed if exists(file.parent))
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
