@@ -79,7 +79,8 @@ class OffsetSeq:
         Raises:
             ValueError: If it is damaged, or of a version that is not known.
         """
-        version, metadata, *lines = text.splitlines() or ("", "")
+        # Not `splitlines`: an offset of somebody else's source may hold U+2028 and the like.
+        version, metadata, *lines = text.removesuffix("\n").split("\n")
         if version == "v1":
             sources = {str(place): line for place, line in enumerate(lines)}
         elif version == "v2":

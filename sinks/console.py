@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import islice
+from struct import pack
 from typing import Annotated
 
 import pyarrow as pa
@@ -217,9 +218,15 @@ def _floating(cell: pa.Scalar) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if pa.types.is_float32(cell.type):
-        value = float(f"{value:.7g}")
+        value = _shortest_float(value)
     low, high = _PLAIN_DOUBLES
     return repr(value) if value == 0 or low <= abs(value) < high else _scientific(value)
+
+
+def _shortest_float(value: float) -> float:
+    """With as few digits as tell a number of 32 bits from all others; 9 always do."""
+    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    return next((short for short in shorter if pack("f", short) == pack("f", value)), value)
 
 
 def _scientific(value: float) -> str:

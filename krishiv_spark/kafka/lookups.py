@@ -145,7 +145,8 @@ def _by_leader(
     client: Client, partitions: Collection[TopicPartition]
 ) -> dict[Node, list[TopicPartition]]:
     """Partitions by the node that leads them, without those that nobody leads."""
-    client.topics({tp.topic for tp in partitions} - client.known())
+    if unknown := {tp.topic for tp in partitions} - client.known():
+        client.topics(unknown)
     found: dict[Node, list[TopicPartition]] = {}
     for tp in partitions:
         node = client.leader(tp)
