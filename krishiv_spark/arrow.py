@@ -39,6 +39,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Raises:
         SchemaError: If a column has a type that Arrow cannot carry.
     """
+    # One at a time, since PySpark's error does not say which it is about.
     return pa.schema([_arrow_field(field) for field in schema.fields])
 
 

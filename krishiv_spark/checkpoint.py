@@ -51,7 +51,8 @@ class OffsetSeq:
         Raises:
             ValueError: If it is damaged, or of a version that is not known.
         """
-        version, metadata, *lines = text.splitlines() or ("", "")
+        # Not `splitlines`: an offset of somebody else's source may hold U+2028 and the like.
+        version, metadata, *lines = text.removesuffix("\n").split("\n")
         if version == "v1":
             sources = {str(place): line for place, line in enumerate(lines)}
         elif version == "v2":
@@ -71,6 +72,7 @@ class OffsetSeq:
     @property
     def watermark_ms(self) -> int | None:
         """Spark's own watermark, milliseconds since 1970 UTC; None if it has none."""
+        # Spark writes 0 as long as there is none.
         return self.metadata.get("batchWatermarkMs") or None
 
     @property
@@ -188,6 +190,7 @@ class SparkCheckpoint:
 
     def _epochs(self, log: str) -> list[int]:
         """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
+        # Others are ``9.compact`` and Hadoop's temporary and checksum files.
         return [int(name) for name in self._folder(log).names() if name.isdigit()]
 
     def _read(self, log: str, epoch: int | None = None) -> str:

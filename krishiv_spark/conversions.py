@@ -90,6 +90,7 @@ class Conversions:
         plain = pa.list_(wanted.value_field)
         element = self._inside(held.value_type, wanted.value_field, f"{path}.element")
         made = functools.partial(list_with, convert=element, kind=plain)
+        # Lists of any other kind are made of plain ones, once their elements fit.
         return made if wanted.equals(plain) else _chain(made, _Cast(path, held, wanted))
 
     def _map(self, held: Any, wanted: Any, path: str) -> Convert:
@@ -157,6 +158,7 @@ class _Part:
         if self.place is None:
             return pa.nulls(len(array), self.field.type)
         value = values[self.place]
+        # Where the struct is null its fields are: a field has nulls of its own only if it has more.
         if not self.field.nullable and value.null_count > array.null_count:
             raise SchemaError(_has_nulls(self.path))
         return value if self.convert is None else self.convert(value)

@@ -52,6 +52,7 @@ class KrishivDataSource(DataSource):
 
     @final
     def schema(self) -> StructType:
+        # Spark does not say whether a stream or a batch will have it.
         reader = self._reader(None, streaming=True)
         row_schema = RowSchema.inferred(plain_schema(reader.infer_schema()), reader.options)
         return spark_schema(row_schema.target)

@@ -59,6 +59,7 @@ def make_folder(folder: Path) -> None:
     """Create a folder, and those above it, so that it is still there after the power fails."""
     if not is_folder(folder):
         make_folder(folder.parent)
+        # If another process has just made it, that may not have synced it yet: both do.
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 

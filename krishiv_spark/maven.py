@@ -103,6 +103,7 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
     folder = user_cache() / name
     if not folder.exists():
         user_cache().mkdir(parents=True, exist_ok=True)
+        # Beside the folder, so that what is whole gets its name in one step.
         with TemporaryDirectory(dir=user_cache()) as aside:
             _retrieve(Path(aside), jars, transitive=transitive)
             _move_in(Path(aside) / "libs", folder)

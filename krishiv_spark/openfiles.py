@@ -20,6 +20,7 @@ from krishiv_spark.spill import Spill
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GrowingFile", "OpenFiles", "chunks"]
 
+# A row group of a Parquet file. Two chunks are in memory at a time.
 CHUNK_BYTES = 64 * 2**20
 CHUNK_ROWS = 2**20
 
@@ -127,6 +128,7 @@ class OpenFiles(ABC, Generic[Key, Growing, Closed]):
     def add(self, parts: Iterable[tuple[Key, pa.Table]]) -> None:
         """Take the rows of one chunk, cut by their partitions."""
         found = list(parts)
+        # Before the new rows: what is complete gives up its place to them.
         self._make_room({key for key, _ in found})
         for key, rows in found:
             if key in self._open or self._may_open(rows):

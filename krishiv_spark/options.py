@@ -192,8 +192,10 @@ class Options(BaseModel):
     @classmethod
     def _build(cls, values: dict[str, Any], format_name: str) -> Self:
         try:
+            # `parse` has found the fields already, in any case and spelling.
             return cls.model_validate(values, by_name=True, by_alias=False)
         except ValidationError as error:
+            # Without its cause, which holds what was given, secrets included.
             raise OptionError(_explain(error, cls, values, format_name)) from None
 
 

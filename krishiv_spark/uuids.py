@@ -10,6 +10,7 @@ from krishiv_spark.compute import pc
 __all__ = ["uuid_texts"]
 
 _HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
+# All but the four hyphens.
 _DIGITS = [place for place in range(36) if place not in {8, 13, 18, 23}]
 
 

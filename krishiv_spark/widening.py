@@ -35,6 +35,7 @@ def _integer(held: pa.DataType, wanted: pa.DataType) -> bool:
     return pa.types.is_float64(wanted) and high <= _EXACT_IN_DOUBLE
 
 
+# Beyond it a double does not have every whole number.
 _EXACT_IN_DOUBLE = 2**53
 
 

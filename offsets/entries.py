@@ -133,6 +133,7 @@ class State(Value):
         change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
         nothing_salvaged = {"salvaged_epoch": None, "salvaged": None}
         if entry.kind == "owner":
+            # An owner that knows of none, or of an older one, takes nothing back.
             finished = max(self.finished_intent or 0, entry.finished_intent or 0)
             change |= {"owner": number, "owner_writer": entry.writer, "at": entry.at}
             change |= {"generations": self.generations + 1, "claim": entry.claim}
@@ -147,6 +148,8 @@ class State(Value):
                 )
         elif entry.kind == "void":
             change |= {"intent": None, "intent_number": 0}
+            # One step back is enough: between an intent and its void are owner entries only, and a
+            # second void would need an intent of its own.
             change |= self._committed(self.previous_epoch, self.previous_offsets)
             change |= {"salvaged_epoch": entry.epoch, "salvaged": entry.staged}
         else:
@@ -154,6 +157,7 @@ class State(Value):
             change |= self._committed(
                 entry.epoch, None if entry.claim is None else entry.claim.offsets
             )
+            # No intent is open after it, so there is nothing that a void could go back to.
             change |= self._previous(None, None) | nothing_salvaged
         return self.model_copy(update=change)
 

@@ -131,10 +131,13 @@ class EpochLog:
         Raises:
             LogError: If the storage does not create exclusively, though it says so.
         """
+        # Whoever loses a turn has lost it to an entry of another driver: one of them always gets
+        # on.
         while True:
             before = self.state()
             if check is not None:
                 check(before)
+            # After the check: a driver that is refused has written nothing.
             self._probe()
             finished = before.intent_number if self.is_finished(before) else None
             # 0 stands for no intent, and None for nothing that is known: neither is stored.
@@ -159,6 +162,7 @@ class EpochLog:
             CommitUnknown: If the storage failed while the entry was being created.
         """
         before = self.recent(generation)  # whatever has come since has taken the next number
+        # The owner entry is the last one of all: what stands after it has used it up.
         if not 0 < generation == before.owner == before.number:
             raise self._fenced(generation, before)
         if before.offsets is not None and before.offsets.epoch != epoch:
@@ -172,6 +176,7 @@ class EpochLog:
                 f"{before.committed_epoch}; look with last_committed before publishing"
             )
         intent = new_entry("intent", epoch=epoch, staged=staged)
+        # The linearization point: from here on the epoch is true, whatever dies.
         state = self._decide(before, intent)
         if state is None:
             raise self._fenced(generation, self.state())
@@ -198,6 +203,8 @@ class EpochLog:
 
     def note_finished(self, state: State) -> None:
         """Remember that everything the newest intent of a state names is visible."""
+        # By its nonce, since a log that was begun anew has the same numbers. In memory only: the
+        # next owner entry writes it down, for nothing.
         self._finished = "" if state.intent is None else state.intent.nonce
 
     def is_finished(self, state: State) -> bool:
@@ -334,12 +341,14 @@ def remove_dead_logs(
     for name in open_journal(base, storage).folder.names():
         if name.startswith(prefix):
             log = EpochLog(open_journal(f"{base}/{name}", storage))
+            # None in an empty log, and in those of version 0.1.0: nobody knows how old they are.
             begun = log.state().at
             if begun is not None and begun / 1000 < before:
                 log.destroy()
 
 
 @functools.lru_cache(maxsize=64)
+# What falls out of here costs one more look through the log, and nothing else.
 def open_log(location: str, query: str | None = None, storage: Storage = ENVIRONMENT) -> EpochLog:
     """A query's log at a path or URL; the same object within a process, while it is in use.
 

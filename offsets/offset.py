@@ -51,6 +51,8 @@ class Value(BaseModel):
     A field that may be None must have None as its default: in the text, None is absence.
     """
 
+    # A field that is not known is a newer release's: without it the value would say something else.
+    # Strict, so that no second text ("1" for 1) makes the same value.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
@@ -164,6 +166,7 @@ class Start(Offset):
     ms: int | None = None
 
 
+# JSON lets a key stand twice, and Python takes the last: that would be a second text of one offset.
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
@@ -179,6 +182,7 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
             f"an offset of kind {kind!r} where {cls.kind!r} is needed: {_shorten(value)}; "
             "a checkpoint belongs to one query with one source"
         )
+    # Python counts True as the int 1; in JSON they are two texts.
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: no version")
     if version > cls.version:

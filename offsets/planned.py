@@ -65,4 +65,6 @@ class PlannedOffsets(Value):
 
 
 def _digest(offsets: Mapping[str, str]) -> str:
+    # Marks and logs keep it for ever, so neither the text nor its length can change. 96 bits tell
+    # apart what nobody forges; sources are in Spark's order, which is a part of their identity.
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]

@@ -17,6 +17,8 @@ __all__ = ["StoredEntries"]
 
 ValueT = TypeVar("ValueT", bound=Value)
 
+# A look fails when somebody appends or folds meanwhile, and a log folds once in 64 entries: five
+# failures in a row are damage.
 _LOOKS = 5
 
 
@@ -89,6 +91,8 @@ class StoredEntries:
 
     def _base(self, listing: Listing, known: State) -> State | None:
         """The newest state from which to read on: one that was seen before, or a snapshot."""
+        # Entries at or below the snapshot are passed over, even if they are there: a driver that
+        # slept through the fold may have created them.
         self.newest_snapshot = snapshot = listing.newest_snapshot
         is_listed = known.number > snapshot and known.number in listing.entries
         if is_listed and self.ends_in(known):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import islice
+from struct import pack
 from typing import Annotated
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 Row = tuple[str, ...]
 
 _RULE = "-" * 43
+# ``Dataset.showString``: minimumColWidth.
 _LEAST_WIDTH = 3
 _DEFAULT_TRUNCATE = 20
 _ESCAPES = str.maketrans(
@@ -133,6 +135,7 @@ def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions)
 def _table(header: Row, rows: Sequence[Row], truncate: int) -> str:
     widths = [max(_LEAST_WIDTH, *map(_width, column)) for column in zip(header, *rows, strict=True)]
     rule = "+" + "+".join("-" * width for width in widths) + "+"
+    # As `showString` does: numbers line up where cells are cut, texts where they are whole.
     align = _right if truncate > 0 else _left
     lines = ["|" + "|".join(map(align, row, widths)) + "|" for row in (header, *rows)]
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
@@ -174,6 +177,7 @@ def _cut(text: str, truncate: int) -> str:
     shown = text.translate(_ESCAPES)
     if not 0 < truncate < len(shown):
         return shown
+    # `showString`: less than four characters have no room for dots.
     dots = "..." if truncate > len("...") else ""
     return shown[: truncate - len(dots)] + dots
 
@@ -215,9 +219,15 @@ def _floating(cell: pa.Scalar) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if pa.types.is_float32(cell.type):
-        value = float(f"{value:.7g}")
+        value = _shortest_float(value)
     low, high = _PLAIN_DOUBLES
     return repr(value) if value == 0 or low <= abs(value) < high else _scientific(value)
+
+
+def _shortest_float(value: float) -> float:
+    """With as few digits as tell a number of 32 bits from all others; 9 always do."""
+    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    return next((short for short in shorter if pack("f", short) == pack("f", value)), value)
 
 
 def _scientific(value: float) -> str:

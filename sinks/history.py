@@ -52,6 +52,8 @@ def check_first(
         LogError: If epochs are missing in the log.
         Fenced: If another driver has begun the query meanwhile.
     """
+    # Without offsets, drivers' own owner entries look as an operator's do: nothing tells them
+    # apart.
     if state.number > 0 and not (epoch.offsets is not None and _is_blank(state)):
         return
     try:
@@ -117,6 +119,7 @@ def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: S
     Raises:
         CheckpointMismatch: If the checkpoint is older than the log, or the log than the checkpoint.
     """
+    # For its errors: whether there is work to do, the tasks and the committer ask for themselves.
     is_held(epoch, held_mark(state))
     if state.offsets is not None:
         _check_follows(log, planned, state.offsets)
@@ -124,6 +127,8 @@ def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: S
 
 def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffsets) -> None:
     """Every epoch begins with an entry in the log, also one without rows."""
+    # The same number once more is no fault: what was begun and not published may be planned anew,
+    # and what is held has been compared by its digest before.
     if planned.epoch < before.epoch:
         raise CheckpointMismatch(
             f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen epoch "

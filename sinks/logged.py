@@ -89,6 +89,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def _begin(
         self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None = None
     ) -> State:
+        # In this order: what is swept is of generations that can publish no more, and that have no
+        # intent which is not finished. Folded last, when all before the own entry is settled.
         state, clean = self._take_over(log, claim, check)
         self.participant.sweep(claim.query, state.owner, clean=clean)
         self._finish_unattended()
@@ -109,6 +111,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
                 was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:
                 found = (item.model_dump(mode="json") for item in lost.salvaged)
+                # The void now stands after the own entry: an intent needs a new one right before
+                # it.
                 log.void(state, [*(state.salvaged or []), *found])
                 continue
             right_after = state.intent_number == state.owner - 1
@@ -174,11 +178,14 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             CommitRejected: As `Participant.prepare` and `EpochLog.intend`.
         """
         try:
+            # The void of an epoch comes before the owner entry of whoever stages it again, so a
+            # look that is as old as that entry has seen it.
             found = self._salvaged(log.recent(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]
             return whole, log.intend(generation, epoch.number, dumped)
+        # No other error: after one the intent may be there, and what it names must not be touched.
         except (CommitRejected, Fenced):
             self._discard_refused(epoch, staged)
             log.check_owner(generation)
@@ -209,6 +216,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     def _forget(self, query: str) -> None:
         """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""
+        # The log first: what the participant keeps says where it is, if this dies in between.
         self.log(query).destroy()
         self.participant.forget(query)
 

@@ -96,6 +96,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         return NamedResult(store, self.options.result_name() or "")
 
     def _entry(self, staged: Sequence[EncodedRows], epoch: Epoch) -> StoreEntry:
+        # An empty result has columns all the same.
         rows = staged or [encode([], self.schema)]
         return StoreEntry(
             bodies=[part.body for part in rows],

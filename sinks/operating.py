@@ -90,6 +90,7 @@ class Operator:
                 is over, so that it would never be staged again.
         """
         state = self._open_state()
+        # Spark replays the epoch that is not in `commits/`, and never one that is.
         if not committed and self._is_over(state):
             raise OptionError(
                 f"Spark has written down that epoch {state.committed_epoch} is over, and would not "

@@ -32,6 +32,7 @@ def log() -> None:
 
 def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
     """The options by which a query's sink is found."""
+    # The last one comes first in --help.
     for option in (
         click.option(
             "-o",
@@ -135,6 +136,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     if kind is None:
         raise OptionError(f"krishiv-{name} is no sink")
     parsed = kind.options_type.parse(options, f"krishiv-{name}")
+    # Without columns: nothing but the log is looked at.
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"krishiv-{name} has no epoch log")

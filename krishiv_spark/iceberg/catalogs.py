@@ -160,8 +160,10 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     others = {key: text for key, text in properties.items() if key != "type"}
     uri = "" if "py-catalog-impl" in others else others.get("uri", "")
     kind = properties.get("type", "rest" if uri.startswith("http") else "").lower()
+    # PyIceberg refuses a type beside a class.
     if kind == "rest":  # there is no other way in than another class
         return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.TimeoutRestCatalog"}
+    # No connection to a file is closed by somebody else.
     if uri.startswith("sqlite"):
         return properties
     return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it

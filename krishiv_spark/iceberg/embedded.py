@@ -111,5 +111,6 @@ def mount_of(path: str, table: Path = _MOUNTS) -> Mount | None:
 
 def _parsed(line: str) -> Mount:
     known, _, last = line.partition(" - ")
+    # Spaces, tabs and backslashes stand there in octal.
     place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), known.split()[4])
     return Mount(place, last.split()[0])

@@ -143,6 +143,7 @@ def table_file(
         size=file.file_size_in_bytes,
         rows=file.record_count,
         constants=_constants(file, specs[file.spec_id]),
+        # Sorted: a file is the same as another one if its deletes are.
         deletes=tuple(sorted(DeleteFile(d.file_path, d.file_format) for d in task.delete_files)),
         newest_ms=newest,
         unknown=unknown,

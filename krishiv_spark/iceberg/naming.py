@@ -12,6 +12,7 @@ import uuid
 
 __all__ = ["id_in_name", "id_of", "marked_stem", "marked_uuid"]
 
+# So many random digits stand before the one that says a UUID's version (RFC 9562).
 _DIGITS = 12
 _DATA = re.compile(rf"-t([0-9a-f]{{{_DIGITS}}})(?:-\d+\.parquet|\.changes)$")
 _METADATA = re.compile(

@@ -57,6 +57,7 @@ class CatalogSettings:
 
     def redacted(self, text: str) -> str:
         """A text without the secrets among the values."""
+        # The longest first: one that is a part of another would leave the rest of it.
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
@@ -67,6 +68,8 @@ class CatalogSettings:
             if _PLACE.search(key):
                 found |= _secrets_in(value)
             elif _SECRET.search(key):
+                # PyIceberg's `credential` is ``client:secret``, and errors may show the latter
+                # alone.
                 found |= {value, value.partition(":")[2]}
         return {secret for secret in found if secret}
 

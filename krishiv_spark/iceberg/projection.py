@@ -111,6 +111,7 @@ _UUID_BYTES = 16
 
 def _absent(field: NestedField, rows: int, constant: Any) -> pa.Array:
     kind = schema_to_pyarrow(field.field_type, include_field_ids=False)
+    # In the order of the spec ("Column Projection"): the partition's value goes first.
     value = field.initial_default if constant is None else constant
     if value is not None:
         return pa.repeat(pa.scalar(value, kind), rows)
@@ -120,6 +121,7 @@ def _absent(field: NestedField, rows: int, constant: Any) -> pa.Array:
 
 
 def _fit(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
+    # Newer versions of pyarrow read UUIDs as a type of their own.
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(held, UUIDType):

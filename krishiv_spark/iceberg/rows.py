@@ -109,6 +109,7 @@ def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBat
     return read_part(ScanTaskGroup(tuple(FileScanTask(file, 0, file.size) for file in files), scan))
 
 
+# The tasks of a batch bring the same bytes to a worker that is reused.
 @functools.lru_cache(maxsize=4)
 def _unpickled(pickled: bytes) -> ScanProjection:
     scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  made by `cut`, sent by Spark
@@ -124,6 +125,7 @@ def _read_range(
         held, fixes = _held(file, scan)
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
         condition, groups = condition_of(scan), groups_with(source, held, piece.file, scan)
+        # Any column tells how many rows there are.
         columns = projection.columns or file.schema_arrow.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
             living = _fixed(_living(batch, first, deleted), fixes)
@@ -227,6 +229,7 @@ class _Deletes:
         chunks = [part.to_numpy() for part in found if part is not None]
         if not chunks:
             return np.empty(0, np.int64)
+        # Two delete files may name the same row.
         return np.unique(np.concatenate(chunks)).astype(np.int64)
 
     def _positions(self, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:

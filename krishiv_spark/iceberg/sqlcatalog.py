@@ -100,6 +100,7 @@ class CachingSqlCatalog(SqlCatalog):
         places = load_location_provider(metadata.location, metadata.properties)
         name = f"{version:05d}-{marked_uuid(metadata.table_uuid)}.metadata.json"
         location = places.new_metadata_location(name)  # PyIceberg's, with the table's own id
+        # Before the catalog takes it: if it does not, no row ever names this place.
         self._known.put(location, metadata)
         io = self._load_file_io(metadata.properties, location)
         return StagedTable(table_identifier, metadata, location, io, self)

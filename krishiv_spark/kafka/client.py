@@ -18,6 +18,7 @@ __all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_retriable", "o
 _MOST_COORDINATORS = 10_000
 """Of transactional ids; each batch job has ids of its own."""
 
+# Each has a thread and open files, and a worker of Spark's serves many queries in its life.
 _MOST_CLIENTS = 16
 
 _READ_METADATA = "read the metadata of topics"

@@ -115,6 +115,8 @@ _NAMES: dict[str, tuple[str, _Reading]] = {
 }
 """By a setting's Java name: its name in kafka-python, and how its text is read."""
 
+# kafka-python gives up an answer of more than 1 MB, which one batch of records may have, lets 5
+# requests be under way, and waits up to half a minute before it connects again.
 _DEFAULTS: dict[str, Any] = {
     "client_id": "krishiv-spark",
     "request_timeout_ms": 30_000,
@@ -150,6 +152,7 @@ class Connection:
             if plain.setdefault(name, text) != text:
                 raise ValueError(f"option 'kafka.{name}' is given twice, with different values")
         made = cls(tuple(sorted(plain.items())))
+        # A bad value is refused here, and not when a task connects.
         _ = made.values
         return made
 
@@ -190,6 +193,7 @@ class Connection:
         return float(self.values["metadata_max_age_ms"]) / 1000
 
     def __getstate__(self) -> dict[str, Any]:
+        # Without what was made of them, which every process makes for itself.
         return {"settings": self.settings}
 
 

@@ -52,6 +52,7 @@ class TransactionVersion(IntEnum):
 
 def _version(given: Any) -> TransactionVersion:
     """The version for a number, as intents and messages have it; anything else is refused."""
+    # True is an int for isinstance, and no version.
     if type(given) not in {int, TransactionVersion}:
         raise ValueError(f"{given!r} is no version of transactions")
     return TransactionVersion(given)
@@ -194,6 +195,7 @@ def _find_coordinators(ids: list[str]) -> Any:
     from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 
     kind = int(CoordinatorType.TRANSACTION)
+    # From version 4 on one message asks about many ids (KIP-699).
     return FindCoordinatorRequest(key_type=kind, coordinator_keys=ids, min_version=4)
 
 

@@ -12,6 +12,7 @@ from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 __all__ = ["PartitionData", "Wanted", "answers", "request", "usable_id"]
 
 _NO_ID = str(UUID(int=0))
+# The default of Java's ``fetch.max.wait.ms``.
 _WAIT_MS = 500
 _FIRST_WITH_IDS = 13
 _FIRST_WITH_ISOLATION = 4
@@ -62,6 +63,7 @@ class PartitionData:
 
 def usable_id(topic: Topic) -> str:
     """The id of a topic; empty if the cluster has none (before Kafka 2.8)."""
+    # "None" is what a missing id is as a text.
     return "" if topic.id in {"", "None", _NO_ID} else topic.id
 
 
@@ -102,6 +104,7 @@ def _partition(wanted: Wanted) -> Any:
         partition=wanted.tp.partition,
         current_leader_epoch=wanted.epoch,
         fetch_offset=wanted.offset,
+        # These two are for followers only.
         last_fetched_epoch=-1,
         log_start_offset=-1,
         partition_max_bytes=wanted.most_bytes,

@@ -74,6 +74,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
 def _write(transport: Any, queue: Callable[[memoryview], None], data: bytes) -> None:
     """Send what the socket takes now; kafka-python's own way sends the rest, or tells the error."""
     rest = memoryview(data)
+    # What waits already goes first: a message that overtakes it would end up in its middle.
     if not transport._writing and not transport.is_closing():
         with contextlib.suppress(*_LATER, OSError):
             rest = memoryview(data)[transport._sock.send(data) :]

@@ -93,6 +93,7 @@ class ListOffsets(_OfLeaders):
         return ListOffsetsRequest(
             isolation_level=int(self.committed),
             topics=[topic(name=name, partitions=parts) for name, parts in grouped.items()],
+            # 2 knows isolation levels, 7 the newest timestamp (KIP-734).
             min_version=7 if newest else 2,
         )
 
@@ -144,7 +145,8 @@ def _by_leader(
     client: Client, partitions: Collection[TopicPartition]
 ) -> dict[Node, list[TopicPartition]]:
     """Partitions by the node that leads them, without those that nobody leads."""
-    client.topics({tp.topic for tp in partitions} - client.known())
+    if unknown := {tp.topic for tp in partitions} - client.known():
+        client.topics(unknown)
     found: dict[Node, list[TopicPartition]] = {}
     for tp in partitions:
         node = client.leader(tp)

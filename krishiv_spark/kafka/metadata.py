@@ -64,6 +64,7 @@ def features_request() -> Any:
     """The message that asks any broker for the features of the cluster."""
     from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
+    # Features are named from version 3 on.
     return ApiVersionsRequest(
         client_software_name="krishiv-spark", client_software_version="1", min_version=3
     )

@@ -64,6 +64,7 @@ class Network:
             except KafkaTimeoutError:
                 if left_s <= slice_s:
                     raise
+                # The one that is picked next may need longer than that.
                 slice_s *= 2
             else:
                 return
@@ -164,6 +165,7 @@ class Network:
 
     def add_connection(self, name: str, broker: BrokerAddress) -> Node:
         """One more connection to a broker."""
+        # To kafka-python a coordinator is a node of its own, with a connection of its own.
         said = _Named(name, broker.host, broker.port)
         found: Node = self._manager.run(_call, self._manager.cluster.add_coordinator, said, 1, name)
         return found

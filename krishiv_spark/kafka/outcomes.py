@@ -24,6 +24,7 @@ UNFINISHED = (ONGOING, COMMITTING, _ABORTING)
 
 _COMPLETE = frozenset({"CompleteCommit", "CompleteAbort"})
 _COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
+# PrepareEpochFence: who initialises the id has fenced its producer, and the abort follows.
 _ABORTED = frozenset({_ABORTING, "CompleteAbort", "PrepareEpochFence"})
 
 

@@ -40,6 +40,7 @@ class InitProducerId(OneByOne):
         """See `BatchedRequest`."""
         from kafka.protocol.producer import InitProducerIdRequest
 
+        # Version 6 is that of two-phase commit (KIP-939).
         return InitProducerIdRequest(
             transactional_id=items[0], transaction_timeout_ms=self.timeout_ms, max_version=5
         )
@@ -73,6 +74,7 @@ class FenceProducer(OneByOne):
             transaction_timeout_ms=meant.timeout_ms,
             producer_id=meant.producer_id,
             producer_epoch=meant.producer_epoch,
+            # From 3 on it names the producer that is expected (KIP-360).
             min_version=3,
             max_version=5,
         )
@@ -141,6 +143,7 @@ class AddPartitionsToTxn:
             v3_and_below_producer_id=self.transaction.producer_id,
             v3_and_below_producer_epoch=self.transaction.producer_epoch,
             v3_and_below_topics=[topic(name=n, partitions=p) for n, p in grouped.items()],
+            # The schema of the message keeps later versions for brokers.
             version=3,
         )
 

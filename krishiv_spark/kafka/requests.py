@@ -81,6 +81,7 @@ def exchange(
     limit_s = client.connection.api_timeout_s if within_s is None else within_s
     found, missing, why = _collect(client, kind, items, limit_s)
     if missing:
+        # A second without an answer, where that is all there was, says nothing about the cluster.
         if within_s is None:
             client.note_silence(begun_s)
         raise client.failed(kind.what, f"{why} for {_some(missing)}, time is up")

@@ -67,6 +67,7 @@ def first_free(client: Client, ids: Sequence[str]) -> str:
     Raises:
         KafkaFailedError: If one may not be seen, or its coordinator does not answer in time.
     """
+    # One by one: nearly always the first is free, and the others need no answer.
     for name in ids:
         if describe(client, [name])[name].state not in UNFINISHED:
             return name
@@ -142,6 +143,7 @@ def plain_producer(client: Client) -> tuple[int, int]:
     """
     from kafka.protocol.producer import InitProducerIdRequest
 
+    # Version 6 is that of two-phase commit (KIP-939).
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
     answer = client.ask_any("get a producer id", request)
     return answer.producer_id, answer.producer_epoch

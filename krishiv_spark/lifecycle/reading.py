@@ -229,6 +229,7 @@ class _LimitedStreamRead(_StreamRead):
     def getDefaultReadLimit(self) -> ReadLimit:
         from pyspark.sql.streaming import datasource as spark
 
+        # Spark takes one limit; `latestOffset` honours all of them, whichever it gets back.
         limit = self._reader.options.limit()
         if limit.files is not None:
             return spark.ReadMaxFiles(limit.files)

@@ -66,6 +66,7 @@ class _Write:
     def _begin(self) -> Plan:
         tune_worker()
         writer, query = self._writer, self._query()
+        # First, before the log has a new owner: what is refused here has changed nothing.
         writer.check()
         if query is None:
             return Plan(None, payload=writer.plan(None))
@@ -74,8 +75,10 @@ class _Write:
         committer = writer.committer()
         owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None
         payload = writer.plan(owns)
+        # Last: where there are generations, an earlier one can publish no more.
         mark = self._mark(committer, query)
         if offsets is not None:  # else only the tasks know the number
+            # For its error: a checkpoint that was rolled back is refused before any row moves.
             is_held(epoch, mark)
         return Plan(query, None if owns is None else owns.generation, offsets, mark, payload)
 
@@ -128,6 +131,8 @@ class _Write:
         committer = self._writer.committer()
         if self._is_held(committer, epoch, staged):
             _check_owner(committer, epoch)
+        # Without rows there is nothing to add; but what is replaced goes all the same, and a batch
+        # job is over only when it has published.
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
             committer.publish(epoch, staged)
         else:

@@ -22,6 +22,7 @@ from krishiv_spark.memory.entry import Header, StoreEntry
 __all__ = ["Log", "sweep"]
 
 _DIGITS = 2  # of a folder's or file's name: at most 100 names in a folder
+# With two digits at each level, numbers end at 10**12.
 _LEVELS = 6
 _SNAPSHOT_ATTEMPTS = 1000
 _ORPHAN_AGE_SECONDS = 3600.0
@@ -97,9 +98,11 @@ class Log:
             newest = self.newest()
             if newest is None:
                 return []
+            # Where something is dropped meanwhile, all of it is read once more.
             with contextlib.suppress(FileNotFoundError):
                 first = self.header(newest).first
                 found = [self.read(number) for number in self.numbers(first, newest + 1)]
+                # Nothing was dropped while it was read: so all of it was visible at once.
                 if self.first() == first:
                     return found
         raise KrishivError(f"{self.folder} is replaced faster than it can be read: try again")
@@ -107,6 +110,7 @@ class Log:
     def append(self, entry: StoreEntry, mark: str | None = None) -> bool:
         """Give an entry the next number, whatever other processes append; see `put`."""
         while True:
+            # Another process was faster, or has just cleared the log.
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 return self.put(self.next_number(), entry, mark)
 
@@ -171,6 +175,8 @@ class Log:
         try:
             os.link(aside, path)
         except FileNotFoundError:
+            # A folder is new once in a hundred entries: often enough to look for what crashes have
+            # left.
             os.makedirs(os.path.dirname(path), exist_ok=True)
             sweep(self.aside)
             os.link(aside, path)
@@ -183,6 +189,7 @@ def sweep(aside: str) -> None:
         for file in files:
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(file.path)  # not file.stat(): it counts no links on Windows
+                # With a second link it is an entry, and this name the mark of a batch job.
                 if found.st_nlink == 1 and found.st_mtime < limit:
                     _unlink(file.path)
 
@@ -243,4 +250,4 @@ def _remove_below(folder: str, level: int, prefix: str, number: int) -> None:
         else:
             if level < _LEVELS:
                 _remove_below(path, level + 1, digits, number)
-            return
+            return  # what follows has higher numbers

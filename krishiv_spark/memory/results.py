@@ -67,6 +67,7 @@ class QueryResult:
         if not exists(mark):
             name.release_replaced()
             os.makedirs(self.folder, exist_ok=True)
+            # Last: without it, all of this is done again.
             with open(mark, "wb"):
                 pass
 

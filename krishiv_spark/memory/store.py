@@ -21,6 +21,7 @@ from krishiv_spark.memory.log import Log
 
 __all__ = ["Store", "open_store", "quoted"]
 
+# Of the 255 bytes that file systems take: in some places more stands in front of a name.
 _LONGEST_NAME = 200
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  only a folder of the user's own in it is used
 

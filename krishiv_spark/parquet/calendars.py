@@ -140,6 +140,7 @@ def _mode(
 ) -> RebaseMode:
     version = keys.get(b"org.apache.spark.version")
     if version is not None:
+        # Compared as text, which is what Spark does with it.
         return "LEGACY" if version < since or legacy in keys else "CORRECTED"
     is_of_spark = b"org.apache.spark.sql.parquet.row.metadata" in keys
     return otherwise or ("EXCEPTION" if is_of_spark else "CORRECTED")

@@ -47,6 +47,7 @@ def _stored(field: pa.Field, physical: Iterator[str]) -> pa.Field:
 def _stored_type(kind: Any, physical: Iterator[str]) -> pa.DataType:
     """A type with instants for INT96; takes as many leaves as the type has."""
     if isinstance(kind, pa.BaseExtensionType):
+        # Only to pass over its leaves.
         _stored_type(kind.storage_type, physical)
         return kind
     if pa.types.is_struct(kind):

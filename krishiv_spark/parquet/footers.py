@@ -102,6 +102,7 @@ def opened(
     """
     size = None if wanted is None else wanted.size
     with file_errors(path), files.opened(path, size) as found:
+        # Of the file that is open: another could take the name after a look at it.
         _check_unchanged(path, wanted, found.identity)
         yield OpenedParquet(frugal(found.source), found.expect)
 
@@ -219,6 +220,7 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         statistics = group.column(index).statistics
         if statistics is not None and statistics.has_min_max:
+            # As it is stored: datetime would lose nanoseconds, and ends with the year 9999.
             reached = statistics.max_raw
             newest = reached if newest is None else max(newest, reached)
         elif not _only_nulls(statistics, group.num_rows):

@@ -27,6 +27,7 @@ def table_id(meta: Folder) -> str | None:
             meta.create(_TABLE, uuid.uuid4().hex.encode())
         except NotExclusiveError:
             return None
+        # Another process's id may have taken the name first: then that is the table's.
         found = meta.read(_TABLE)
     return None if found is None else found.decode()
 

@@ -47,6 +47,7 @@ def group_starts(keys: pa.Table) -> list[int]:
     """Where the key changes in sorted rows, beginning with 0."""
     changed = None
     for column in keys.columns:
+        # Codes instead of values: among them null equals null, and NaN equals NaN.
         values = column.combine_chunks().dictionary_encode(null_encoding="encode")
         codes = _flat(values).indices
         differs = pc.not_equal(codes.slice(1), codes.slice(0, len(codes) - 1))
@@ -84,6 +85,7 @@ def _name(column: str, value: pa.Scalar) -> str:
     return name
 
 
+# Of a name, in the usual file systems.
 _MOST_BYTES = 255
 
 

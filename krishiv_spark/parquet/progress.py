@@ -59,6 +59,8 @@ class QueryLog(ABC):
         found: dict[int, set[str]] = {}
         removed: set[str] = set()
         voided: set[int | None] = set()
+        # The newest first: whether an intent counts is said by the void, the adoption or the
+        # replacement after it.
         for entry in self.log.backwards():
             if entry.kind == "adopted":
                 break  # an operator has said what the target holds, whatever stands before

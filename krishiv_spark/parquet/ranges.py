@@ -83,6 +83,7 @@ def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
             at, rows = first, batch_rows(group, columns)
             if expect is not None:
                 expect([_span(chunk) for chunk in _chunks(group, columns)])
+            # Spark runs a task for each core: threads of Arrow's would compete with other tasks.
             for batch in file.iter_batches(rows, [index], columns, use_threads=False):
                 yield at, batch
                 at += batch.num_rows
@@ -108,6 +109,7 @@ def _chunks(group: pq.RowGroupMetaData, columns: Sequence[str]) -> Iterator[pq.C
     """What a row group has of some columns; those of structs are several."""
     wanted = set(columns)
     for chunk in (group.column(i) for i in range(group.num_columns)):
+        # The name of a column may have dots, and so has the path of what is inside of one.
         if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted:
             yield chunk
 

@@ -43,6 +43,7 @@ def days(old: Numbers) -> Numbers:
 
 def _shift(julian: Numbers) -> Numbers:
     """Days from a date to the same one of ours; it changes where a leap year is none any more."""
+    # Four Julian years have 1461 days. Counted from March, a leap day is the last one of its year.
     year = (4 * (julian - _FIRST_MARCH) + 3) // 1461  # years that begin with March
     century = year // 100
     shift: Numbers = 2 - century + century // 4

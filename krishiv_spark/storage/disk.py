@@ -15,6 +15,8 @@ from krishiv_spark.errors import NotExclusiveError
 
 __all__ = ["DiskFolder"]
 
+# link(2): EPERM where a file system has no hard links, EMLINK where it allows none besides the name
+# itself; the others are what network file systems and FUSE answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -67,6 +69,8 @@ class DiskFolder:
         """See `Folder`."""
         aside = self._aside(name, data)
         try:
+            # O_EXCL would show the name before its content, and rename(2) would overwrite: a link
+            # appears whole, and only where no name is.
             os.link(aside, self.path / name)
         except FileExistsError:
             return False
@@ -78,6 +82,7 @@ class DiskFolder:
                 ) from error
             raise
         finally:
+            # A process that is killed before this leaves a name that is no entry's.
             aside.unlink(missing_ok=True)
         sync_folder(self.path)
         return True
@@ -90,6 +95,7 @@ class DiskFolder:
     def remove(self, names: Iterable[str]) -> None:
         """See `Folder`."""
         for name in names:
+            # Not synced: what comes back with the power is no more than it was before.
             (self.path / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:

@@ -55,6 +55,7 @@ _TIMES = tuple(
             "1969-12-31 23:59:59.999999",
             "2024-11-03 05:30:00.000001",
             "2024-11-03 06:30:00.000001",
+            # Beyond 2262, where nanoseconds in 64 bits end.
             "2300-01-01 00:00:00.123456",
         ),
     )
@@ -197,6 +198,7 @@ def _maker(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _of_float(value: Any) -> Any:
+    # As text: NaN is equal to nothing, and 0.0 to -0.0.
     is_odd = isinstance(value, float) and (math.isnan(value) or (value == 0 and _is_minus(value)))
     return str(value) if is_odd else value
 

@@ -50,6 +50,7 @@ class _Manifest(AvroOutputFile[ManifestEntry]):
     """A manifest of a form that is known."""
 
     def __init__(self, form: _Form, output: OutputFile) -> None:
+        # Instead of its constructor, which works out the schema once more.
         self.__dict__.update(vars(form.first))
         self.output_file = output
         self.sync_bytes = os.urandom(SYNC_SIZE)

@@ -68,6 +68,7 @@ class UpsertSpec:
                 raise OptionError(f"{FORMAT}: {option!r} names {name!r}, but there are {known}")
         for name in made.keys:
             kind = rows.field(name).type
+            # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
             if pa.types.is_nested(kind) or pa.types.is_floating(kind):
                 raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}: {kind} cannot be a key")
         return made
@@ -169,6 +170,7 @@ def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec)
     """A batch as the table has its columns, with a flag for deletes."""
     deletes = upsert_spec.flags(batch)
     if not all(field.nullable for field in columns):
+        # For its errors: a row that deletes may have nothing but its key.
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)

@@ -87,6 +87,7 @@ class Committer:
         backoff = Backoff(self._timeout_s, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         self._attempt(table)
         while self._last is not None:
+            # Looked at once more even if time is up: the last attempt may have happened.
             may_go_on = backoff.pause()
             found = self._look()
             if found is not None and self._is_ours(found):
@@ -139,6 +140,8 @@ class Committer:
             self._last = error
         except Exception as error:  # noqa: BLE001  anything else may have happened: look
             self._last, self.unknown = error, self.unknown or not isinstance(error, _REFUSALS)
+            # A connection whose COMMIT has failed shows what nobody else sees: the look is over a
+            # new one.
             forget_catalog(self._options)
 
     def _check_mark(self, table: Table) -> None:

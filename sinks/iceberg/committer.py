@@ -129,6 +129,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         try:
             _check_shared(table.io, staged)
             committer.commit(table)
+        # After any other error the outcome is not known, and nothing staged is touched.
         except SinkError:
             if not committer.unknown:
                 self._clean(change, table, published=False, certain=True)

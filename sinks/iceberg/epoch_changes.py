@@ -55,6 +55,7 @@ class EpochChanges:
     def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         """The keys, and of each change whether it is the last one of its key and no delete."""
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
+        # A key may be what orders, too.
         changes = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
         by_rank = self._by_rank(changes)
         ranks = np.empty_like(by_rank)

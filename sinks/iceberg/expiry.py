@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _READING_MS = 60 * 60 * 1000
 """Files of a snapshot that is younger may be about to be read: they are left to vacuum."""
 
+# The list of each is read while the query waits; of more, what has expired is left to vacuum.
 _MOST_OTHERS = 20
 
 
@@ -97,6 +98,7 @@ def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterat
     for snapshot in gone:
         if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
             manifests = snapshot.manifests(table.io)
+            # On another branch, or for a tag, a file that this one took out may still be there.
             if not others:
                 yield from _replaced(table, snapshot, manifests)
             yield from (path for path in _paths(manifests) if path not in listed)

@@ -123,6 +123,7 @@ def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     """Rows with the names that columns have in files, and with the ids of their fields."""
     pairs = zip(rows.columns, columns.types, strict=True)
     same = [
+        # Only names and ids of fields inside differ: the values are taken as they are.
         column if column.type == kind else column.combine_chunks().view(kind)
         for column, kind in pairs
     ]
@@ -182,6 +183,7 @@ def _has_folder(key: PartitionKey | None) -> bool:
     return all(len(name.encode()) <= _MOST_BYTES for name in names)
 
 
+# Of a name, in the usual file systems.
 _MOST_BYTES = 255
 
 

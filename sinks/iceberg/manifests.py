@@ -80,6 +80,7 @@ class EpochSnapshot(MergeAppend):
         kept = list(self._kept(removed))
         made = [*self._process_manifests([*self._added(), *kept]), *self._removing(removed)]
         self._remove_merged({manifest.manifest_path for manifest in made})
+        # By the snapshot's id: of an attempt that fails, nobody will ask for it.
         _LISTS.put(self._snapshot_id, [self._numbered(manifest) for manifest in made])
         return made
 
@@ -151,6 +152,7 @@ class EpochSnapshot(MergeAppend):
         if manifest.sequence_number != UNASSIGNED_SEQ:
             return manifest
         numbered = copied(manifest)
+        # If the catalog takes the snapshot, it is that; otherwise nobody reads this.
         numbered.sequence_number = self._transaction.table_metadata.next_sequence_number()
         if numbered.min_sequence_number == UNASSIGNED_SEQ:
             numbered.min_sequence_number = numbered.sequence_number
@@ -176,7 +178,7 @@ class EpochSnapshot(MergeAppend):
     def fetch_manifest_entry(
         self,
         manifest: ManifestFile,
-        discard_deleted: bool = True,  # noqa: FBT002
+        discard_deleted: bool = True,  # noqa: FBT002  PyIceberg's signature
     ) -> list[ManifestEntry]:
         """The entries of a manifest; without reading it again, if this process wrote it lately."""
         files = _FILES.get(manifest.manifest_path)
@@ -204,6 +206,7 @@ class EpochSnapshot(MergeAppend):
             tier = self._tier(manifest)
             (rest if tier is None else tiers[manifest.partition_spec_id, tier]).append(manifest)
         while full := [key for key, tier in tiers.items() if len(tier) >= _FANOUT]:
+            # The lowest first: what comes of it may fill the next one.
             self._promote(tiers, min(full, key=lambda key: key[1]))
         return [*(manifest for tier in tiers.values() for manifest in tier), *rest]
 

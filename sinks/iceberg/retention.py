@@ -39,6 +39,8 @@ _LEAST = "history.expire.min-snapshots-to-keep"
 _MOST = "krishiv.history.expire.max-snapshots-to-keep"
 """Iceberg has no name for it. A table that has it is expired by the sink; others have a keeper."""
 
+# Of five days alone, Iceberg's default, an epoch a second would make 432 000 snapshots. The least
+# lets a stream stand still for so many epochs, at any pace.
 _SNAPSHOTS = {_AGE_MS: str(5 * 24 * 60 * 60 * 1000), _LEAST: "1000", _MOST: "10000"}
 
 _DELETES = "write.metadata.delete-after-commit.enabled"

@@ -86,6 +86,8 @@ def _next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
     rows = pa.concat_tables(shown)
     ends = np.cumsum([table.num_rows for table in shown])
     places = np.asarray(_stable_places(rows, keys))
+    # A window hides what follows its last row in the run, if it is not the run's end: what is
+    # sorted after that row may have to wait for it.
     stops = [end - 1 for end, window in zip(ends, windows, strict=True) if not window.is_last]
     stopped = np.flatnonzero(np.isin(places, stops))
     places = places[: stopped[0] + 1] if len(stopped) else places

@@ -90,6 +90,7 @@ def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
         with table.update_schema() as update:
             for path, kind, is_new in updates:
                 change = update.add_column if is_new else update.update_column
+                # PyIceberg converts schemas alone: the type goes as a column of one.
                 change(path, _converted(pa.schema([pa.field("x", kind)])).fields[0].field_type)
     except CommitFailedException:
         table.refresh()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["StagedDataFiles", "Target", "staged_for", "stem_of", "target_of"]
 
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
+# Iceberg's (``TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT``).
 _DEFAULT_FILE_SIZE = 512 * 2**20
 
 
@@ -105,6 +106,7 @@ def _stripped(metadata: TableMetadata) -> TableMetadata:
             "properties": {
                 key: text
                 for key, text in metadata.properties.items()
+                # Marks and offsets of queries, which no task reads.
                 if not key.startswith("krishiv.")
             },
         }

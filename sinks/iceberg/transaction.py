@@ -48,5 +48,7 @@ class EpochTransaction(Transaction):
 
     def compare_and_set(self) -> None:
         """Ask the catalog once to take the updates, if the table is what they were made for."""
+        # The branch alone does not tell a table that was made anew, and is as empty as this one
+        # was.
         same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
         commit_once(self._table, self._updates, (*self._requirements, same_table))

@@ -100,6 +100,7 @@ def _sort_field(term: _Term, schema: Schema) -> SortField:
     if any(word not in {"asc", "desc", "first", "last"} for word in words):
         raise _bad("sortBy", term.text, "write 'column', 'column desc' or 'column desc nulls last'")
     descends = "desc" in words
+    # As in Spark's SQL: nulls come first, and last where the order descends.
     last = "last" in words or (descends and "first" not in words)
     return SortField(
         source_id=field.field_id,
@@ -133,6 +134,7 @@ def _term(option: str, match: re.Match[str]) -> _Term:
         return _Term(text, name, parts[0].strip("`"), words)
     width = next((part for part in parts if part.isdigit() and int(part)), None)
     column = next((part for part in parts if not part.isdigit()), None)
+    # Two parts: a width and a column, in either order.
     if name not in {"bucket", "truncate"} or len(parts) != 2 or not width or not column:  # noqa: PLR2004
         raise _bad(option, text, f"write {name}(column) or, with a width, bucket(16, column)")
     return _Term(text, f"{name}[{int(width)}]", column.strip("`"), words)

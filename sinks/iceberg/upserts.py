@@ -112,6 +112,7 @@ class Upsert:
 
     def _new(self, table: Table, changes: EpochChanges) -> _Files:
         """Data files of the rows that are to be there."""
+        # Another attempt may find another schema, whose columns these files would not have.
         schema = table.metadata.current_schema_id
         if schema not in self._added:
             self._added[schema] = self._written(table, changes.upserts())
@@ -121,6 +122,7 @@ class Upsert:
         """Files that have rows of the keys, each with the files of its other rows."""
         reader = _Reader(table, table.schema().select(*self._upsert_spec.keys))
         for task in table.scan(row_filter=self._bounds(keys)).plan_files():
+            # With another schema, or more deletes, the rows that stay are others.
             known = (
                 str(table.metadata.current_schema_id),
                 task.file.file_path,

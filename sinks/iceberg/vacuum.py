@@ -145,6 +145,7 @@ def _owner(table: Table, path: str, inside: str | None) -> str | None:
 
 
 _METADATA = ".metadata.json"
+# Writers put the UUID near the beginning, and the history, which grows, after it.
 _HEAD_BYTES = 4096
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
 

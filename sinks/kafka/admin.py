@@ -61,6 +61,7 @@ def _open_transactions(client: Client, start: str) -> list[TransactionStatus]:
     Raises:
         KafkaFailedError: If a broker refuses, or does not answer in time.
     """
+    # Ours are `<prefix>.<query id>.<task>.<slot>`, and a prefix may have dots as well.
     ids = [name for name in transactions.unfinished(client, start) if name.count(".") >= 3]  # noqa: PLR2004
     return [
         TransactionStatus(name, now)

@@ -126,6 +126,7 @@ def stage(
         for batch in batches:
             attempt.writer.accumulate(batch)
         attempt.writer.flush()
+    # Any end of a task leaves a transaction open, an interruption as well.
     except BaseException:
         attempt.abort()
         raise
@@ -153,6 +154,8 @@ def write_plainly(
     warm_ahead()
     client = open_client(options.kafka)
 
+    # Records without a key begin at another partition in each task and epoch, or small epochs would
+    # all go to the first.
     def start() -> BatchSender:
         return BatchSender(client, ProducerIdAndEpoch(*transactions.plain_producer(client)))
 
@@ -227,6 +230,8 @@ class _Attempt:
         """Abort at once, if that is easy; otherwise whoever comes next does it."""
         if self._transaction is not None:
             if self.writer.sender is not None:
+                # First the answers: by rules before TV2, a batch that arrives after the abort would
+                # be taken into a transaction that no coordinator knows.
                 self.writer.sender.drain()
             try_abort(self._client, self._transaction)
 

@@ -32,6 +32,8 @@ _REQUESTS = 5
 _REPLICAS_MS = 30_000
 """How long a leader waits for its replicas (``request.timeout.ms`` of Java's producer)."""
 
+# A duplicate is in the log: its first answer was lost. But the leader no longer knows at which
+# offset (``Sender.completeBatch`` of Java's producer).
 _NO_ERROR, _DUPLICATE = 0, 46
 
 
@@ -196,9 +198,13 @@ class BatchSender:
         adds_partitions = self._producer.version is TransactionVersion.TV2
         return ProduceRequest(
             transactional_id=self._producer.transactional_id,
+            # All replicas in sync: what is acknowledged outlives the leader, and numbered batches
+            # need it.
             acks=-1,
             timeout_ms=_REPLICAS_MS,
             topic_data=[topic(name=name, partition_data=data) for name, data in grouped.items()],
+            # Version 3 knows transactional ids; 13 names topics by their ids, which rows do not
+            # have.
             min_version=12 if adds_partitions else 3,  # from 12 on, Produce itself does
             max_version=12 if adds_partitions else 11,
         )
@@ -210,6 +216,7 @@ class BatchSender:
 
         try:
             response = self._client.wait(request.future)
+        # Nobody knows whether it has arrived: sent again, the leader knows it by its number.
         except KafkaError as error:
             for tp, batch in request.parts.items():
                 self._repeat(tp, batch, error)

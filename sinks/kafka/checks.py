@@ -28,6 +28,7 @@ def check(
         KafkaFailedError: If the cluster cannot be reached, or the topic is not there or may not be
             written.
     """
+    # In mode "complete" a stream appends its whole result each time, as with Spark's own sink.
     if mode is OutputMode.REPLACE and not streaming:
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)

@@ -55,6 +55,7 @@ def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None
     while batch := batches.next_batch():
         offset = batch.next_offset
         if batch.is_control_batch and batch.producer_id == producer_id:
+            # The key of a control record: version, then type (KIP-98).
             _, kind = struct.unpack(">hh", next(iter(batch)).key)
             return {_ABORT: Outcome.ABORTED, _COMMIT: Outcome.COMMITTED}[kind], offset
     return None, offset
@@ -83,6 +84,7 @@ def _ask(client: Client, tp: TopicPartition, offset: int) -> tuple[Exception | N
     node = client.leader(tp)
     if node is None:
         return LeaderNotAvailableError(str(tp)), b""
+    # By name and uncommitted: of an open transaction, readers of committed records see nothing.
     wanted = Wanted(tp, "", offset, _MOST_BYTES)
     (answer,) = client.ask([(node, request([wanted], committed=False, most_bytes=_MOST_BYTES))])
     if isinstance(answer, KafkaError):

@@ -125,6 +125,8 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def discard(self, staged: Sequence[StagedTransaction]) -> None:
         """Driver: abort."""
+        # By EndTxn under TV1 as well: a task that has handed over has no request under way, so
+        # nothing can come after the markers.
         transactions.end(self._client, [item.transaction for item in staged], commit=False)
 
     def abandon(self, epoch: Epoch) -> None:
@@ -140,6 +142,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
         """Planner: its topics are those that the cluster has by these names."""
         wrote = {name: number for item in staged for name, number in item.topics}
+        # As it is now: what this process remembers may be of the removed topic.
         now = topic_ids(self._client, wrote, age_s=0)
         gone = sorted(name for name in wrote if now.get(name) != wrote[name])
         if gone:
@@ -167,6 +170,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         What stragglers have open is aborted at the end of this epoch at the latest.
         """
         if not clean:
+            # It asks for the generation alone: no epoch has begun yet.
             self._abort_open(Epoch(query, -1, generation), ())
         if not self._streaming and self._options.epoch_log is not None:
             self._remove_dead_logs(self._options.epoch_log.rstrip("/"))
@@ -218,6 +222,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             f"{len(lost) + len(kept)} transactions, since the driver stayed away for longer than "
             f"'kafka.transaction.timeout.ms'"
         )
+        # A batch job has no next driver that could write the rest: its next run is another job.
         if kept and (self._options.on_lost_transactions == "error" or not self._streaming):
             tasks = ", ".join(str(item.task) for item in kept)
             return CommitUnknown(
@@ -245,6 +250,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             return outcome
         tp = TopicPartition(item.topic, item.partition)
         seen = outcome_in_log(self._client, tp, item.offset, item.transaction.producer_id)
+        # Its coordinator knows the id no more, so a transaction without a marker may never get one.
         return Outcome.UNKNOWN if seen is Outcome.OPEN else seen
 
     def _close(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:

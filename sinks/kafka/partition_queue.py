@@ -97,6 +97,8 @@ class PartitionQueue:
         The first one goes alone. A leader that knows nothing of a producer takes any number: one
         that could not take the first yet, but the second, never takes the first (KAFKA-15591).
         """
+        # After a failure all that is under way comes back first, or batches would overtake one
+        # another.
         failed = self._backoff is not None and bool(self._sent)
         most = _IN_FLIGHT if self._known else 1
         return bool(self._waiting) and not failed and len(self._sent) < most
@@ -114,6 +116,7 @@ class PartitionQueue:
         self._sent.remove(batch)
         if not self._sent:
             self._backoff = None
+        # It failed before: this may have been the last answer that those after it have waited for.
         elif self._backoff is not None:
             self._gather()
 
@@ -132,6 +135,7 @@ class PartitionQueue:
         """
         batch.in_flight = False
         self._backoff = self._backoff or Backoff(client.connection.api_timeout_s)
+        # Most errors that pass are those of a leader that no longer is one.
         client.forget_leaders([self.tp.topic])
         return not self._gather() or self._backoff.pause()
 

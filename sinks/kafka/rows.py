@@ -135,4 +135,5 @@ def _times(times: pa.Array | None) -> Any:
     if times is None:
         return now
     filled = times.cast(pa.int64()).fill_null(now * 1000)
+    # Down, also before 1970, as Spark does.
     return np.floor_divide(filled.to_numpy(), 1000)

@@ -124,6 +124,7 @@ def _abort_once(
     if transaction_version(client) is TransactionVersion.TV1:
         answers = exchange(client, FenceProducer(ongoing), ongoing, within_s)
     else:
+        # By the rules of this process: EndTxn of TV2 ends what was begun by TV1 as well.
         exact = {
             name: transaction_of(client, name, now.producer_id, now.producer_epoch)
             for name, now in ongoing.items()

@@ -120,6 +120,7 @@ class TaskWriter:
             sender.put(rows.topic, self._accumulator(rows.topic).add(rows.columns, partitions))
             self._relieve()
         self.written.add(batch)
+        # A partition for each Arrow batch, not for each row: fewer and fuller batches (KIP-480).
         self._partitioner.turn()
 
     def flush(self) -> None:
@@ -142,6 +143,7 @@ class TaskWriter:
     def _started(self) -> BatchSender:
         if self.sender is None:
             self.sender = self._start()
+            # Only now: the kernels have been loading while the coordinator was asked.
             await_warm()
         return self.sender
 

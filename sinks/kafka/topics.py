@@ -12,6 +12,7 @@ from krishiv_spark.retry import Backoff
 
 __all__ = ["PlannedTopic", "partition_count", "topic_ids", "writable_topic"]
 
+# A broker answers before the topic it makes has leaders.
 _CREATION_S = 5.0
 
 

@@ -78,6 +78,7 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         _check_type(f"{name}.value", kind.item_type)
 
 
+# A refusal is an exception, which is not remembered: the user may have moved the files.
 @lru_cache(maxsize=64)
 def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
     """Compare with one file that is there; once per process, the schema of a query is fixed.

@@ -60,6 +60,8 @@ class _OpenFile(Generic[StagedT]):
     @property
     def room(self) -> int | None:
         most_rows, most_bytes = self._layout.max_rows, self._layout.target_bytes
+        # With a row at least: below a target that is smaller than the file's own head, none would
+        # ever fit.
         if self.rows and most_bytes is not None and self._file.sink.tell() >= most_bytes:
             return 0
         return None if most_rows is None else most_rows - self.rows

@@ -61,6 +61,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """
         del salvaged  # no part of an epoch is ever lost
         folder = self._staged(epoch.query, epoch.generation)
+        # All that may fail for good fails here (docs/design.md, rule 5). Contents are on the disk
+        # since the tasks closed their files; now their names are.
         _check_whole(folder, epoch, staged)
         sync_folder(folder)
         make_targets(folder, {self._table / file.folder for item in staged for file in item.files})
@@ -72,14 +74,18 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
         """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
         folder = self._staged(epoch.query, epoch.generation)
+        # The new names are on the disk before an old one goes, or a power cut could leave neither.
+        # The staged folder goes last: as long as it is there, all of this is done again.
         sync_folders(self._reveal(folder, staged))
         self._remove_replaced(staged)
         _remove_in_one_step(folder)
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
-        for item in staged:
-            for name in item.removes:
-                (self._table / name).unlink(missing_ok=True)
+        removed = [self._table / name for item in staged for name in item.removes]
+        for file in removed:
+            file.unlink(missing_ok=True)
+        # Before the log says that all is done: after a power cut nobody would remove them again.
+        sync_folders(file.parent for file in removed if exists(file.parent))
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
@@ -104,11 +110,15 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Planner: earlier generations of this query can publish nothing any more."""
         del clean  # stragglers may stage files at any time
         if (elsewhere := self._options.log_elsewhere(query)) is not None:
+            # First of all: whoever finds files of this query must find its log.
             write_pointer(self.folder.meta(query), elsewhere)
         own = self._staged(query, generation)
+        # By the planner alone: a straggler that made it again would make the generation look
+        # unfinished.
         make_folder(own)
         for name in _listing(own.parent):
             if is_before(name, generation):
+                # What is left now, the next planner removes: nothing can publish it.
                 shutil.rmtree(own.parent / name, ignore_errors=True)
 
     def unattended(self) -> Iterator[TableLog]:
@@ -164,6 +174,7 @@ def _check_whole(folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> N
 
 
 def _reveal_one(source: Path, target: Path) -> None:
+    # `prepare` has made it; somebody may have removed an empty folder since.
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.utime(source)  # it appears now: whoever follows the folder goes by this time
@@ -171,6 +182,8 @@ def _reveal_one(source: Path, target: Path) -> None:
     except FileNotFoundError:
         if exists(source):  # then it is the target's folder that somebody has removed
             raise
+        # Without the generation's folder another process has finished the epoch, and what became of
+        # a published file since is its owner's business.
         if not exists(target) and exists(source.parent):
             raise CommitUnknown(
                 f"{source}, which a logged epoch names, is gone, and {target} is not there: "
@@ -181,6 +194,7 @@ def _reveal_one(source: Path, target: Path) -> None:
 
 def _remove_in_one_step(folder: Path) -> None:
     """Its absence says that an epoch is finished."""
+    # What is left under the second name, the next planner takes away (`is_before`).
     with contextlib.suppress(FileNotFoundError):  # another recovery was faster
         shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
 

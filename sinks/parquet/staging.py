@@ -100,6 +100,7 @@ class _DiskFile:
         self._path = path
         self._name = name
         self._folder = folder
+        # Exclusive: a name that is taken is another attempt's, whatever it holds.
         self.sink = open(path, "xb")  # noqa: SIM115  closed in `close`
 
     def start_writing_back(self) -> None:
@@ -108,6 +109,7 @@ class _DiskFile:
     def close(self, rows: int) -> StagedFile:
         size = self.sink.tell()
         self.sink.close()
+        # By the task, side by side with the others; the committer has only the names left to sync.
         sync_file(self._path)
         return StagedFile(name=self._name, folder=self._folder, rows=rows, size=size)
 

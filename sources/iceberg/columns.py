@@ -128,6 +128,7 @@ def _check_keys(options: IcebergSourceOptions, names: Sequence[str]) -> None:
 def _named(schema: Schema, name: str, table: Table) -> NestedField:
     top = {field.name: field for field in schema.fields}
     folded = {field.name.lower(): field for field in schema.fields}
+    # Spark finds names in any case; the one that is written just so comes first.
     found = top.get(name) or folded.get(name.lower())
     if found is None:
         raise SchemaError(_missing(schema, name, table))

@@ -94,12 +94,14 @@ def _translated(item: Any, schema: Schema) -> BooleanExpression:
     values = item.value if kind == "In" else (item.value,)
     if any(value is None for value in values):
         raise ValueError("null equals nothing")
+    # A filter without an equal here is a LookupError, and left to Spark.
     result: BooleanExpression = getattr(ice, _COMPARISONS[kind])(name, item.value)
     return result
 
 
 _COMPARISONS = {
     "EqualTo": "EqualTo",
+    # They differ in null only, which was refused before.
     "EqualNullSafe": "EqualTo",
     "GreaterThan": "GreaterThan",
     "GreaterThanOrEqual": "GreaterThanOrEqual",
@@ -112,6 +114,7 @@ _COMPARISONS = {
 
 
 def _column(item: Any, schema: Schema) -> str:
+    # A field of a struct has more parts than one: a ValueError leaves it to Spark.
     (name,) = item.attribute
     kind = str(schema.find_field(name, case_sensitive=False).field_type)
     if kind not in _PUSHED_TYPES and not kind.startswith("decimal"):

@@ -157,6 +157,7 @@ class History:
         oldest = self.line[0]
         if offset.snapshot is None:
             return self.is_whole()
+        # It is there, but off this line: rolled back, or what followed it has expired.
         if offset.snapshot in self.known:
             return False
         if oldest.parent_snapshot_id is not None:
@@ -235,6 +236,7 @@ def _reading(table: str, snapshot: Snapshot, skips: Skips) -> Reading:
     )
 
 
+# A replace is a compaction: the same rows in other files.
 _WITHOUT: dict[str, Reading] = {"append": "rows", "replace": "nothing"}
 _WITH_CHANGES: dict[str, Reading] = {
     "append": "rows",

@@ -20,6 +20,7 @@ def _milliseconds(text: object) -> object:
     if not isinstance(text, str) or text.strip().lstrip("-").isdigit():
         return text
     try:
+        # Python 3.10 does not know the "Z".
         time = dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
         time = None

@@ -49,6 +49,7 @@ def start_of_stream(options: IcebergSourceOptions, history: History) -> Streamin
 
 def _after(history: History, snapshot_id: int) -> StreamingOffset:
     oldest = history.line[0] if history.line else None
+    # It may have expired itself: nothing that came after it is missing.
     if oldest is not None and oldest.parent_snapshot_id == snapshot_id:
         return StreamingOffset(snapshot=snapshot_id)
     snapshot = history.named(snapshot_id, "start-snapshot-id")

@@ -47,6 +47,7 @@ class SnapshotStream:
         self._skips = Skips(
             options.skip_overwrite_snapshots, options.skip_delete_snapshots, options.read_changes
         )
+        # In a tuple: an empty table is frozen at None.
         self._frozen: tuple[int | None] | None = None
         self._table: Table | None = None
         self._backlog: dict[str, int] = {}
@@ -110,7 +111,10 @@ class SnapshotStream:
                     rows += sum(file.rows for file in unit)
                     size += sum(file.size for file in unit)
                     files = len(taken) + len(unit)
+                    # The first is taken however large it is, or the stream would stand still.
                     if taken and not limit.admits(rows=rows, files=files, size=size):
+                        # One place has one text: before a snapshot's first file is after the
+                        # snapshot before.
                         is_inside = number > 0 or part.scan
                         return (part.stop(number) if is_inside else reached), taken
                     taken += unit
@@ -212,6 +216,7 @@ class SnapshotStream:
         kept = self._files.of(table, part.snapshot, scan=part.scan, row_filter=row_filter)
         if is_whole:
             return kept
+        # The numbers in offsets count all files of the snapshot, whatever the filter leaves out.
         paths = {file.path for file in kept}
         return [file for _, file in self._numbered(table, part) if file.path in paths]
 

@@ -103,7 +103,9 @@ def _headers(records: Any) -> Iterator[BatchHeader]:
     from krishiv_spark.kafka.records.layout import CONTROL, HEADER, HEADER_BYTES, LOG_OVERHEAD
 
     at = 0
+    # The last batch may be cut off: its header is enough.
     while at + HEADER_BYTES <= len(records):
         base, length, _, _, _, attributes, delta, _, newest, *_ = HEADER.unpack_from(records, at)
         yield BatchHeader(base, base + delta, newest, bool(attributes & CONTROL))
+        # A damaged length must not lead back.
         at += LOG_OVERHEAD + max(length, 0)

@@ -11,7 +11,9 @@ from krishiv_spark.sources.kafka.remains import Remains
 
 __all__ = ["Cursor"]
 
+# How large rows are is guessed, from those before: a little more than the guess may be left.
 _LEAST_BYTES = 64 * 1024
+# What is believed before the first answer.
 _ROW_BYTES = 1024
 
 
@@ -74,6 +76,7 @@ class Cursor:
         if found.why and (believed or found.is_certain):
             losses.report_unavailable(tp, found.end, self.end, found.why)
             self.end = found.end
+        # Only a log that was seen to reach the end of the batch is read in its new epoch.
         if found.end >= self.end:
             self.epoch = found.epoch
         return before != (self.next, self.end, self.epoch)

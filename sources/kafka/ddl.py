@@ -31,6 +31,7 @@ _SIMPLE = {
     )
     for name in names.split()
 }
+# What Spark means by DECIMAL alone.
 _DECIMAL = (10, 0)
 
 
@@ -65,6 +66,7 @@ class _Parser:
         name = self._take()
         if not name or name in "<>(),:":
             self._fail("the name of a column")
+        # Between a field of a STRUCT and its type, where Spark lets it be left out.
         if self._peek() == ":":
             self._take()
         kind = self._type()

@@ -105,6 +105,7 @@ class EventTime:
         moved = {tp: offset for tp, offset in ends.items() if stood.get(tp) != offset}
         times = {tp: ms for tp, ms in start.times.items() if tp in ends}
         for tp, ms in self._times(stood, moved).items():
+            # What lay before may be newer: records need not be in the order of their times.
             times[tp] = max(ms, times.get(tp, ms))
         known = known_times(times, start.quiet, ends, newest, self.options.idle_timeout)
         held = "a partition has no record yet" if known.times else None
@@ -133,6 +134,7 @@ class EventTime:
         newest = {p: each.offset for p, each in found.items() if 0 <= each.offset < ends[p]}
         times = self._records_at(newest, ends)
         for stride in _STRIDES:
+            # What lies before the batch was counted when it was read.
             left = {p: max(end - stride, stood.get(p, 0), 0) for p, end in ends.items()}
             times |= self._records_at({p: at for p, at in left.items() if p not in times}, ends)
         return times
@@ -164,6 +166,8 @@ class EventTime:
         ends = self._within({**marks, **self._ahead(unknown)}, begins, newest)
         if ends != begins:
             return ends
+        # Nobody may move: what waits in the slowest is far from what was read of it. So what waits
+        # in each decides, and the least of it may be read.
         ahead = self._ahead({tp: begins[tp] for tp in waits})
         marks = {tp: max(ms, times.get(tp, ms)) for tp, ms in ahead.items()}
         return self._within(marks, begins, newest)
@@ -183,6 +187,7 @@ class EventTime:
         if not marks:
             return dict(newest)
         limit = min(marks.values()) + (self.options.max_skew or 0)
+        # Below 0 are words, as `LATEST`, and no times.
         past = self.lookup.at_times(dict.fromkeys(marks, max(limit + 1, 0)))
         ends = {p: min(max(n, begins[p]), newest[p]) for p, n in past.items() if n >= 0}
         return {**newest, **ends}

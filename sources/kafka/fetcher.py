@@ -34,6 +34,7 @@ FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
 _MOST_CORRUPT = 10
 """How often in a row a leader may find its own records damaged, within a second."""
 
+# A word for a time, as `EARLIEST` (``ListOffsetsRequest.EARLIEST_LOCAL_TIMESTAMP``).
 _EARLIEST_LOCAL = -4
 _EMPTY_ANSWERS = 2
 """How many empty answers in a row are believed."""
@@ -119,6 +120,8 @@ class Fetcher:
     def _sent(self, node: int) -> _Flight:
         leader = self._client.leader
         theirs = [c for c in self._cursors if leader(c.range.tp) == node]
+        # Of several partitions, one may have nothing in an answer because others have used up its
+        # room. So when nothing came at all, the next question is about one.
         cursors = theirs[:1] if self._alone else theirs
         most = self._rules.most_bytes
         wanted = [cursor.wanted(most) for cursor in cursors]
@@ -151,6 +154,7 @@ class Fetcher:
         if response.error_code or not response.responses:
             self._try_again(cursors, _error(response.error_code))
             return
+        # A client over its quota is sent an empty answer at once (KIP-219).
         throttled = response.throttle_time_ms > 0
         for answer in answers(response, self._names):
             cursor = by_tp[answer.tp]
@@ -200,6 +204,7 @@ class Fetcher:
         cursor.corrupt += code == _CORRUPT_MESSAGE
         if cursor.corrupt > _MOST_CORRUPT:
             raise self._failed(cursor, f"{error}: its leader's own log is damaged there")
+        # After UNKNOWN_SERVER_ERROR Kafka's own consumer asks again, too.
         if not is_retriable(error) and code not in {_UNKNOWN_SERVER_ERROR, *_TELLING}:
             raise self._failed(cursor, error)
         if code not in _TELLING or not self._look([cursor], believed=()):
@@ -237,6 +242,7 @@ class Fetcher:
         nexts = {cursor.range: cursor.next for cursor in cursors}
         remains = look_at_remains(self._client, nexts, closely=bool(believed))
         found = [(cursor, remains[cursor.range]) for cursor in cursors if cursor.range in remains]
+        # A topic goes with all of its partitions: patience with one of them is enough.
         all_go = any(each.whole_topic for cursor, each in found if cursor in believed)
         news = [
             cursor.learn(

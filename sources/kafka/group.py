@@ -18,7 +18,9 @@ __all__ = ["ShownPosition"]
 
 _log = logging.getLogger(__name__)
 _NO_GENERATION = -1
+# Later versions have ids of topics instead.
 _LAST_WITH_NAMES = 9
+# Several keys in one message (KIP-699); before it the answer has another form.
 _FIRST_WITH_LISTS = 4
 _PATIENCE_S, _REST_S = 5.0, 60.0
 """How long the query waits for a position to be shown, and for how long then for none."""

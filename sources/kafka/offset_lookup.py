@@ -55,9 +55,11 @@ class OffsetLookup:
         """
         known = self._find_known(position, snapshot)
         begins = {tp: each.offset for tp, each in known.items()}
+        # First what was cut off, since that leads back to where records may have aged out.
         for tp, cut in find_cuts(self.client, known, snapshot.newest).items():
             self.losses.report_cut_off(tp, begins[tp], cut)
             begins[tp] = cut.offset
+        # Where nothing waits, nothing that has aged out is missed.
         waiting = [tp for tp, offset in begins.items() if offset < snapshot.ends[tp]]
         asked = [*(snapshot.ends.keys() - known.keys()), *waiting]
         for tp, oldest in list_offsets(self.client, dict.fromkeys(asked, EARLIEST)).items():
@@ -73,6 +75,7 @@ class OffsetLookup:
         gone: dict[str, dict[TopicPartition, int]] = {}
         known = {}
         for tp, each in {**position.left, **position.read}.items():
+            # What the options do not ask for now is not missed, even if it has gone.
             if tp in snapshot.left:
                 continue
             if tp in snapshot.ends and not _is_other(position, snapshot, tp.topic):

@@ -76,10 +76,13 @@ class BatchPlanner:
             begins = lookup.first(snapshot.ends.keys(), streaming=self._streaming)
         else:
             begins = lookup.begins(start, snapshot)
+        # A position may lie after the last stable offset, where uncommitted records were read
+        # before.
         newest = {tp: max(end, begins[tp]) for tp, end in snapshot.ends.items()}
         # How far it goes
         event_time = EventTime(self._options, lookup)
         waits = sum(newest[tp] - begin for tp, begin in begins.items())
+        # A run that ends with what is there has no later batch to wait for.
         if self._frozen is None and self._delay.holds(waits, time.monotonic()):
             ends: Offsets = begins
         else:
@@ -90,6 +93,8 @@ class BatchPlanner:
         # Where it ends, and how far event time has come there
         reached = {tp: Position(offset, snapshot.newest[tp].epoch) for tp, offset in ends.items()}
         end = start.advance(begins, reached, snapshot.left, snapshot.known_ids)
+        # From a start without offsets there is always a batch, if an empty one: its end says what
+        # the start meant.
         if start.at is None and start.is_at(end):
             self._nothing_new = (start, snapshot) if ends == newest else None
             return start

@@ -59,6 +59,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         The first batch finds out which offsets that means, and its end names them.
         """
+        # What is wrong with the columns is said before any batch is planned.
         self._row_schema()
         if self.streaming:
             _refuse_ends(self.options)

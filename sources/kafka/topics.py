@@ -180,6 +180,7 @@ class Subscription:
                 f"{self._options.format_name}: topic {missing[0]!r} does not exist on "
                 f"{self._options.kafka.bootstrap}: create it, or correct the option"
             )
+        # One that was there once is lost, and no mistake in the options.
         there = set(self.partitions(found)) if self._assigned else set()
         self._seen |= {tp for tp in self._assigned or () if tp in there or tp in partitions}
         for tp in self._options.assign or ():

@@ -66,6 +66,7 @@ def parse_values(values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray,
     nullable = _nullable(kind)
     parts: list[pa.Array] = []
     bad: list[int] = []
+    # Arrow does not say which row cannot be read: halves are tried until one is alone.
     waiting = [(0, len(texts))]
     while waiting and len(texts):
         begin, end = waiting.pop()
@@ -106,6 +107,7 @@ def _parsed(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
 
 def _table(data: pa.Buffer, kind: pa.StructType) -> pa.Table:
     schema = pa.schema([pa.field(_ROW, pa.int64()), pa.field(_VALUE, kind)])
+    # In one block: a row that does not fit into a block is an error.
     return arrow_json.read_json(
         pa.BufferReader(data),
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -121,6 +123,7 @@ def _readable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_readable(kind.value_type))
+    # Arrow reads no date from a text, but a time, which may be a date alone.
     return pa.timestamp("s") if pa.types.is_date(kind) else kind
 
 

@@ -68,6 +68,7 @@ def _is_kept(given: Any, held: Any, kind: pa.DataType) -> bool:
     if given is None or held is None:
         return given is held
     if pa.types.is_struct(kind):
+        # Arrow leaves out what its struct has no field for.
         return given.keys() <= held.keys() and all(
             _is_kept(given.get(field.name), held[field.name], field.type) for field in kind
         )
@@ -90,6 +91,7 @@ def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
         if not math.isfinite(given) or not math.isfinite(held):
             return repr(float(given)) == repr(held)
         return given == held or kind.bit_width < _DOUBLE_BITS
+    # Arrow takes text for binary, and gives back bytes.
     as_bytes = [one.encode() if isinstance(one, str) else one for one in (given, held)]
     return bool(as_bytes[0] == as_bytes[1])
 

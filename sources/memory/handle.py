@@ -137,6 +137,7 @@ class Pushed:
         with open(aside, "xb") as file:
             file.write(body)
         try:
+            # A link appears whole, and never in the place of another process's.
             os.link(aside, path)
         except FileExistsError:  # another process has set it: that one holds
             pass

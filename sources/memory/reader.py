@@ -196,6 +196,7 @@ def _limited(pushed: Pushed, first: int, end: int, limit: Limit) -> int:
         header = pushed.log.header(number)
         rows, size = rows + header.rows, size + header.size
         is_admitted = limit.admits(rows=rows, files=number + 1 - first, size=size)
+        # One push at least, or the query would stand still.
         if number > first and not is_admitted:
             return number
     return end

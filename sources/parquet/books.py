@@ -216,6 +216,7 @@ class Books:
             seen = seen.stored(state, reached.floor_ns, present)
             changes |= {"seen": seen.recent, "seen_in": seen.blocks}
         if len(canonical_json(end.epochs)) > self._bounds.epochs:
+            # In one order, since a file of state is named by its content.
             rows = sorted(end.epochs.items())
             changes |= {"epochs": {}, "epochs_in": state.write(_table(("key", "epoch"), rows))}
         if not changes and not self._always:

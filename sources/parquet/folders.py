@@ -13,6 +13,7 @@ from krishiv_spark.parquet.texts import NULL_VALUE
 
 __all__ = ["folder_fields", "folder_values"]
 
+# So many digits fit into 64 bits, whatever they are.
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 

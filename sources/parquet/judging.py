@@ -174,6 +174,7 @@ class Judge:
                 whole = self._completed(group, table, names, listed, is_followed=read >= 0)
                 if whole.files:
                     by_epoch[table.root, group.origin] = whole
+            # What is being replaced is looked at once more when its files have gone.
             if not replaced:
                 compared[table.root, tag] = query.visible
 
@@ -193,6 +194,7 @@ class Judge:
         files = (*group.files, *there)
         if gone and (files or is_followed):
             self._result.lost.append(Lost(group.root, group.origin, len(gone), min(gone)))
+        # The intent has said what the epoch consists of: how many the names say counts no more.
         return replace(group, files=files, total=0)
 
     def _begun_meanwhile(self, listed: Iterable[Group]) -> set[tuple[str, str]]:

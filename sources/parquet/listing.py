@@ -173,6 +173,7 @@ class _Walk:
         known, met = self._known, 0
         for entry in entries:
             name = entry.name
+            # First of all: nearly every name of a folder that is followed is known.
             if prefix + name in known:
                 met += 1
             elif is_hidden(name):

@@ -99,6 +99,7 @@ class Passed:
         """
         counts = {reason: self._of(reason)[0] for reason in Reason}
         counts[Reason.UNFINISHED] = len(self._stuck)
+        # An epoch that is just being published is nothing to warn of.
         counts[Reason.UNFINISHED_EPOCH] = 0
         if any(count > self._logged.get(reason, 0) for reason, count in counts.items()):
             said = ", ".join(self._said(reason) for reason, count in counts.items() if count)

@@ -157,6 +157,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """See `StreamReader`. One look at each file; footers only if rows or times count."""
         try:
             self._chosen = self._choose(start, limit)
+        # An interruption too: units were taken out of the queue for a batch that will not be.
         except BaseException:
             self._stream.forget()
             raise

@@ -176,6 +176,7 @@ def _without_gone(
 ) -> _Ids:
     if floor_ns is None:
         return merged
+    # Only hours that are too old as a whole, since no more is known of a file's time.
     old: Array = (merged.hours.astype(np.int64) + 1) * HOUR_NS <= floor_ns
     if not old.any():
         return merged

@@ -47,6 +47,7 @@ def note_skip(folder: Folder | None, skip: Skip) -> None:
     """Write a note. Executor; what goes wrong with it is only logged."""
     if folder is None:
         return
+    # One note for a range, however often its task is tried.
     name = hashlib.blake2b(f"{skip.start} {skip.path}".encode(), digest_size=8).hexdigest()
     try:
         folder.replace(f"{name}{_ENDING}", json.dumps(skip._asdict(), indent=1).encode())

@@ -99,6 +99,7 @@ class Standing:
             met: How many known paths a listing has met.
             present: Lists every path.
         """
+        # To find out which are gone takes a listing of every name: not for a few of them.
         if len(self.known) - met < max(_FEW, len(self.known) // 4):
             return
         gone = sorted(self.known.difference(present()))

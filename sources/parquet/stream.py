@@ -25,6 +25,7 @@ from krishiv_spark.sources.parquet.waiting import Waiting
 
 __all__ = ["FolderStream", "FollowRules"]
 
+# Parked files at a trigger: there may be any number of them, and each costs a look.
 _LOOKS_AGAIN = 1_000
 _LOOKS_AGAIN_REMOTE = 20  # each is a request
 _LOOKS_AHEAD = 1_000
@@ -88,6 +89,7 @@ class FolderStream:
 
     def freeze(self) -> None:
         """From now on nothing newer than now is seen."""
+        # Or the names would be those of the run before.
         self._frozen, self._standing = None, None
         self._frozen = self._names(frozenset())
 
@@ -131,6 +133,7 @@ class FolderStream:
         enough = (limit.files is not None and waiting.files >= limit.files) or (
             limit.bytes is not None and waiting.bytes >= limit.bytes
         )
+        # Newest first, what has just come goes before all that waits.
         return not enough or self._rules.newest_first or time.monotonic() >= self._lists_next_s
 
     # --- listing
@@ -204,6 +207,7 @@ class FolderStream:
         while True:
             self._epochs.look()
             names = scan(self._place, recursive=self._rules.recursive, known=known)
+            # A table that only this listing has shown was not looked at before it: once more.
             if not self._epochs.note(names.paths):
                 return names
 
@@ -265,6 +269,7 @@ class FolderStream:
         """
         start = ParquetOffset()
         standing = self._new_standing(start)
+        # What is gone before the query begins is no loss of its.
         self._list(standing, fail_on_loss=False)
         standing.epochs_read.update((k, n) for k, n in self._epochs.visible().items() if n >= 0)
         units = []

@@ -150,6 +150,31 @@ def test_replace_shows_only_the_newest_epoch_of_its_own_query(table):
     exact(table, 5)
 
 
+def test_what_an_epoch_replaces_is_gone_from_the_disk_before_the_epoch_is_finished(
+    table, monkeypatch
+):
+    whole = life(table, mode=OutputMode.REPLACE, partitionBy="")
+    whole.epoch(0, rows(0, 10))
+    steps = []
+    for call in ("unlink", "rename", "fsync"):
+        monkeypatch.setattr(os, call, recorded(steps, call, getattr(os, call)))
+    whole.epoch(1, rows(10, 10))
+    (removed,) = (
+        n for n, (call, name) in enumerate(steps) if (call, name[:5]) == ("unlink", "part-")
+    )
+    (finished,) = (n for n, (call, name) in enumerate(steps) if call == "rename" and name.isdigit())
+    assert ("fsync", table.name) in steps[removed:finished]
+
+
+def recorded(steps, call, function):
+    def calling(what, *more, **by_name):
+        path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
+        steps.append((call, Path(path).name))
+        return function(what, *more, **by_name)
+
+    return calling
+
+
 # Before a call is little else than after the one before it, and the kit tries it too.
 MOMENTS = [pytest.param(True, id="after"), pytest.param(False, id="before", marks=pytest.mark.long)]
 

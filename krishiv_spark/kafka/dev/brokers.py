@@ -156,6 +156,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 
 
 def _kafka(version: str, main: str, *args: str) -> list[str]:
+    # For a short life: a small heap, one thread that collects, the quick compiler.
     heap = ("-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [*heap, "-cp", f"{kafka_jars(version)}/*", main, *args]
 
@@ -176,9 +177,11 @@ def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, 
         "offsets.topic.replication.factor": copies,
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": copies,
+        # A majority: one of three may be killed.
         "transaction.state.log.min.isr": str((len(ports) + 1) // 2),
         "transaction.state.log.num.partitions": "4",
         "share.coordinator.state.topic.replication.factor": copies,
+        # By default a new group waits for more members, for three seconds.
         "group.initial.rebalance.delay.ms": "0",
         "broker.session.timeout.ms": "3000",  # after kill -9 it may come back that soon
         "broker.heartbeat.interval.ms": "500",

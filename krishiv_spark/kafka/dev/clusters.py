@@ -23,6 +23,7 @@ from krishiv_spark.retry import Backoff
 __all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 
 _READY_S = 60
+# An attempt gives up soon: `Cluster.wait` makes the next one.
 _LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
 _VARIABLE = "KRISHIV_TEST_KAFKA"
 
@@ -178,6 +179,7 @@ def free_ports(count: int) -> list[int]:
         while len(found) < count:
             own, port = stack.enter_context(socket.socket()), _dice.choice(_PORTS)
             with suppress(OSError):
+                # It stays bound until the last is found, so none is found twice.
                 own.bind(("127.0.0.1", port))
                 found.append(port)
     return found

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = ["crc32c", "means"]
 
+# Castagnoli's, with its bits in the opposite order.
 _POLYNOMIAL = 0x82F63B78
 
 

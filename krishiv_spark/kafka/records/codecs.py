@@ -15,12 +15,15 @@ import pyarrow as pa
 __all__ = ["InflateError", "deflate", "inflate"]
 
 _XERIAL = b"\x82SNAPPY\x00"
+# Its version, and the oldest one that can read it.
 _XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)
+# The default of xerial's SnappyOutputStream.
 _XERIAL_BLOCK = 32 * 1024
 
 # Frame of version 1 with independent blocks of at most 64 KiB, as Java's client writes it.
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK = 64 * 1024
+# In the size of a block: it is not compressed.
 _LZ4_STORED = 0x80000000
 
 # A copy of 64 bytes takes snappy 3: nothing grows more than that.
@@ -55,6 +58,7 @@ def inflate(codec: str, data: memoryview, most: int) -> bytes | bytearray:
 
 
 def _stream(codec: str, data: memoryview, most: int) -> bytearray:
+    # One byte more than is allowed, which shows that there are too many.
     out = bytearray(min(max(_FIRST_READ, 4 * len(data)), most + 1))
     filled = 0
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec) as stream:
@@ -157,6 +161,7 @@ def _lz4(level: int | None, data: memoryview) -> bytes:
             out += [struct.pack("<I", len(packed)), packed]
         else:
             out += [struct.pack("<I", len(block) | _LZ4_STORED), block]
+    # A block of no bytes ends the frame.
     return b"".join([*out, bytes(4)])
 
 

@@ -81,6 +81,7 @@ def _value(rows: ScannedRecords, _: RecordRange) -> pa.Array:
 
 def _topic(rows: ScannedRecords, wanted: RecordRange) -> pa.Array:
     count = len(rows.offsets)
+    # In lengths that are powers of two, a few columns serve batches of all lengths.
     return _repeated(wanted.topic, 1 << (count - 1).bit_length()).slice(0, count)
 
 

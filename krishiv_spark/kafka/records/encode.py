@@ -165,6 +165,8 @@ class Accumulator:
                 return
             if self._full(batch):
                 yield self._seal(partition)
+                # A partition that has filled one batch gets the next in its full size: growing
+                # copies.
                 self._begin(partition, self._room)
             else:
                 self._grow(batch)
@@ -202,6 +204,7 @@ class Accumulator:
         codec = self._codec
         if codec != "none":
             packed = deflate(codec, self._level, records)
+            # A batch says which codec it has, so one that would grow goes as it is.
             if len(packed) < len(records):
                 records = memoryview(packed)
             else:

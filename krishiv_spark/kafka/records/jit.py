@@ -57,6 +57,7 @@ def inner(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Without the lock, kafka-python's thread receives the next answer meanwhile.
     options = {"cache": True, "nogil": True, **_UNCOUNTED}
     try:
         compiled: Callable[..., Any] = njit(**options)(function)
@@ -70,6 +71,7 @@ def _interpreted(function: Callable[..., Result]) -> Callable[..., Result]:
 
     def call(*arguments: Any) -> Result:
         return function(
+            # Before Python 3.12 no type says that an array lends its bytes.
             *(memoryview(x) if isinstance(x, np.ndarray) else x for x in arguments)  # type: ignore[arg-type]
         )
 

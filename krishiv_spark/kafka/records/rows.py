@@ -63,6 +63,7 @@ class KernelTable:
         """
         count = len(columns.value)
         rows = np.zeros((6, count), np.int32)
+        # Without a column of keys, each of them is null.
         rows[1] = -1
         keys = _NOTHING
         if columns.key is not None:
@@ -160,6 +161,7 @@ def _headers(column: pa.Array | None, spans: NDArray[np.int32]) -> tuple[NDArray
     inside = np.empty((4, len(pairs)), np.int32)
     keys = bytes_of(pairs.field("key"), inside[0:2], "headers.key")
     values = bytes_of(pairs.field("value"), inside[2:4], "headers.value")
+    # A header that is null has no key either.
     if pairs.null_count:
         inside[1][_nulls(pairs)] = -1
     _check_keys(spans, inside[1] < 0)

@@ -49,6 +49,7 @@ GOOD = 0
 OLD_FORMAT, NEW_FORMAT, BAD_LENGTH, BAD_OFFSETS, BAD_ORDER, BAD_COUNT, BAD_CODEC = range(1, 8)
 MALFORMED, BAD_DELTA, BAD_STAMP, LEFT_OVER = range(8, 12)
 
+# After any end: what reads on from there stays out of reach, so one look at last is enough.
 _OUT_OF_REACH = 2**62
 
 # In a byte of a number: more follow. In the first one of a fixed size: it is negative.
@@ -79,6 +80,7 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < _MORE:
+            # The tenth byte has the one bit that is left of 64.
             if shift == _LAST_SHIFT and byte > 1:
                 break
             return ((value >> 1) & MAX_INT64) ^ -(value & 1), at
@@ -151,6 +153,7 @@ def _header(data: Any, at: int, size: int, table: Any, row: int) -> int:
     if base < 0 or last_delta < 0 or base >= MAX_INT64 - last_delta:
         return BAD_OFFSETS
     table[row, LAST] = base + last_delta
+    # Compaction takes records out of a batch, and leaves its last offset.
     if count < 0 or count > last_delta + 1:
         return BAD_COUNT
     if table[row, ATTRIBUTES] & CODEC_MASK >= _KNOWN_CODECS:

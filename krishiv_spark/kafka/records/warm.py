@@ -59,6 +59,7 @@ def _warm() -> None:
         return
     with _alone(done.with_suffix(".lock")):
         warm_up()
+        # Without the mark, others wait for the lock as well: slower, and no less right.
         with contextlib.suppress(OSError):
             done.touch()
 

@@ -19,6 +19,7 @@ USED, COUNT, BASE_STAMP, MAX_STAMP, NEED = range(5)
 # In a byte of a number: more follow.
 _MORE = 0x80
 
+# Of MurmurHash 2, as Java's client has them (``Utils.murmur2``).
 _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995
 _WORD = 0xFFFFFFFF
@@ -180,6 +181,8 @@ def place(keys: Any, begins: Any, sizes: Any, count: int, out: Any) -> None:
     """
     for row in range(len(sizes)):
         if sizes[row] >= 0:
+            # ``Utils.toPositive``: the sign is cut off, since the absolute value of -2**31 has one
+            # too.
             out[row] = (_murmur2(keys, begins[row], sizes[row]) & 0x7FFFFFFF) % count
 
 

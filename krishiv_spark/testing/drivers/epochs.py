@@ -175,6 +175,7 @@ class EpochDriver(WritingDriver):
     @_step.register
     def _commit(self, step: Commit) -> str:
         life = self._query.awake
+        # Before the call: it may happen, though it never returns.
         self._open(life).open()
         answer = life.commit(step.trap)
         return f"{life.name} commits {self._open(life).name}{self._after_commit(answer)}"

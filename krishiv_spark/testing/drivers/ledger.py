@@ -86,6 +86,7 @@ class Ledger:
     def overwritten(self, by: Unit) -> None:
         """A commit has returned that replaces whatever was there."""
         for unit in self._units:
+            # A commit that never returned has happened if readers have seen its rows.
             if unit.fate is Fate.SETTLED or self._seen.issuperset(unit.rows):
                 unit.fate = Fate.REPLACED
                 self._seen -= set(unit.rows)
@@ -166,6 +167,7 @@ class Ledger:
         settled = [i for i, unit in enumerate(self._units) if unit.fate is Fate.SETTLED]
         newest = settled[-1] if settled else -1
         results = {newest: set(self._units[newest].rows) if settled else set()}
+        # A commit that never returned may have put its epoch in the place of the newest that did.
         for i, unit in enumerate(self._units[newest + 1 :], newest + 1):
             if unit.fate is Fate.OPEN:
                 results[i] = set(unit.rows)

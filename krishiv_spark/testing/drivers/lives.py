@@ -209,6 +209,7 @@ class Life:
 
     def stage(self, step: Stage, attempt: int) -> Answer:
         """One attempt at a task."""
+        # One that is lost ends well: only its message is.
         ends = {"fails": "fails", "dies": "dies", "straggles": "sleeps"}.get(step.ends, "goes on")
         tried = self.attempts[step.task]
         given = write_roles.Attempt(self.next, step.task, attempt, tried, ends)  # type: ignore[arg-type]  # a literal

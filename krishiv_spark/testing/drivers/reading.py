@@ -127,6 +127,7 @@ class SourceDriver(Driver):
             self._ask_initial()
         self._is_open = True
         if self.ends and self._committed == len(self.ends) - 1 and not self._is_told:
+            # Spark asks a reader this that is told nothing: so it learns where the query stands.
             self._plan(self.ends[-1], self.ends[-1])
 
     def freeze(self) -> bool:
@@ -293,6 +294,7 @@ class SourceDriver(Driver):
         return step.trap if step.at == at else None
 
     def _drain(self) -> None:
+        # With a limit each row may take a trigger of its own.
         for _ in range(_MOST_TRIGGERS + self.added):
             text = self._trigger(Trigger())
             self.tell(text)

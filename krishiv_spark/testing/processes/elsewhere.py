@@ -51,6 +51,7 @@ def run_elsewhere(function: Callable[..., str], *args: Any) -> str:
     )
     if run.returncode:
         raise RuntimeError(run.stderr.decode(errors="replace"))
+    # A connector may print; what it returns comes after the last NUL.
     return run.stdout.decode().rpartition("\0")[2]
 
 
@@ -70,6 +71,7 @@ def load_homes(homes: dict[str, str]) -> None:
 def homes_of(args: Iterable[object]) -> dict[str, str]:
     """Files of the modules that define the classes in some arguments."""
     kinds = (getattr(arg, "source", type(arg)) for arg in args)
+    # What `__main__` defines travels by value with cloudpickle.
     names = {kind.__module__ for kind in kinds} - {"__main__"}
     return {name: home for name in names if (home := _home(name))}
 

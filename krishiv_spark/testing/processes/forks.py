@@ -29,6 +29,7 @@ __all__ = ["Forks"]
 _Order: TypeAlias = int | list[str]
 """The id of a process that shall end, or modules to import before one is forked."""
 
+# A copy hangs for good if a thread held a lock when it was made.
 _PATIENCE_SECONDS = 120.0
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -113,6 +114,7 @@ def _fork(orders: Connection, seam: Seam) -> int:
         process = os.fork()
     if process == 0:
         try:
+            # Or the test process would not notice that the copy has ended.
             orders.close()
             serve(calls, seam)
         finally:
@@ -123,6 +125,7 @@ def _fork(orders: Connection, seam: Seam) -> int:
 
 def _end(process: int) -> None:
     os.kill(process, signal.SIGKILL)
+    # A process that was killed holds its locks until it is gone.
     os.waitpid(process, 0)
 
 

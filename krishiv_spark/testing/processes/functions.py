@@ -126,9 +126,11 @@ class Importers:
             return
         self._seen |= new
         named = [NamedFunction.of(name) for name in self.found]
+        # By identity: to compare with whatever a module holds may raise, or run anybody's code.
         functions = {id(function.found): function.name for function in named}
         for module in new:
             family = module.partition(".")[0]
+            # Authors import `connect` from this module too.
             if module == "sqlite3.dbapi2" or family not in sys.stdlib_module_names:
                 self._look_at(getattr(sys.modules[module], "__dict__", {}), functions)
 

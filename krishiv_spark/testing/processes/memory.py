@@ -40,5 +40,6 @@ def _status(name: str) -> int:
     if _STATUS.exists():  # on Linux, ru_maxrss is no less than that of the process that called exec
         found = re.search(rf"{name}:\s*(\d+) kB", _STATUS.read_text())
         return int(found[1]) * _KIB if found else 0
+    # getrusage counts bytes on macOS, and KiB on Linux.
     unit = 1 if sys.platform == "darwin" else _KIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

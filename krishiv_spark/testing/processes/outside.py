@@ -30,6 +30,7 @@ _FILE_CALLS = "open link rename replace unlink remove mkdir rmdir fsync write li
 FILES: Outside = {
     **{f"os:{name}": _io_error for name in _FILE_CALLS.split()},
     "builtins:open": _io_error,
+    # pathlib calls it by this name.
     "io:open": _io_error,
 }
 """The functions of the file system, as `os`, `pathlib` and `shutil` call them."""
@@ -104,4 +105,5 @@ def _is_query(args: tuple[Any, ...]) -> bool:
 
 def _shorten(value: object) -> str:
     text = repr(value)
+    # Paths of one target differ at their ends.
     return text if len(text) <= _LONGEST_SHOWN else f"…{text[-_LONGEST_SHOWN:]}"

@@ -39,6 +39,7 @@ class Process:
         this one's environment variables.
         """
         order = pickled((function, args, trap, dict(os.environ)))
+        # It may be dead already, which `_answer` says.
         with contextlib.suppress(OSError):
             self._connection.send_bytes(order)
         if isinstance(trap, Kill) and not self._connection.poll(trap.after_ms / 1000):
@@ -57,6 +58,7 @@ class Process:
         self._connection.close()
 
     def _kill(self) -> None:
+        # Only its parent can wait for it, and does in `kill`: until then nobody else gets its id.
         os.kill(self._id, signal.SIGKILL)
 
     def _answer(self) -> Answer:

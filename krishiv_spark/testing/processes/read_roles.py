@@ -100,6 +100,7 @@ def choose(start: str, is_told: bool) -> str:
     if not is_told:
         return json.dumps(_open.latestOffset())
     end = json.dumps(_open.latestOffset(json.loads(start), _open.getDefaultReadLimit()))
+    # Spark wants it as JSON: what cannot be written fails the query there.
     json.dumps(_open.reportLatestOffset())
     return end
 
@@ -108,6 +109,7 @@ def partitions(load: Load, start: str, end: str) -> Plan:
     """``partitions_func`` of the same runner: what a batch consists of."""
     span = json.loads(start), json.loads(end)
     parts = [pickled(partition) for partition in _checked(_open.partitions(*span))]
+    # Only the wrapper that Spark puts around a simple reader has it.
     cached = getattr(_open, "getCache", lambda *_: None)(*span)
     return parts, None if cached is None else _as_rows(_arrow(load, cached))
 
@@ -213,6 +215,7 @@ def _stream_reader(load: Load) -> Any:
     try:
         return source.streamReader(schema=schema)
     except NotImplementedError:
+        # It has a simple reader, which Spark wraps by this function.
         from pyspark.sql.datasource_internal import _streamReader
 
         return _streamReader(source, schema)

@@ -42,6 +42,7 @@ class Seam:
         self.sprung = ""
         self._trap: Trap | None = None
         self._counting = False
+        # Of each thread: what one does inside a call hides nothing that another one calls.
         self._inside = threading.local()
 
     def report(self, sleep: Callable[[str], None], last_words: Callable[[str], None]) -> None:
@@ -121,6 +122,7 @@ class Seam:
         if trap.call == number:
             return trap
         is_later = trap.lasting and 0 <= trap.call < number
+        # An outage lets nothing through: of its calls only the first may have happened.
         return replace(trap, happened=False) if is_later else None
 
     def _go_wrong(
@@ -148,6 +150,7 @@ class Seam:
 
         methods = ("execute", "executemany", "executescript")
         for watched, names in (
+            # `with connection:` commits inside of C, and calls no `commit` that could be watched.
             (Watched, (*methods, "commit", "rollback", "__exit__")),
             (WatchedCursor, methods),
         ):

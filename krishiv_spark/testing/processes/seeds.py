@@ -88,6 +88,7 @@ def _answer(
 ) -> None:
     known = set(sys.modules)
     try:
+        # This interpreter outlives many tests: it has variables that were taken back since.
         os.environ.clear()
         os.environ.update(environment)
         load_homes(homes)
@@ -95,7 +96,9 @@ def _answer(
         answer = True, function(*args)
     except BaseException:  # noqa: BLE001  whatever it is, the caller hears of it
         answer = False, traceback.format_exc()
+    # Those with a home have no name to import them by, and are loaded for each call.
     connection.send((answer, [*sys.modules.keys() - known - homes.keys()]))
+    # A fork runs none of the handlers that its interpreter has for its own end.
     os._exit(0)
 
 

@@ -200,6 +200,7 @@ def _set_context(job: Job, attempt: Attempt) -> None:
         "sql.streaming.queryId": job.query,
         "streaming.sql.batchId": str(attempt.epoch),
     }
+    # The ignored type is that of `query`, which is text in every stream.
     context._localProperties = of_stream if job.query is not None else {}  # type: ignore[assignment]  # noqa: SLF001
 
 

@@ -139,6 +139,7 @@ class SparkDriver:
     def _compare_sink(self, sink: SinkUnderTest, written: int) -> None:
         found = sink.visible(written)
         if sink.promised is Guarantee.AT_LEAST_ONCE:
+            # Its rows may be there again after a death.
             found = Counter(dict.fromkeys(found, 1))
         self._compare(found, written)
 

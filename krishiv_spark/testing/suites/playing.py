@@ -95,6 +95,7 @@ class Player(Generic[Subject]):
     def thin(self, one_in: int, seed: object) -> None:
         """Try one in so many traps and random sequences, drawn with this seed."""
         self.one_in = one_in
+        # Each case draws its own, or all would try traps at the same places.
         self._draw.seed(f"{seed} {self.promise}")
 
     def drawn(self, traps: Iterable[Trap]) -> Iterator[Trap]:
@@ -109,6 +110,7 @@ class Player(Generic[Subject]):
     def new(self) -> tuple[Subject, Path]:
         """Something new and empty, and the folder that holds its own and what a driver keeps."""
         folder = self._folder / str(next(self._numbers))
+        # Unique beyond this folder: authors name what is outside after it, such as a table.
         target = folder / f"target-{uuid.uuid4().hex[:12]}"
         target.mkdir(parents=True)
         made = self._make(target)
@@ -303,6 +305,8 @@ class SourcePlayer(Player[SourceUnderTest]):
             return {at: found.get(name, ()) for at, name in names.items()}
 
 
+# Within eight rows: what is added later may be older, and the next eight are newer than all of
+# these.
 _ORDER = (2, 3, 6, 7, 0, 1, 4, 5)
 
 

@@ -47,6 +47,7 @@ def _share(examples: int, play: Player[Any]) -> int:
 def _settings(examples: int) -> settings:
     return settings(
         max_examples=examples,
+        # A sequence forks and kills processes: how long it takes says nothing of a connector.
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=_SLOW,
@@ -66,6 +67,7 @@ class _At:
     trap: Fault | Sleep
 
     def within(self, calls: int) -> Fault | Sleep:
+        # A fault at -1 loses the answer of the whole step.
         first = -1 if isinstance(self.trap, Fault) else 0
         return replace(self.trap, call=self.trap.call % max(calls - first, 1) + first)
 

@@ -37,6 +37,7 @@ _NO_FILES = (
     "a function leftovers that lists it, or lambda: [] if rows wait in messages to the driver"
 )
 
+# The first rounds also make what stays for good, such as a log: the last two are compared.
 _ROUNDS = 3
 _SHOWN = 8
 

@@ -76,6 +76,7 @@ class _Sight:
 
     def _last_before(self) -> int:
         """The last call before which nothing is visible."""
+        # Each look costs an epoch with a death, so they are halved; what is visible stays so.
         first, last = 0, len(self._calls)
         while last - first > 1:
             middle = (first + last) // 2

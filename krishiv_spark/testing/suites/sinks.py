@@ -161,6 +161,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
         """A driver may die while it finishes what another one left when it died."""
 
         def second(number: int) -> tuple[Step, ...]:
+            # The second death moves on faster than the first: many pairs of calls are met, not all.
             return (Begin(trap=Fault(3 * number % 29, happened=True, reported=False)),)
 
         play.at_every_call(GOOD_EPOCH, traps.late_deaths, second)

@@ -81,6 +81,7 @@ def _valid(column: pa.ChunkedArray) -> Numbers:
 def _of_lists(column: pa.ChunkedArray) -> Numbers:
     """Numbers of lists, by those of their elements, one after the other."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    # Each element takes the eight bytes of its number.
     ends = np.concatenate([[0], np.cumsum(lengths)]) * 8
     inside = np.ascontiguousarray(_numbers(pc.list_flatten(column)))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(inside)]
@@ -134,5 +135,6 @@ def _flat(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 def _checksums(texts: pa.StringArray) -> pa.Array:
     distinct = texts.dictionary_encode()
+    # Python's own hash of a text is another one in each process.
     sums = [zlib.crc32(text.encode()) for text in distinct.dictionary.to_pylist()]
     return pc.take(pa.array(sums, pa.int64()), distinct.indices)

@@ -24,6 +24,7 @@ from krishiv_spark.sources.iceberg.changelog.equality import numbered, shares_of
 
 __all__ = ["ChangePart", "compare", "read_changes"]
 
+# What a task holds of the rows that went, and the least that it compares with them at once.
 _SHARE_ROWS, _SHARE_BYTES = 2**19, 32 * 2**20
 _CHUNK_ROWS, _CHUNK_BYTES = 2**14, 2 * 2**20
 
@@ -143,6 +144,7 @@ def _rows(part: ChangePart, files: Sequence[TableFile]) -> Iterator[pa.RecordBat
     for batch in read_files(files, part.scan):
         rows = conform(batch, part.columns)
         if part.shares > 1:
+            # By the key: both rows of an update are of one share.
             told = rows.select(list(part.keys)) if part.keys else rows
             rows = rows.filter(pa.array(shares_of(told, part.shares) == part.share))
         yield rows
