@@ -4,7 +4,7 @@
 
      List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry
      Create, ReadBack                                    EpochLog._append
-     ReadBefore, LookAfter                               EpochLog._was_folded
+     LookAfter                                           EpochLog._was_folded
      Fold.., Snapshot, Remove                            EpochLog.fold, _remove_covered
 
    `log` is history: the entries that were created above every snapshot, in their order. What an
@@ -153,7 +153,7 @@ Create(p) ==
       counts == number > Highest(snapshots)
       kind == IF r.op = "begin" THEN "owner" ELSE "intent"
       created == [r EXCEPT !.counts = counts]
-      after == [created EXCEPT !.at = IF Rule("lookafter") THEN "before" ELSE "accept"]
+      after == IF Rule("lookafter") THEN Look(created, "after") ELSE [created EXCEPT !.at = "accept"]
   IN /\ r.at = "create" /\ number <= MaxLog
      /\ IF free \/ ~Rule("exclusive")
         THEN /\ log' = IF free /\ counts THEN Append(log, [kind |-> kind, by |-> p]) ELSE log
@@ -171,25 +171,19 @@ ReadBack(p) ==
   LET r == proc[p]
       same == entries[Number(r)] = (IF r.counts THEN "true" ELSE "dead")
   IN /\ r.at = "back" /\ Did("ReadBack", p)
-     /\ Now(p, IF same /\ Rule("content") THEN [r EXCEPT !.at = "before"] ELSE [r EXCEPT !.at = "refuse"])
+     /\ Now(p, IF same /\ Rule("content") THEN Look(r, "after") ELSE [r EXCEPT !.at = "refuse"])
      /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
 \* --- _was_folded
-
-\* The entry that this one was put after, and not another one under its name.
-ReadBefore(p) ==
-  LET r == proc[p] IN
-  /\ r.at = "before" /\ Did("ReadBefore", p)
-  /\ Now(p, IF r.known # 0 /\ entries[r.known] = "true" THEN [r EXCEPT !.at = "accept"]
-            ELSE Look(r, "after"))
-  /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
 LookAfter(p) ==
   LET r == proc[p] IN
   /\ r.at = "after"
   /\ \E l \in Listings(r.first) : Listed("LookAfter", p, l) /\
-       Now(p, [r EXCEPT !.first = Nothing,
-                        !.at = IF Highest(l.snapshots) = r.known THEN "accept" ELSE "refuse"])
+       LET newest == Highest(l.snapshots)
+           follows == r.known = newest \/ r.known \in l.entries
+       IN Now(p, [r EXCEPT !.first = Nothing,
+                           !.at = IF newest < Number(r) /\ follows THEN "accept" ELSE "refuse"])
   /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
 \* An append that its process believes in has to be in the log.
@@ -238,7 +232,7 @@ Remove(p, n) ==
       done == IF Rule("snapshotfirst") THEN Resting(r) ELSE [r EXCEPT !.at = "write"]
       more == left.listing.entries # {} \/ left.listing.snapshots # {}
   IN /\ r.at = "remove" /\ n \in r.listing.entries
-     /\ n = Lowest(r.listing.entries) \/ ~Rule("ascending")
+     /\ n = Lowest(r.listing.entries)
      /\ entries' = [entries EXCEPT ![n] = "none"]
      /\ Now(p, IF more THEN left ELSE done)
      /\ step' = [action |-> "Remove", process |-> p, number |-> n]
@@ -260,7 +254,7 @@ Next ==
     \/ \E op \in {"begin", "intend", "check", "fold"} : Call(p, op)
     \/ Die(p)
     \/ ListEnd(p) \/ ReadKnown(p) \/ ReadSnapshot(p) \/ ReadEntry(p)
-    \/ Create(p) \/ ReadBack(p) \/ ReadBefore(p) \/ LookAfter(p) \/ Accept(p) \/ Refuse(p)
+    \/ Create(p) \/ ReadBack(p) \/ LookAfter(p) \/ Accept(p) \/ Refuse(p)
     \/ FoldList(p) \/ Snapshot(p) \/ (\E n \in 1..MaxLog : Remove(p, n)) \/ RemoveSnapshot(p)
 
 Spec == Init /\ [][Next]_vars

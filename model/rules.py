@@ -282,14 +282,7 @@ _JOURNAL = (
     Rule(
         "Journal",
         "lookafter",
-        "whoever has created an entry looks whether the one before is there",
-        "OneOrder",
-        TWO_FOLDS,
-    ),
-    Rule(
-        "Journal",
-        "ascending",
-        "entries are removed in ascending order",
+        "whoever has created an entry looks for a newer snapshot",
         "OneOrder",
         TWO_FOLDS,
     ),

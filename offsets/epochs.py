@@ -300,20 +300,20 @@ class EpochLog:
         name = entry_name(number)
         # A store that lost its answer may say that the name is taken, by our own first try.
         created = self._journal.create(name, data) or self._journal.read(name) == data
-        if not created or self._was_folded(before):
+        if not created or self._was_folded(number):
             return None
         self._known = before.after(entry)
         return self._known
 
-    def _was_folded(self, before: State) -> bool:
-        """Whether the number after a state, which was just created, had been used and removed.
-
-        Entries are removed in ascending order: not as long as the one is there that the state ends
-        in. If that was folded into the newest snapshot, that has to end in it too.
-        """
-        if before.number and self._stored.ends_in(before):
-            return False
-        return self._journal.list().newest_snapshot != before.number
+    def _was_folded(self, number: int) -> bool:
+        """Whether a number that was just created had been used and removed."""
+        # Looked for after the creation: a fold writes its snapshot before it removes what that
+        # covers, so a number that was free since it had been removed has one at or above it.
+        listing = self._journal.list()
+        newest, before = listing.newest_snapshot, number - 1
+        # Right after the newest snapshot, or after an entry that is there. The entry alone would
+        # not do: a store may have been asked to create that twice, the second time after folds.
+        return newest >= number or (before != newest and before not in listing.entries)
 
     def _fenced(self, generation: int, state: State) -> Fenced:
         return Fenced(

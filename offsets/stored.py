@@ -55,11 +55,6 @@ class StoredEntries:
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
 
-    def ends_in(self, state: State) -> bool:
-        """Whether the entry at the end of a state is there: the same one, not only its number."""
-        entry = self._entry(state.number)
-        return entry is not None and entry.nonce == state.nonce
-
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
 
@@ -95,9 +90,15 @@ class StoredEntries:
         # slept through the fold may have created them.
         self.newest_snapshot = snapshot = listing.newest_snapshot
         is_listed = known.number > snapshot and known.number in listing.entries
-        if is_listed and self.ends_in(known):
+        if is_listed and self._ends_in(known):
             return known
         return self._parse(snapshot_name(snapshot), State) if snapshot else State()
+
+    def _ends_in(self, state: State) -> bool:
+        """Whether the entry at the end of a state is there."""
+        # The number alone would take a log that was begun anew for the old one.
+        entry = self._entry(state.number)
+        return entry is not None and entry.nonce == state.nonce
 
     def _entry(self, number: int) -> Entry | None:
         return self._parse(entry_name(number), Entry)

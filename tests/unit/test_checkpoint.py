@@ -67,7 +67,7 @@ def test_a_source_without_an_offset_is_left_out(folder):
 
 def test_what_ends_a_line_elsewhere_is_a_part_of_an_offset(folder):
     offsets(folder, 0, '{"a":"x\u2028y\x85z"}', '{"b":2}')
-    assert offset_seq(str(folder), 0).objects == [{"a": "x\u2028y\x85z"}, {"b": 2}]
+    assert SparkCheckpoint(str(folder)).offset_seq(0).objects == [{"a": "x\u2028y\x85z"}, {"b": 2}]
 
 
 def test_the_epoch_that_spark_is_at_is_the_newest_that_it_has_planned(folder):

@@ -50,7 +50,7 @@ def append_overwriting(log: EpochLog, before: State, entry: Entry) -> State | No
 def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None:
     """A name that is said to be taken is taken by others."""
     number = before.number + 1
-    if not log._journal.create(entry_name(number), to_bytes(entry)) or log._was_folded(before):
+    if not log._journal.create(entry_name(number), to_bytes(entry)) or log._was_folded(number):
         return None
     log._known = before.after(entry)
     return log._known

@@ -23,7 +23,6 @@ _REQUESTS = {
     "ReadBack": "read",
     "Create": "create",
     "LookAfter": "list",
-    "ReadBefore": "read",
     "FoldList": "list",
     "Snapshot": "replace",
     "Remove": "remove",
@@ -76,8 +75,8 @@ class Replay:
             actor.finish()
         if action == "Call":
             actor.call(said["op"])
-        elif action in {"ReadEntry", "ReadBefore"} and actor.asks != "read":
-            return  # in the model, to find that there is no entry more, or before, is a step
+        elif action == "ReadEntry" and actor.asks != "read":
+            return  # in the model, to find no more entries is a step
         elif action in _REQUESTS:
             if actor.asks != _REQUESTS[action]:
                 raise DivergedError(f"{step}: the code asks for {actor.asks}")
