@@ -33,6 +33,17 @@ def store(request, servers) -> Store:
     return replace(found, url=url)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist names the groups after that
 def pytest_collection_modifyitems(items):
-    """The kit's suites go first: they fork, and obstore's threads do not survive that."""
-    items.sort(key=lambda item: not issubclass(item.cls or object, ConnectorSuite))
+    """The kit's suites go first: they fork, and obstore's threads do not survive that.
+
+    In groups of their own, since a worker takes one group after the other; in their order with
+    ``--no-loadscope-reorder``, else the largest first.
+    """
+    items.sort(key=lambda item: not _is_of_kit(item))
+    for item in filter(_is_of_kit, items):
+        item.add_marker(pytest.mark.xdist_group("kit"))
+
+
+def _is_of_kit(item):
+    return issubclass(item.cls or object, ConnectorSuite)
