@@ -226,8 +226,8 @@ def _floating(cell: pa.Scalar) -> str:
 
 def _shortest_float(value: float) -> float:
     """With as few digits as tell a number of 32 bits from all others; 9 always do."""
-    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 9))
-    return next((short for short in shorter if pack("f", short) == pack("f", value)), value)
+    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 10))
+    return next(short for short in shorter if pack("f", short) == pack("f", value))
 
 
 def _scientific(value: float) -> str:

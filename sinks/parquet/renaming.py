@@ -85,7 +85,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         for file in removed:
             file.unlink(missing_ok=True)
         # Before the log says that all is done: after a power cut nobody would remove them again.
-        sync_folders(file.parent for file in removed if exists(file.parent))
+        sync_folders(filter(exists, {file.parent for file in removed}))
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""

@@ -504,8 +504,11 @@ def test_a_checkpoint_of_the_first_version_is_taken_up(spark, kafka, checkpoint)
     last.unlink()  # so the batch is repeated
     checksum(last).unlink()
     kafka.send(topic, 3)
-    # Before PySpark 4.2 such a run is one batch, and that is the repeated one.
-    assert read_by(rows, checkpoint) + read_by(rows, checkpoint) == [1, 2, 3]
+    if KNOWS_LIMITS:
+        assert read_by(rows, checkpoint) == [1, 2, 3]
+    else:  # such a run is one batch, and that is the repeated one
+        assert read_by(rows, checkpoint) == [1, 2]
+        assert read_by(rows, checkpoint) == [3]
     assert read_by(rows, checkpoint) == []
 
 

@@ -151,6 +151,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_error(
         (-1.25e-7, pa.float64(), "-1.25E-7"),
         (0.1, pa.float32(), "0.1"),
         (1.0000001, pa.float32(), "1.0000001"),
+        (15.9499655, pa.float32(), "15.9499655"),
         (16777216.0, pa.float32(), "1.6777216E7"),
         (3.4028235e38, pa.float32(), "3.4028235E38"),
         (float("nan"), pa.float64(), "NaN"),

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from disk_calls import record_disk
 from journals import entry, snapshot
 from log_racer import race
 
@@ -148,8 +149,7 @@ def test_a_finished_call_leaves_nothing_aside(tmp_path):
 def test_an_entry_is_on_the_disk_before_it_has_its_name_and_its_folders_after(
     tmp_path, monkeypatch
 ):
-    steps = []
-    record_disk(monkeypatch, steps)
+    steps = record_disk(monkeypatch, "fsync", "link")
     folder = tmp_path / "table" / "_krishiv" / "log"
     open_journal(folder).create(entry(1), b"x")
     linked = steps.index(("link", entry(1)))
@@ -161,26 +161,10 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name_and_its_folders_after(
     assert {"_krishiv", "table", tmp_path.name} <= synced
 
 
-def record_disk(monkeypatch, steps: list[tuple[str, str]]) -> None:
-    fsync, link = os.fsync, os.link
-
-    def recorded_fsync(descriptor):
-        steps.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
-        fsync(descriptor)
-
-    def recorded_link(source, target):
-        steps.append(("link", Path(target).name))
-        link(source, target)
-
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
-    monkeypatch.setattr(os, "link", recorded_link)
-
-
 def test_folders_that_are_there_already_are_not_synced_again(tmp_path, monkeypatch):
     journal = open_journal(tmp_path / "log")
     journal.create(entry(1), b"x")
-    steps = []
-    record_disk(monkeypatch, steps)
+    steps = record_disk(monkeypatch, "fsync", "link")
     journal.create(entry(2), b"x")
     assert [step for step in steps if step == ("fsync", tmp_path.name)] == []
 

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from disk_calls import record_disk
 from sink_life import SCHEMA, Job, Life, dies_at, rows
 from tables import look, visible_names
 
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.layout import log_folder
+from krishiv_spark.parquet.layout import DONE_SUFFIX, log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
@@ -155,24 +156,13 @@ def test_what_an_epoch_replaces_is_gone_from_the_disk_before_the_epoch_is_finish
 ):
     whole = life(table, mode=OutputMode.REPLACE, partitionBy="")
     whole.epoch(0, rows(0, 10))
-    steps = []
-    for call in ("unlink", "rename", "fsync"):
-        monkeypatch.setattr(os, call, recorded(steps, call, getattr(os, call)))
+    steps = record_disk(monkeypatch, "unlink", "rename", "fsync")
     whole.epoch(1, rows(10, 10))
     (removed,) = (
         n for n, (call, name) in enumerate(steps) if (call, name[:5]) == ("unlink", "part-")
     )
-    (finished,) = (n for n, (call, name) in enumerate(steps) if call == "rename" and name.isdigit())
+    (finished,) = (n for n, (_, name) in enumerate(steps) if name.endswith(DONE_SUFFIX))
     assert ("fsync", table.name) in steps[removed:finished]
-
-
-def recorded(steps, call, function):
-    def calling(what, *more, **by_name):
-        path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
-        steps.append((call, Path(path).name))
-        return function(what, *more, **by_name)
-
-    return calling
 
 
 # Before a call is little else than after the one before it, and the kit tries it too.
