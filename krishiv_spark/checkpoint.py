@@ -11,7 +11,7 @@ from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "OffsetSeq", "SparkCheckpoint"]
+__all__ = ["BATCH_PREFIX", "OffsetSeq", "SparkCheckpoint", "checked_id"]
 
 
 BATCH_PREFIX = "batch-"
@@ -20,10 +20,14 @@ BATCH_PREFIX = "batch-"
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
-def _checked_id(query: object) -> str:
-    """Spark's is a UUID; it becomes a part of paths and of transactional ids."""
+def checked_id(query: object) -> str:
+    """The id of a query; it becomes a part of paths and of transactional ids.
+
+    Raises:
+        ValueError: If it is none.
+    """
     if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
-        raise ValueError(f"{query!r} is no id of a query")
+        raise ValueError(f"{query!r} is no id of a query: up to 100 letters, digits, '-' and '_'")
     return query
 
 
@@ -90,6 +94,9 @@ class _NamesCheckpoint(Protocol):
     def checkpoint_location(self) -> str | None: ...
 
     @property
+    def query_id(self) -> str | None: ...
+
+    @property
     def storage(self) -> Storage: ...
 
 
@@ -107,9 +114,11 @@ class SparkCheckpoint:
 
     @classmethod
     def of(cls, options: _NamesCheckpoint) -> SparkCheckpoint | None:
-        """The one that options name; None without it."""
+        """The one that options name; None without it, and where it is not to be read."""
         location = options.checkpoint_location
-        return None if location is None else cls(location, options.storage)
+        if location is None or options.query_id is not None:
+            return None
+        return cls(location, options.storage)
 
     def query_id(self) -> str:
         """The id of the streaming query.
@@ -120,7 +129,7 @@ class SparkCheckpoint:
             OptionError: If there is no readable checkpoint at the location.
         """
         try:
-            return _checked_id(json.loads(self._read("metadata"))["id"])
+            return checked_id(json.loads(self._read("metadata"))["id"])
         except (OSError, StorageError, ValueError, LookupError, TypeError) as error:
             raise OptionError(
                 f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "

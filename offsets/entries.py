@@ -59,6 +59,7 @@ class Entry(Value):
         finished_intent: Of an owner, the number of an intent that it knows to be finished.
         claim: Of an owner, for which epoch it was made; an intent stands right after the entry of
             its owner, and is an intent of that epoch. Of an adoption, what the target holds.
+        offsets: Of an intent, what Spark planned for its epoch, where its owner could not know.
         at: When it was made by its writer's clock, milliseconds since 1970, for people.
     """
 
@@ -72,6 +73,7 @@ class Entry(Value):
     staged: Any = None
     finished_intent: int | None = _key("settled")
     claim: Claim | None = None
+    offsets: PlannedOffsets | None = None
     at: int | None = None
 
 
@@ -140,7 +142,7 @@ class State(Value):
             change |= {"finished_intent": finished or None}
         elif entry.kind == "intent":
             change |= {"intent": entry, "intent_number": number}
-            change |= self._committed(entry.epoch, self.offsets)
+            change |= self._committed(entry.epoch, entry.offsets or self.offsets)
             change |= self._previous(self.committed_epoch, self.committed_offsets)
             if entry.epoch != self.salvaged_epoch:
                 change |= (

@@ -51,6 +51,7 @@ from krishiv_spark.offsets.journal import (
     check_exclusive,
     open_journal,
 )
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.offsets.stored import StoredEntries
 from krishiv_spark.storage import ENVIRONMENT, Storage
 
@@ -145,13 +146,20 @@ class EpochLog:
             if (state := self._append(before, owner)) is not None:
                 return state
 
-    def intend(self, generation: int, epoch: int, staged: object) -> State:
+    def intend(
+        self,
+        generation: int,
+        epoch: int,
+        staged: object,
+        offsets: PlannedOffsets | None = None,
+    ) -> State:
         """Append the intent of an epoch: the linearization point of every sink with a log.
 
         Args:
             generation: The `owner` of what `begin` returned for this attempt.
             epoch: Number of the epoch.
             staged: What it consists of, as JSON.
+            offsets: What Spark planned for it, if that was not known when it was begun.
 
         Returns:
             The state with the intent in it.
@@ -175,7 +183,8 @@ class EpochLog:
                 f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
                 f"{before.committed_epoch}; look with last_committed before publishing"
             )
-        intent = new_entry("intent", epoch=epoch, staged=staged)
+        known = None if before.offsets is not None else offsets
+        intent = new_entry("intent", epoch=epoch, staged=staged, offsets=known)
         # The linearization point: from here on the epoch is true, whatever dies.
         state = self._decide(before, intent)
         if state is None:

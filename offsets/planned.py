@@ -12,6 +12,7 @@ __all__ = ["PlannedOffsets"]
 
 _LONGEST_SHOWN = 4096
 """Characters. Every owner entry of an epoch log repeats them."""
+_UNSEEN = "query:"
 
 
 class PlannedOffsets(Value):
@@ -48,6 +49,25 @@ class PlannedOffsets(Value):
             ends=_digest(ends),
             shown=shown if len(shown) <= _LONGEST_SHOWN else None,
         )
+
+    @classmethod
+    def unseen(cls, epoch: int, query: str) -> PlannedOffsets:
+        """Of an epoch whose offsets nobody can read: of it, only Spark's query is known.
+
+        They never move, so that each epoch of that query may follow each other one, and none of
+        another query may.
+
+        Args:
+            epoch: Spark's batch id.
+            query: Spark's own id of the query.
+        """
+        same = f"{_UNSEEN}{_digest({'query': query})}"
+        return cls(epoch=epoch, begins=same, ends=same, shown=f"Spark's query {query}")
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether only Spark's query is known of it."""
+        return self.begins.startswith(_UNSEEN)
 
     @property
     def digest(self) -> str:

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 
 from krishiv_spark.checkpoint import OffsetSeq, SparkCheckpoint
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
-from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.sinks.checkpoints import CheckpointOptions
 
 __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 
@@ -46,8 +46,8 @@ def _truncate(value: object) -> object:
     return words.get(str(value).strip().lower(), value)
 
 
-class ConsoleOptions(StorageOptions):
-    """Options of the sink; the first three are those of Spark's."""
+class ConsoleOptions(CheckpointOptions):
+    """Options of the sink; ``numRows``, ``truncate`` and ``vertical`` are Spark's."""
 
     num_rows: int = Field(default=20, ge=0, description="Most rows that are printed of an epoch.")
     truncate: Annotated[int, BeforeValidator(_truncate)] = Field(
@@ -57,7 +57,7 @@ class ConsoleOptions(StorageOptions):
     )
     vertical: bool = Field(default=False, description="Print one line per column.")
     checkpoint_location: str | None = Field(
-        default=None, description="Spark's own; with it the watermark is printed."
+        default=None, description="Spark's own option; with it the watermark is printed."
     )
 
 

@@ -23,10 +23,12 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
     Raises:
         CheckpointMismatch: If the sink holds other rows under this number, or a later epoch: to
             skip this one would lose rows. If the epoch is the next one and begins elsewhere than
-            the newest ended: rows between would be lost, or written twice.
+            the newest ended: rows between would be lost, or written twice. If a name that the
+            user gave is that of another query, too.
     """
     if mark is None:
         return False
+    _check_query(epoch, mark)
     if epoch.number > mark.epoch:
         _check_follows(epoch, mark)
         return False
@@ -50,9 +52,23 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
     )
 
 
+def _check_query(epoch: Epoch, mark: Mark) -> None:
+    """A name that a user has given says nothing of whether Spark's query is still the same."""
+    planned = epoch.offsets
+    if planned is None or not planned.is_unseen or mark.digest in {None, planned.digest}:
+        return
+    raise CheckpointMismatch(
+        f"'queryId' {epoch.query} is taken: the sink holds epoch {mark.epoch} of that name by "
+        f"another query or checkpoint{_at(mark.shown)}, and this is {planned.shown}. Nothing was "
+        "written: put the old checkpoint back, or give this query a name of its own"
+    )
+
+
 def _check_follows(epoch: Epoch, mark: Mark) -> None:
     planned = epoch.offsets
-    if planned is None or epoch.number > mark.epoch + 1 or planned.may_follow(mark.digest):
+    if planned is None or planned.may_follow(mark.digest):
+        return
+    if epoch.number > mark.epoch + 1:
         return  # an epoch without rows leaves no mark
     raise CheckpointMismatch(
         f"epoch {epoch.number} does not begin where epoch {mark.epoch} ended{_at(mark.shown)} when "

@@ -103,7 +103,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """Own the log, with its newest intent finished or voided, and known to be so.
 
         A generation may stage over what an intent named long before. So the log itself has to say
-        that the intent is finished, unless the own entry is right after it.
+        that the intent is finished, unless the own entry is right after it and Spark's commits say
+        so later.
         """
         while True:
             state = log.begin(claim, check)
@@ -116,8 +117,13 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
                 log.void(state, [*(state.salvaged or []), *found])
                 continue
             right_after = state.intent_number == state.owner - 1
-            if right_after or (state.finished_intent or 0) >= state.intent_number:
+            is_said = (state.finished_intent or 0) >= state.intent_number
+            # Where nobody reads what Spark has committed, the log alone says what is finished.
+            if is_said or (right_after and not self._is_unseen(claim)):
                 return state, right_after and was_finished
+
+    def _is_unseen(self, claim: Claim) -> bool:
+        return self._streaming and claim.offsets is None
 
     def _check(self, log: EpochLog, epoch: Epoch, claim: Claim, state: State) -> None:
         """What has to be so before this driver may take the log over; nothing has changed yet."""
@@ -125,11 +131,12 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return  # its id is new
         check_first(log, epoch, state, self.participant.verify_empty_log)
         check_target(log, claim, state)
+        if epoch.offsets is None:
+            return  # only the tasks know which epoch it is
         is_again = state.committed_epoch == epoch.number
         if is_again and state.intent is not None and not log.is_finished(state):
             self.participant.verify_held(epoch, self.loaded(state.intent.staged))
-        if epoch.offsets is not None:
-            check_history(log, epoch, epoch.offsets, state)
+        check_history(log, epoch, epoch.offsets, state)
 
     def _salvaged(self, state: State) -> Salvaged[ModelT] | None:
         if state.salvaged_epoch is None:
@@ -184,7 +191,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]
-            return whole, log.intend(generation, epoch.number, dumped)
+            return whole, log.intend(generation, epoch.number, dumped, epoch.offsets)
         # No other error: after one the intent may be there, and what it names must not be touched.
         except (CommitRejected, Fenced):
             self._discard_refused(epoch, staged)

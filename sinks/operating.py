@@ -22,11 +22,11 @@ class Operator:
     Args:
         committer: The sink's, made from the options of the query.
         query: Id of the query.
-        checkpoint: Its checkpoint.
+        checkpoint: Its checkpoint; None where nobody but Spark can read it.
     """
 
     def __init__(
-        self, committer: LogCommitter[Any], query: str, checkpoint: SparkCheckpoint
+        self, committer: LogCommitter[Any], query: str, checkpoint: SparkCheckpoint | None
     ) -> None:
         self._committer = committer
         self._participant = committer.participant
@@ -38,17 +38,23 @@ class Operator:
 
     def lines(self) -> list[str]:
         """What the log and the checkpoint say, a line each."""
-        state, planned = self._log.state(), self._checkpoint.planned_offsets()
-        over = "over" if self._checkpoint.is_committed(planned.epoch) else "not over"
+        state = self._log.state()
         target = None if state.claim is None else state.claim.target
         held = "none" if state.committed_epoch is None else state.committed_epoch
         return [
             f"query {self._query}, epoch log {self._log}, {state.number} entries",
             f"target: {target or 'not known'}; newest owner: {state.owner_writer or 'none'}",
-            f"the checkpoint has planned epoch {planned.epoch}, which is {over}",
+            self._planned_line(),
             f"the log holds epoch {held}",
             self._intent_line(state),
         ]
+
+    def _planned_line(self) -> str:
+        if self._checkpoint is None:
+            return "the checkpoint is not read: the query has a name of its own ('queryId')"
+        planned = self._checkpoint.planned_offsets()
+        over = "over" if self._checkpoint.is_committed(planned.epoch) else "not over"
+        return f"the checkpoint has planned epoch {planned.epoch}, which is {over}"
 
     def _intent_line(self, state: State) -> str:
         if state.intent is None:
@@ -59,7 +65,7 @@ class Operator:
     def _is_finished(self, state: State) -> bool:
         if self._log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True
-        return self._checkpoint.is_committed(state.intent.epoch)
+        return self._is_over(state.intent.epoch)
 
     # --- what can be done
 
@@ -84,6 +90,7 @@ class Operator:
         Args:
             committed: Its epoch counts as published: rows that are not visible are lost. Otherwise
                 it is staged again: rows that are visible, and cannot be taken back, appear twice.
+                Where the checkpoint is not read, look first whether Spark has ``commits/<epoch>``.
 
         Raises:
             OptionError: If there is nothing to settle, or if Spark has written down that the epoch
@@ -91,7 +98,7 @@ class Operator:
         """
         state = self._open_state()
         # Spark replays the epoch that is not in `commits/`, and never one that is.
-        if not committed and self._is_over(state):
+        if not committed and self._is_over(state.committed_epoch):
             raise OptionError(
                 f"Spark has written down that epoch {state.committed_epoch} is over, and would not "
                 "stage it again: its rows would be lost. Use --assume committed"
@@ -115,9 +122,10 @@ class Operator:
             raise OptionError(f"the epoch log {self._log} has no intent that is open")
         return state
 
-    def _is_over(self, state: State) -> bool:
-        epoch = state.committed_epoch
-        return epoch is not None and self._checkpoint.is_committed(epoch)
+    def _is_over(self, epoch: int | None) -> bool:
+        if epoch is None or self._checkpoint is None:
+            return False
+        return self._checkpoint.is_committed(epoch)
 
     def adopt(self, newest: str | None) -> PlannedOffsets | None:
         """Begin the log anew for the checkpoint as it is.
@@ -130,7 +138,8 @@ class Operator:
             What the log says from now on is the newest that the target holds.
 
         Raises:
-            OptionError: If it is not known what became of the newest epoch.
+            OptionError: If it is not known what became of the newest epoch, or if the checkpoint
+                is not read.
             LogError: If the log has an intent that may not be finished, or if the target cannot
                 hold two epochs with one number.
         """
@@ -155,6 +164,11 @@ class Operator:
         return planned
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
+        if self._checkpoint is None:
+            raise OptionError(
+                "a log is begun anew for a checkpoint, which is not read with 'queryId': use a new "
+                "checkpoint and a new name instead"
+            )
         planned = self._checkpoint.planned_offsets()
         if self._checkpoint.is_committed(planned.epoch) or newest == "published":
             return planned

@@ -31,6 +31,7 @@ class Plan:
     Attributes:
         query: Id of the streaming query or batch job; None for a sink without a checkpoint.
         generation: See `SupportsGenerations.begin`.
+        generations: How many there have been, with this one; 0 if nobody counts.
         offsets: What Spark planned for the epoch, where there is a checkpoint.
         mark: The newest epoch that the external system holds.
         payload: What `Writer.plan` returned.
@@ -41,6 +42,7 @@ class Plan:
     offsets: PlannedOffsets | None = None
     mark: Mark | None = None
     payload: Any = None
+    generations: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
-from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
+from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
@@ -80,7 +80,9 @@ class _Write:
         if offsets is not None:  # else only the tasks know the number
             # For its error: a checkpoint that was rolled back is refused before any row moves.
             is_held(epoch, mark)
-        return Plan(query, None if owns is None else owns.generation, offsets, mark, payload)
+        if owns is None:
+            return Plan(query, None, offsets, mark, payload)
+        return Plan(query, owns.generation, offsets, mark, payload, owns.generations)
 
     def _query(self) -> str | None:
         """Planner: id of the streaming query or batch job; None for a sink without a checkpoint."""
@@ -104,11 +106,16 @@ class _Write:
                 f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
                 f"at epoch {plan.offsets.epoch} already: two drivers run on it, stop one of them"
             )
-        staged = Staged(task, None, plan.offsets)
+        staged = Staged(task, None, plan.offsets or self._unseen_offsets(context, plan))
         if is_held(staged.epoch, plan.mark):
             return staged
         batches = (conform(batch, self._writer.schema) for batch in iterator)
         return replace(staged, payload=self._writer.stage(batches, task, plan.payload))
+
+    def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
+        """Task: what is known of an epoch if the planner could not read what Spark planned."""
+        del context, plan
+        return None
 
     def _task(self, context: TaskContext, plan: Plan) -> Task:
         return Task(
@@ -182,7 +189,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     Args:
         writer: An author's writer, sealed.
         query: Id of the streaming query, if it is known; otherwise the checkpoint says it.
-        checkpoint: Of the query; None for a sink that was not told.
+        checkpoint: Of the query; None for a sink that was not told, or is not to read it.
     """
 
     def __init__(
@@ -202,6 +209,20 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
 
     def _planned_offsets(self) -> PlannedOffsets | None:
         return None if self._checkpoint is None else self._checkpoint.planned_offsets()
+
+    def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
+        if self._given is None or self._checkpoint is not None:
+            return None
+        epoch = self._epoch(context)
+        # Each epoch that came before had an owner in the log.
+        if 0 < plan.generations <= epoch:
+            raise LogError(
+                f"query {self._given} is at epoch {epoch}, but its epoch log has seen "
+                f"{plan.generations} attempts at epochs: it was removed, it is an older copy, or "
+                "the query has begun without 'queryId', or under another one. Put the log back, or "
+                "use a new checkpoint and a new 'queryId'"
+            )
+        return PlannedOffsets.unseen(epoch, context.getLocalProperty("sql.streaming.queryId") or "")
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         if not isinstance(committer, TwoPhaseCommitter):

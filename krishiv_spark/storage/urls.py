@@ -52,8 +52,10 @@ class StoreUrl:
         kind = _KIND_OF.get(scheme)
         if kind is None:
             raise OptionError(
-                f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}; what is mounted "
-                "on the driver's machine is written as a path, for Spark too"
+                f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}. What is mounted "
+                "on the driver's machine is written as a path, for Spark too. A checkpoint may lie "
+                "where only Spark can read it, if the option 'queryId' names the query and "
+                "'epochLog' a place for its epoch log"
             )
         if kind == "disk":
             return cls(kind, scheme, "", _on_disk(text))

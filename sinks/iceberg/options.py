@@ -10,8 +10,8 @@ from typing_extensions import Self
 
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, Duration, Names
+from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.columns import Evolution
-from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["IcebergSinkOptions"]
 
@@ -38,12 +38,12 @@ def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
 
-class IcebergSinkOptions(IcebergOptions, StorageOptions):
+class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     """Options of the sink."""
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.gathers,
-        **StorageOptions.gathers,
+        **CheckpointOptions.gathers,
         "table_properties": (_PROPERTY,),
     }
 

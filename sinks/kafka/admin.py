@@ -163,7 +163,7 @@ class TransactionAdmin:
         }
         options = KafkaSinkOptions.parse(said, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
-        query = SparkCheckpoint(checkpoint, options.storage).query_id()
+        query = options.query_id or SparkCheckpoint(checkpoint, options.storage).query_id()
         log = writer.log(query)
         if log.state().number == 0:
             raise OptionError(

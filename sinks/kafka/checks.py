@@ -60,6 +60,11 @@ def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> s
     """
     if options.epoch_log is not None:
         return f"{options.epoch_log.rstrip('/')}/{query}"
+    if streaming and options.query_id is not None:
+        raise OptionError(
+            "krishiv-kafka: with 'queryId' the checkpoint is not touched, so the epoch log needs a "
+            "place of its own: give 'epochLog'"
+        )
     if streaming and options.checkpoint_location is not None:
         return str(StoreUrl.parse(options.checkpoint_location) / "krishiv")
     return str(local_folder() / "krishiv" / query)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from krishiv_spark.kafka.connection import KafkaOptions
-from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.sinks.checkpoints import CheckpointOptions
 
 __all__ = ["KafkaSinkOptions"]
 
@@ -16,7 +16,7 @@ _MAX_TIMEOUT_MS = 900_000
 """A broker's own default for ``transaction.max.timeout.ms``."""
 
 
-class KafkaSinkOptions(KafkaOptions, StorageOptions):
+class KafkaSinkOptions(KafkaOptions, CheckpointOptions):
     """Options of the sink. Rows have the columns value, key, headers, topic, partition, timestamp.
 
     Attributes:
@@ -33,7 +33,7 @@ class KafkaSinkOptions(KafkaOptions, StorageOptions):
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **KafkaOptions.gathers,
-        **StorageOptions.gathers,
+        **CheckpointOptions.gathers,
     }
 
     topic: str | None = Field(

@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.options import ByteSize, Names
+from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.parquet.files import FileLayout
-from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["ParquetSinkOptions"]
 
 
-class ParquetSinkOptions(StorageOptions):
+class ParquetSinkOptions(CheckpointOptions):
     """Options of the sink."""
 
     path: str = Field(
@@ -21,7 +21,6 @@ class ParquetSinkOptions(StorageOptions):
         description="Folder of the table, on a file system that every worker shares, or in a "
         "store: `s3://`, `abfss://`, `gs://`, `hdfs://`.",
     )
-    checkpoint_location: str | None = Field(default=None, description="Spark's own option.")
     partition_by: Names = Field(
         default=(), description="Columns that become folders, separated by commas."
     )

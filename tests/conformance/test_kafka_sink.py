@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -75,6 +76,18 @@ class KafkaSink:
 
 class TestKafkaSink(KafkaSink, SinkConformance):
     random_sequences = 20
+
+
+@pytest.mark.variant  # the same, but that nobody reads the checkpoint
+class TestNamedKafkaSink(TestKafkaSink):
+    test_a_rolled_back_checkpoint_is_refused = None  # as for `TestNamedParquetSink`
+    test_queries_have_epochs_of_their_own = None
+    test_random_sequences = None
+
+    def sink(self, folder):
+        found = super().sink(folder)
+        named = {"queryId": folder.name, "epochLog": str(folder / "logs")}
+        return replace(found, options={**found.options, **named})
 
 
 class TestReadersOfCommittedRecords(KafkaSink, Suite):

@@ -1,5 +1,7 @@
 """``krishiv-parquet`` as a sink, under the kit: whoever finds the files reads them."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,6 +36,20 @@ class TestPartitionedParquetSink(SinkConformance):
             leftovers=lambda: staged(folder),
             whole_epochs=False,
         )
+
+
+@pytest.mark.variant  # the same, but that nobody reads the checkpoint
+class TestNamedParquetSink(TestParquetSink):
+    # Who sees no checkpoint cannot see that its newest epoch was planned anew, as docs/storage.md
+    # says; and a name is one query's: tests/unit/test_named_queries.py.
+    test_a_rolled_back_checkpoint_is_refused = None
+    test_queries_have_epochs_of_their_own = None
+    test_random_sequences = None  # they hold both
+
+    def sink(self, folder):
+        found = super().sink(folder)
+        named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
+        return replace(found, options={**found.options, **named})
 
 
 def staged(folder):

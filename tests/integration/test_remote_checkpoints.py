@@ -88,6 +88,27 @@ class Copies:
             assert_each_once(Counter(found), range(ROWS), name)
 
 
+class NamedCopies(Copies):
+    """Their checkpoints lie where Spark alone can read them: S3 by a scheme that nobody knows."""
+
+    _place = "checkpoints"
+
+    def driver(self, **more: str) -> Driver:
+        self.store.hadoop["fs.cosn.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+        return super().driver(**more)
+
+    def forget_checkpoints(self) -> None:
+        """The next ones lie elsewhere, as those of new queries."""
+        self._place = "new checkpoints"
+
+    def _sink(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
+        found = super()._sink(name, {"queryId": f"copy-{name}", **more})
+        if name == "kafka":
+            found["epochLog"] = f"{self.store.url}/logs/{name}"
+        found["checkpointLocation"] = f"cosn://box/{self._place}/{name}"
+        return found
+
+
 def failed(driver: Driver) -> dict[str, str]:
     """By sink, why its stream failed."""
     lines = (line.split(" ", 2) for line in driver.lines if line.startswith("FAILED"))
@@ -100,6 +121,35 @@ def copies(request, tmp_path):
         (tmp_path / name).mkdir()
     with open_when_possible(request.param, tmp_path / "store") as store, open_cluster() as cluster:
         yield Copies(cluster.bootstrap, tmp_path / "data", store)
+
+
+@pytest.fixture
+def named_copies(tmp_path):
+    for name in ("store", "data"):
+        (tmp_path / name).mkdir()
+    with open_when_possible("s3", tmp_path / "store") as store, open_cluster() as cluster:
+        yield NamedCopies(cluster.bootstrap, tmp_path / "data", store)
+
+
+@pytest.mark.crash
+@pytest.mark.once
+@pytest.mark.long  # 100 s; the rest of it is in tests/unit/test_named_queries.py
+@pytest.mark.timeout(2400)
+def test_rows_are_exact_when_only_spark_can_read_the_checkpoint(named_copies):
+    with named_copies.driver() as killed:
+        killed.wait_for("EPOCH")
+        killed.kill()
+    with named_copies.driver() as successor:
+        successor.wait_for("DONE")
+        assert failed(successor) == {}
+    named_copies.assert_exact()
+    named_copies.forget_checkpoints()
+    with named_copies.driver() as new:
+        new.wait_for("DONE")
+        why = failed(new)
+    assert set(why) == set(SINKS), why
+    assert all("is taken" in text for text in why.values()), why
+    named_copies.assert_exact()
 
 
 @pytest.mark.crash

@@ -1,14 +1,16 @@
-"""Storage for the tests of logs: in memory, on a disk, in an object store on the loopback."""
+"""Storage for the tests of logs: in memory, on a disk, in an object store; and tasks of Spark."""
 
 import os
 import urllib.request
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from forgetting_proxy import forgetting
 from journals import ModelJournal
 from sink_life import close_pool
 
+from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets.journal import open_journal
 
 
@@ -27,6 +29,26 @@ def s3_server():
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture
+def in_task(monkeypatch):
+    """Pretend to be inside a task of Spark, which sets such properties for it."""
+
+    def enter(
+        epoch: int | None, partition: int = 0, attempt: int = 7, query: str = "spark's"
+    ) -> None:
+        properties = {"streaming.sql.batchId": None if epoch is None else str(epoch)}
+        properties["sql.streaming.queryId"] = query
+        context = SimpleNamespace(
+            getLocalProperty=properties.get,
+            partitionId=lambda: partition,
+            taskAttemptId=lambda: attempt,
+            attemptNumber=lambda: 0,
+        )
+        monkeypatch.setattr(writing, "TaskContext", SimpleNamespace(get=lambda: context))
+
+    return enter
 
 
 @pytest.fixture

@@ -927,9 +927,28 @@ def test_a_log_with_claims_still_loads(tmp_path):
     assert log.intend(log.begin(claim(6)).owner, 6, []).committed_offsets == claim(6).offsets
 
 
-def test_entries_are_written_in_the_golden_form(tmp_path):
-    write_every_form(tmp_path)
-    texts = [path.read_text() for path in (GOLDEN / "claims").iterdir()]
+def test_a_log_of_a_named_query_still_loads(tmp_path):
+    shutil.copytree(GOLDEN / "named", tmp_path / "log")
+    log = EpochLog(open_journal(tmp_path / "log"), query="orders")
+    assert log.state().committed_offsets == PlannedOffsets.unseen(1, "spark's")
+    state = log.begin(Claim(query="orders"))
+    after = log.intend(state.owner, 2, [], PlannedOffsets.unseen(2, "spark's"))
+    assert after.committed_offsets == PlannedOffsets.unseen(2, "spark's")
+
+
+def write_named(folder: Path) -> None:
+    """A log of a query whose checkpoint is not read."""
+    log = EpochLog(open_journal(folder), query="orders")
+    for epoch in range(2):
+        state = log.begin(Claim(query="orders"))
+        offsets = PlannedOffsets.unseen(epoch, "spark's")
+        log.note_finished(log.intend(state.owner, epoch, [], offsets))
+
+
+@pytest.mark.parametrize(("write", "form"), [(write_every_form, "claims"), (write_named, "named")])
+def test_entries_are_written_in_the_golden_form(tmp_path, write, form):
+    write(tmp_path)
+    texts = [path.read_text() for path in (GOLDEN / form).iterdir()]
     forms = {frozenset(json.loads(text)) for text in texts}
     for name in os.listdir(tmp_path):
         text = (tmp_path / name).read_text()

@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -21,7 +20,6 @@ from krishiv_spark.errors import (
     OptionError,
     SinkError,
 )
-from krishiv_spark.lifecycle import writing
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
@@ -155,26 +153,6 @@ def shipped(write):
 
 def task(epoch: int, partition: int = 0, query: str = "q", generation: int | None = None) -> Task:
     return Task(query, epoch, partition, attempt=partition, generation=generation)
-
-
-@pytest.fixture
-def in_task(monkeypatch):
-    """Pretend to be inside a task of Spark."""
-
-    def enter(
-        epoch: int | None, partition: int = 0, attempt: int = 7, query: str = "spark's"
-    ) -> None:
-        properties = {"streaming.sql.batchId": None if epoch is None else str(epoch)}
-        properties["sql.streaming.queryId"] = query
-        context = SimpleNamespace(
-            getLocalProperty=properties.get,
-            partitionId=lambda: partition,
-            taskAttemptId=lambda: attempt,
-            attemptNumber=lambda: 0,
-        )
-        monkeypatch.setattr(writing, "TaskContext", SimpleNamespace(get=lambda: context))
-
-    return enter
 
 
 def batches(*ids: int) -> Iterator[pa.RecordBatch]:
