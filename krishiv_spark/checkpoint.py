@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.lru import LruCache
+from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "OffsetSeq", "SparkCheckpoint", "checked_id"]
+__all__ = ["BATCH_PREFIX", "SparkCheckpoint", "checked_id"]
 
 
 BATCH_PREFIX = "batch-"
@@ -29,62 +33,6 @@ def checked_id(query: object) -> str:
     if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
         raise ValueError(f"{query!r} is no id of a query: up to 100 letters, digits, '-' and '_'")
     return query
-
-
-@dataclass(frozen=True)
-class OffsetSeq:
-    """What Spark wrote down for an epoch before it ran it: an entry of its offset log.
-
-    Attributes:
-        metadata: Spark's own, with ``batchWatermarkMs``.
-        sources: By name, the offset of each source at the end of the epoch, as text; "-" where it
-            has none yet. A source without a name has its place among the sources as its name.
-    """
-
-    metadata: dict[str, Any]
-    sources: dict[str, str]
-
-    @classmethod
-    def parse(cls, text: str) -> OffsetSeq:
-        """From the text of ``<checkpointLocation>/offsets/<epoch>``.
-
-        A line with the version, one of metadata, then a line a source: in version 1 its offset, in
-        the order of the sources (``OffsetSeqLog``); in version 2, of Spark 4.2, its name, a colon
-        and its offset (``OffsetMap``).
-
-        Raises:
-            ValueError: If it is damaged, or of a version that is not known.
-        """
-        # Not `splitlines`: an offset of somebody else's source may hold U+2028 and the like.
-        version, metadata, *lines = text.removesuffix("\n").split("\n")
-        if version == "v1":
-            sources = {str(place): line for place, line in enumerate(lines)}
-        elif version == "v2":
-            sources = {name: text for name, _, text in (line.partition(":") for line in lines)}
-        else:
-            raise ValueError(
-                f"Spark's offset log has the form {version[:20]!r}, which this version of "
-                "krishiv-spark does not know: upgrade it"
-            )
-        return cls(json.loads(metadata), sources)
-
-    @property
-    def objects(self) -> list[dict[str, Any]]:
-        """The offsets that are JSON objects, parsed, in the order of the sources."""
-        return [json.loads(text) for text in self.sources.values() if text.startswith("{")]
-
-    @property
-    def watermark_ms(self) -> int | None:
-        """Spark's own watermark, milliseconds since 1970 UTC; None if it has none."""
-        # Spark writes 0 as long as there is none.
-        return self.metadata.get("batchWatermarkMs") or None
-
-    @property
-    def source_watermarks_ms(self) -> list[int]:
-        """The watermarks inside the offsets of sources of ours, where there are any."""
-        marks = (offset.get("watermark") for offset in self.objects)
-        found = [mark.get("ms") for mark in marks if isinstance(mark, dict)]
-        return [ms for ms in found if isinstance(ms, int)]
 
 
 class _NamesCheckpoint(Protocol):
@@ -145,8 +93,29 @@ class SparkCheckpoint:
         except (OSError, StorageError, ValueError):
             return None
 
+    def planned(self) -> tuple[str, PlannedOffsets]:
+        """The id of the query, and what Spark planned for the epoch that it is at. Planner.
+
+        What this process has read before is read again only if a listing of ``offsets`` shows that
+        it has changed, or does not tell.
+
+        Raises:
+            OptionError: As `query_id` and `planned_offsets`.
+        """
+        versions = self._folder("offsets").names()
+        known = _known_ids.get(self)
+        # The checkpoint is the same as long as an entry of its log is: each names the time when its
+        # epoch was planned.
+        is_same = known is not None and versions.get(known.entry) == known.version
+        query = known.query if known is not None and is_same else self.query_id()
+        planned = self._newest(versions)
+        entry = str(planned.epoch)
+        if version := versions[entry]:
+            _known_ids.put(self, _KnownId(query, entry, version))
+        return query, planned
+
     def planned_offsets(self) -> PlannedOffsets:
-        """What Spark planned for the epoch that it is at. Planner.
+        """What Spark planned for the epoch that it is at. Driver, operator.
 
         Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one
         is that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
@@ -154,28 +123,45 @@ class SparkCheckpoint:
         Raises:
             OptionError: If there is none.
         """
-        epochs = self._epochs("offsets")
+        return self._newest(self._folder("offsets").names())
+
+    def _newest(self, versions: Mapping[str, str]) -> PlannedOffsets:
+        epochs = _epochs(versions)
         if not epochs:
             raise OptionError(
                 f"no offsets in {self.location}/offsets, though Spark writes them before an epoch "
                 "is begun; 'checkpointLocation' must be the one that Spark uses, readable from the "
                 "driver's machine"
             )
-        return self.offsets_of(max(epochs))
+        return self.offsets_of(max(epochs), versions)
 
-    def offsets_of(self, epoch: int) -> PlannedOffsets:
+    def offsets_of(
+        self, epoch: int, versions: Mapping[str, str] = MappingProxyType({})
+    ) -> PlannedOffsets:
         """What Spark planned for an epoch; begun at the offsets of the one before, if it is there.
+
+        Args:
+            epoch: Its number.
+            versions: Of the entries, as a listing has just shown them.
 
         Raises:
             FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
             ValueError: As `OffsetSeq.parse`.
         """
-        ends = OffsetSeq.parse(self._read("offsets", epoch))
+        ends = self._ends(epoch, versions)
         try:
-            begins = OffsetSeq.parse(self._read("offsets", epoch - 1)).sources
+            begins = self._ends(epoch - 1, versions)
         except FileNotFoundError:
             begins = {}
-        return PlannedOffsets.of(epoch, begins, ends.sources)
+        return PlannedOffsets.of(epoch, begins, ends)
+
+    def _ends(self, epoch: int, versions: Mapping[str, str]) -> Mapping[str, str]:
+        version = versions.get(str(epoch), "")
+        text = _texts.get((self, epoch, version)) if version else None
+        if text is None:
+            text = self._read("offsets", epoch)
+            _texts.put((self, epoch, version), text)
+        return OffsetSeq.parse(text).sources
 
     def is_committed(self, epoch: int) -> bool:
         """Whether Spark has written down that an epoch is over (``commits/<epoch>``).
@@ -195,12 +181,7 @@ class SparkCheckpoint:
 
     def has_commits(self) -> bool:
         """Whether Spark has written down that some epoch is over."""
-        return bool(self._epochs("commits"))
-
-    def _epochs(self, log: str) -> list[int]:
-        """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
-        # Others are ``9.compact`` and Hadoop's temporary and checksum files.
-        return [int(name) for name in self._folder(log).names() if name.isdigit()]
+        return bool(_epochs(self._folder("commits").names()))
 
     def _read(self, log: str, epoch: int | None = None) -> str:
         """The text of an entry of one of Spark's logs, or of a file of its own.
@@ -217,3 +198,22 @@ class SparkCheckpoint:
     def _folder(self, name: str) -> Folder:
         url = StoreUrl.parse(self.location)
         return self.storage.folder(url / name if name else url)
+
+
+def _epochs(names: Iterable[str]) -> list[int]:
+    """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
+    # Others are ``9.compact`` and Hadoop's temporary and checksum files.
+    return [int(name) for name in names if name.isdigit()]
+
+
+class _KnownId(NamedTuple):
+    query: str
+    entry: str
+    version: str
+
+
+_known_ids: LruCache[SparkCheckpoint, _KnownId] = LruCache(64)
+"""By checkpoint, the query's id, and an entry of its offset log that was there when it was read."""
+
+_texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
+"""Entries of offset logs in versions that a listing has shown."""

@@ -309,20 +309,16 @@ class EpochLog:
         name = entry_name(number)
         # A store that lost its answer may say that the name is taken, by our own first try.
         created = self._journal.create(name, data) or self._journal.read(name) == data
-        if not created or self._was_folded(number):
+        if not created:
             return None
-        self._known = before.after(entry)
-        return self._known
-
-    def _was_folded(self, number: int) -> bool:
-        """Whether a number that was just created had been used and removed."""
         # Looked for after the creation: a fold writes its snapshot before it removes what that
         # covers, so a number that was free since it had been removed has one at or above it.
         listing = self._journal.list()
-        newest, before = listing.newest_snapshot, number - 1
-        # Right after the newest snapshot, or after an entry that is there. The entry alone would
-        # not do: a store may have been asked to create that twice, the second time after folds.
-        return newest >= number or (before != newest and before not in listing.entries)
+        if _was_folded(number, listing):
+            return None
+        self._known = before.after(entry)
+        self._stored.note_end(self._known, listing)
+        return self._known
 
     def _fenced(self, generation: int, state: State) -> Fenced:
         return Fenced(
@@ -330,6 +326,14 @@ class EpochLog:
             f"generation {state.owner} ({state.owner_writer}) does; two drivers run on one "
             "checkpoint, stop one of them"
         )
+
+
+def _was_folded(number: int, listing: Listing) -> bool:
+    """Whether a number that had just been created before a listing had been used and removed."""
+    # Right after the newest snapshot, or after an entry that is there. The entry alone would not
+    # do: a store may have been asked to create that twice, the second time after folds.
+    newest, before = listing.newest_snapshot, number - 1
+    return newest >= number or (before != newest and before not in listing.entries)
 
 
 def remove_dead_logs(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from krishiv_spark.errors import LogError, NotExclusiveError, OptionError
@@ -28,10 +29,17 @@ _SNAPSHOT = re.compile(r"/([0-9]{20})\.snapshot\.json(?=/)")
 
 @dataclass(frozen=True)
 class Listing:
-    """What a journal holds at one look, ascending."""
+    """What a journal holds at one look, ascending.
+
+    Attributes:
+        entries: Numbers of entries.
+        snapshots: Up to which numbers there are snapshots.
+        versions: By name, what changes when the content does, if the storage tells it.
+    """
 
     entries: tuple[int, ...] = ()
     snapshots: tuple[int, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def newest_snapshot(self) -> int:
@@ -39,11 +47,14 @@ class Listing:
         return self.snapshots[-1] if self.snapshots else 0
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Listing:
+    def of(
+        cls, names: Iterable[str], versions: Mapping[str, str] = MappingProxyType({})
+    ) -> Listing:
         """Sort names into entries and snapshots; other names are passed over."""
         text = f"/{'/'.join(names)}/"
         entries, snapshots = _ENTRY.findall(text), _SNAPSHOT.findall(text)
-        return cls(tuple(sorted(map(int, entries))), tuple(sorted(map(int, snapshots))))
+        numbers = tuple(sorted(map(int, entries)))
+        return cls(numbers, tuple(sorted(map(int, snapshots))), versions)
 
 
 _ELSEWHERE = (
@@ -99,7 +110,8 @@ class FolderJournal:
 
     def list(self) -> Listing:
         """See `Journal`."""
-        return Listing.of(self.folder.names())
+        names = self.folder.names()
+        return Listing.of(names, names)
 
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""

@@ -35,6 +35,7 @@ class StoredEntries:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.newest_snapshot = 0
+        self._seen = ("", "")
 
     def state(self, known: State) -> State:
         """What the log says now.
@@ -47,13 +48,19 @@ class StoredEntries:
             LogError: If an entry is damaged or missing.
         """
         for _ in range(_LOOKS):
-            state = self._look(self._journal.list(), known)
+            listing = self._journal.list()
+            state = self._look(listing, known)
             if state is not None:
+                self.note_end(state, listing)
                 return state
         raise LogError(
             f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
             "it from a backup, or move the folder away and start with a new checkpoint"
         )
+
+    def note_end(self, state: State, listing: Listing) -> None:
+        """Remember in which version a listing shows the entry at the end of a state."""
+        self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
 
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
@@ -90,9 +97,14 @@ class StoredEntries:
         # slept through the fold may have created them.
         self.newest_snapshot = snapshot = listing.newest_snapshot
         is_listed = known.number > snapshot and known.number in listing.entries
-        if is_listed and self._ends_in(known):
+        if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
             return known
         return self._parse(snapshot_name(snapshot), State) if snapshot else State()
+
+    def _is_seen(self, state: State, listing: Listing) -> bool:
+        """Whether the entry at the end of a state is in the version that was seen last."""
+        version = listing.versions.get(entry_name(state.number), "")
+        return bool(version) and (state.nonce, version) == self._seen
 
     def _ends_in(self, state: State) -> bool:
         """Whether the entry at the end of a state is there."""

@@ -21,7 +21,8 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import OffsetSeq, SparkCheckpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 

@@ -65,12 +65,11 @@ class _Write:
 
     def _begin(self) -> Plan:
         tune_worker()
-        writer, query = self._writer, self._query()
+        writer, (query, offsets) = self._writer, self._planned()
         # First, before the log has a new owner: what is refused here has changed nothing.
         writer.check()
         if query is None:
             return Plan(None, payload=writer.plan(None))
-        offsets = self._planned_offsets()
         epoch = Epoch(query, 0 if offsets is None else offsets.epoch, offsets=offsets)
         committer = writer.committer()
         owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None
@@ -84,11 +83,11 @@ class _Write:
             return Plan(query, None, offsets, mark, payload)
         return Plan(query, owns.generation, offsets, mark, payload, owns.generations)
 
-    def _query(self) -> str | None:
-        """Planner: id of the streaming query or batch job; None for a sink without a checkpoint."""
-        raise NotImplementedError
+    def _planned(self) -> tuple[str | None, PlannedOffsets | None]:
+        """Planner: id of the streaming query or batch job, and what Spark has planned.
 
-    def _planned_offsets(self) -> PlannedOffsets | None:
+        None for a sink without a checkpoint.
+        """
         raise NotImplementedError
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
@@ -207,8 +206,11 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
             return self._given
         return self._checkpoint.query_id()
 
-    def _planned_offsets(self) -> PlannedOffsets | None:
-        return None if self._checkpoint is None else self._checkpoint.planned_offsets()
+    def _planned(self) -> tuple[str | None, PlannedOffsets | None]:
+        if self._checkpoint is None:
+            return self._given, None
+        query, offsets = self._checkpoint.planned()
+        return self._given or query, offsets
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:
@@ -263,11 +265,8 @@ class BatchWrite(_Write, DataSourceArrowWriter):
         super().__init__(writer)
         self._job = f"{BATCH_PREFIX}{uuid.uuid4()}"
 
-    def _query(self) -> str:
-        return self._job
-
-    def _planned_offsets(self) -> PlannedOffsets | None:
-        return None
+    def _planned(self) -> tuple[str, None]:
+        return self._job, None
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         """None, since its id is new; unless the user has given the job a number."""

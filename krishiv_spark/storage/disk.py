@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from krishiv_spark.durable import make_folder, sync_folder, write_aside
@@ -36,12 +36,12 @@ class DiskFolder:
     def __repr__(self) -> str:
         return str(self.path)
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> Mapping[str, str]:
         """See `Folder`."""
         try:
-            return os.listdir(self.path)
+            return dict.fromkeys(os.listdir(self.path), "")
         except FileNotFoundError:
-            return []
+            return {}
 
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 __all__ = ["Folder"]
@@ -11,8 +11,12 @@ __all__ = ["Folder"]
 class Folder(Protocol):
     """A folder of a disk, a prefix of a bucket. It need not be there. Any process; pickles."""
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> Mapping[str, str]:
         """Files and folders right below, in no order; nothing if it is not there.
+
+        Returns:
+            By name, what changes when the content of the file does; empty if the store tells
+            nothing of the kind.
 
         Raises:
             StorageError: If that cannot be found out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from krishiv_spark.errors import StorageError
@@ -35,9 +35,9 @@ class HdfsFolder:
     def __repr__(self) -> str:
         return str(self.url)
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> Mapping[str, str]:
         """See `Folder`."""
-        return self._hdfs.names(self.url.path)
+        return dict.fromkeys(self._hdfs.names(self.url.path), "")
 
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""

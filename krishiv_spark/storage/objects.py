@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -45,15 +45,18 @@ class ObjectFolder:
     def __repr__(self) -> str:
         return str(self.url)
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> Mapping[str, str]:
         """See `Folder`."""
         import obstore
 
         below = self._key("")
         found = self._ask("list", "", partial(obstore.list_with_delimiter, prefix=below))
-        paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
+        paths = dict.fromkeys(found["common_prefixes"], "")
+        paths.update((item["path"], item["e_tag"] or "") for item in found["objects"])
+        named = {path[len(below) :].rstrip("/"): version for path, version in paths.items()}
         # Hadoop's clients leave objects that stand for folders, such as this one, or one below.
-        return list({path[len(below) :].rstrip("/") for path in paths} - {""})
+        named.pop("", None)
+        return named
 
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""

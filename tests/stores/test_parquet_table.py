@@ -263,7 +263,7 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
         driver.epoch(number, rows(0, 10), rows(10, 10))
         costs.append(asked.total())
     assert costs[0] == costs[-1]
-    assert costs[-1] <= 15, asked
+    assert costs[-1] <= 13, asked
 
 
 # --- what goes

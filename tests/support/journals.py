@@ -6,7 +6,7 @@ import contextlib
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -42,6 +42,11 @@ class Created:
     counts: bool
 
 
+def listed(names: Mapping[str, bytes]) -> Listing:
+    """What stores show of contents by name: in which version each is."""
+    return Listing.of(names, {name: f"{zlib.crc32(data)}" for name, data in names.items()})
+
+
 class ModelJournal:
     """The simplest journal, which remembers all that ever happened to it."""
 
@@ -51,7 +56,7 @@ class ModelJournal:
         self.driver = 0
 
     def listing(self) -> Listing:
-        return Listing.of(self.names)
+        return listed(self.names)
 
     def list(self) -> Listing:
         return self.listing()
@@ -207,7 +212,7 @@ class Slow(ModelJournal):
         before = set(self.names)
         while self._events:
             self._events.pop()()
-        return Listing.of(before & set(self.names))
+        return listed({name: data for name, data in self.names.items() if name in before})
 
 
 class _Stepped(Around):
@@ -230,10 +235,13 @@ class _Stepped(Around):
 
     def list(self) -> Listing:
         self._wait()
-        first = [name for name in self.inner.names if zlib.crc32(name.encode()) % 2]
+        first = self._half(1)
         self._wait()
-        second = [name for name in self.inner.names if not zlib.crc32(name.encode()) % 2]
-        return Listing.of([*first, *second])
+        return listed({**first, **self._half(0)})
+
+    def _half(self, which: int) -> dict[str, bytes]:
+        names = self.inner.names
+        return {name: names[name] for name in names if zlib.crc32(name.encode()) % 2 == which}
 
 
 def interleave(

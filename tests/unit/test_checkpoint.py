@@ -8,6 +8,9 @@ import pytest
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
+from krishiv_spark.offsets import PlannedOffsets
+from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.storage.objects import ObjectFolder
 
 
 @pytest.fixture
@@ -116,3 +119,61 @@ def test_a_commit_log_that_cannot_be_looked_at_says_neither_yes_nor_no(folder):
 def test_long_offsets_are_told_apart_and_not_repeated(folder):
     offsets(folder, 0, "7" * 5_000)
     assert SparkCheckpoint(str(folder)).planned_offsets().shown is None
+
+
+class InBucket:
+    """A checkpoint in a bucket, and what is read of it."""
+
+    def __init__(self, url: str, monkeypatch) -> None:
+        self.checkpoint = SparkCheckpoint(f"{url}/checkpoint")
+        self.reads: list[str] = []
+        read = ObjectFolder.read
+
+        def counted(folder, name):
+            self.reads.append(name)
+            return read(folder, name)
+
+        monkeypatch.setattr(ObjectFolder, "read", counted)
+
+    def write(self, folder: str, name: str, text: str) -> None:
+        ENVIRONMENT.folder(f"{self.checkpoint.location}/{folder}").replace(name, text.encode())
+
+    def begin(self, query: str) -> None:
+        ENVIRONMENT.folder(self.checkpoint.location).destroy()
+        self.write("", "metadata", f'{{"id":"{query}"}}')
+        self.epoch(0)
+
+    def epoch(self, number: int, offset: int = 7) -> None:
+        self.write("offsets", str(number), f'v1\n{{"at":{time.time_ns()}}}\n{offset}')
+
+
+def test_what_has_not_changed_in_a_bucket_is_not_read_again(s3, monkeypatch):
+    found = InBucket(s3, monkeypatch)
+    found.begin("q1")
+    assert found.checkpoint.planned()[0] == "q1"
+    found.reads.clear()
+    found.epoch(1, offset=9)
+    query, planned = found.checkpoint.planned()
+    assert (query, planned) == ("q1", PlannedOffsets.of(1, {"0": "7"}, {"0": "9"}))
+    assert found.reads == ["1"]
+
+
+def test_an_entry_that_is_changed_in_a_bucket_is_read_again(s3, monkeypatch):
+    found = InBucket(s3, monkeypatch)
+    found.begin("q1")
+    found.epoch(1)
+    found.checkpoint.planned()
+    found.epoch(1, offset=8)
+    found.epoch(0, offset=3)
+    assert found.checkpoint.planned()[1] == PlannedOffsets.of(1, {"0": "3"}, {"0": "8"})
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_checkpoint_that_is_made_anew_in_a_bucket_is_another_query(s3, monkeypatch, epochs):
+    found = InBucket(s3, monkeypatch)
+    found.begin("q1")
+    for epoch in range(1, 1 + epochs):
+        found.epoch(epoch)
+    assert found.checkpoint.planned()[0] == "q1"
+    found.begin("q2")
+    assert found.checkpoint.planned()[0] == "q2"

@@ -42,15 +42,18 @@ class Store:
         self.objects[name] = data
         return True
 
-    def first_half(self) -> tuple[list[str], str]:
-        """What is listed first, and where that ends."""
+    def first_half(self) -> tuple[dict[str, str], str]:
+        """What is listed first, each with its version, and where that ends."""
         names = sorted(self.objects)
         end = names[len(names) // 2] if names else ""
-        return [name for name in names if self._is_early(name, end)], end
+        return self._versions(name for name in names if self._is_early(name, end)), end
 
-    def second_half(self, end: str) -> list[str]:
+    def second_half(self, end: str) -> dict[str, str]:
         """What is listed after that."""
-        return [name for name in self.objects if not self._is_early(name, end)]
+        return self._versions(name for name in self.objects if not self._is_early(name, end))
+
+    def _versions(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: f"{zlib.crc32(self.objects[name])}" for name in names}
 
     def _is_early(self, name: str, end: str) -> bool:
         return name < end if self.pages else zlib.crc32(name.encode()) % 2 == 1
@@ -72,7 +75,7 @@ class SimulatedJournal:
     def list(self) -> Listing:
         first, end = self._call("list", self._store.first_half)
         second = self._call("list on", lambda: self._store.second_half(end))
-        return Listing.of([*first, *second])
+        return Listing.of([*first, *second], {**first, **second})
 
     def read(self, name: str) -> bytes | None:
         found: bytes | None = self._call(f"read {name}", lambda: self._store.objects.get(name))

@@ -9,7 +9,7 @@ from krishiv_spark.kafka.outcomes import Outcome
 from krishiv_spark.kafka.producing import EndTxn
 from krishiv_spark.kafka.requests import exchange
 from krishiv_spark.kafka.transactions import transaction_of
-from krishiv_spark.offsets import EpochLog, State
+from krishiv_spark.offsets import EpochLog, State, epochs
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.sinks import history
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
@@ -50,7 +50,9 @@ def append_overwriting(log: EpochLog, before: State, entry: Entry) -> State | No
 def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None:
     """A name that is said to be taken is taken by others."""
     number = before.number + 1
-    if not log._journal.create(entry_name(number), to_bytes(entry)) or log._was_folded(number):
+    if not log._journal.create(entry_name(number), to_bytes(entry)):
+        return None
+    if epochs._was_folded(number, log._journal.list()):
         return None
     log._known = before.after(entry)
     return log._known
