@@ -137,8 +137,11 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if is_again and state.intent is not None and not log.is_finished(state):
             self.participant.verify_held(epoch, self.loaded(state.intent.staged))
         check_history(log, epoch, epoch.offsets, state)
+        self._note_over(log, epoch, state)
+
+    def _note_over(self, log: EpochLog, epoch: Epoch, state: State) -> None:
+        """Spark plans an epoch when it has written down that the one before is over."""
         if state.committed_epoch is not None and state.committed_epoch < epoch.number:
-            # Spark plans an epoch when it has written down that the one before is over.
             log.note_finished(state)
 
     def _salvaged(self, state: State) -> Salvaged[ModelT] | None:

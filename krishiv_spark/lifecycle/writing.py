@@ -209,8 +209,9 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     def _planned(self) -> tuple[str | None, PlannedOffsets | None]:
         if self._checkpoint is None:
             return self._given, None
-        query, offsets = self._checkpoint.planned()
-        return self._given or query, offsets
+        if self._given is not None:
+            return self._given, self._checkpoint.planned_offsets()
+        return self._checkpoint.planned()
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:

@@ -189,7 +189,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "commits": Mutation(
         "What Spark has written down as over is finished.",
-        [(SparkCheckpoint, "is_committed", switches.false)],
+        [
+            (SparkCheckpoint, "is_committed", switches.false),
+            (LogCommitter, "_note_over", switches.nothing),
+        ],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
         always=[*_FEW_IDS, (KafkaParticipant, "_in_log", switches.outcome_as_it_is)],
     ),

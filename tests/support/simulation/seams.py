@@ -80,8 +80,9 @@ class _CheckpointFolder:
     def read(self, name: str) -> bytes | None:
         return present().checkpoint.read(f"{self._path}/{name}")
 
-    def names(self) -> list[str]:
-        return present().checkpoint.names(self._path)
+    def names(self) -> dict[str, str]:
+        # Without versions: what a process has seen before would outlive the history.
+        return dict.fromkeys(present().checkpoint.names(self._path), "")
 
 
 TIME = FakeTime(lambda: present().world.clock, _sleep)
