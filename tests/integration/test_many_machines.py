@@ -21,12 +21,13 @@ from kafka_topics import Onlooker, fill, make_topic
 from killers import Killer, assert_each_once
 from machines import Machine
 from pyiceberg.catalog import load_catalog
-from spark_stores import spark_settings
 from store_objects import Objects
-from store_servers import Store, open_when_possible
+from store_servers import open_when_possible
 from store_tables import onlooker
 
 from krishiv_spark.kafka.dev import open_cluster
+from servers.spark_clients import spark_settings
+from servers.stores import Store
 
 ROWS, FILES, KILLS = 6_000, 30, 10
 DYNAMIC = {

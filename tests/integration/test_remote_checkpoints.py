@@ -16,10 +16,11 @@ from iceberg_life import TABLE, table_of
 from kafka_topics import Onlooker, fill, make_topic
 from killers import assert_each_once
 from patience import PATIENCE
-from spark_stores import spark_settings
-from store_servers import OPENED, Store, open_when_possible
+from store_servers import open_when_possible
 
 from krishiv_spark.kafka.dev import open_cluster
+from servers.spark_clients import spark_settings
+from servers.stores import OPENED, Store
 
 ROWS, AT_A_TIME = 400, 100
 SINKS = ("kafka", "iceberg", "parquet")

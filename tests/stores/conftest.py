@@ -4,9 +4,10 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from store_servers import OPENED, Store, open_when_possible
+from store_servers import open_when_possible
 
 from krishiv_spark.testing.suites.base import ConnectorSuite
+from servers.stores import OPENED, Store
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import pytest
 from azure.storage.blob import generate_container_sas
 from click.testing import CliRunner
 from sink_life import Job, Life, rows
-from store_servers import ACCOUNT, KEY
 from store_tables import onlooker
 
 from krishiv_spark.cli import main
@@ -21,6 +20,7 @@ from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, azure, s3, s3_uploads
 from krishiv_spark.storage.objects import Bucket
+from servers.stores import ACCOUNT, KEY
 
 KINDS = ["s3", "versity", "azure", "gcs"]
 

@@ -1,6 +1,6 @@
 """A proxy that drops a header of each request."""
 
-from forwarding import Message, forwarding
+from servers.forwarding import Message, forwarding
 
 
 def forgetting(header: str, server: str):

@@ -16,7 +16,7 @@ class Objects:
     """Files below a place of a store.
 
     Args:
-        store: Of `store_servers`.
+        store: Of `servers.stores`.
         folder: Below that of the store.
     """
 

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pyspark
-from store_servers import HADOOP, Store
 
 from krishiv_spark.maven import Jar, bring
+from servers.stores import HADOOP, Store
 
 AWS_SDK = "2.35.4"  # what hadoop-aws was built with
 ANALYTICS = "1.3.1"

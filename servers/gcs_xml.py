@@ -8,14 +8,16 @@ completed; and a copy is sent as a new object, since the server copies whatever 
 import itertools
 import json
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import requests
-from forwarding import Message, forwarding
+
+from servers.forwarding import Message, forwarding
 
 
-def speaking_xml(server: str):
+def speaking_xml(server: str) -> AbstractContextManager[str]:
     """Its URL, while it runs in front of a server."""
     host = urlsplit(server).netloc  # by which the server tells what is asked in XML
     translator = _Translator(server)

@@ -52,7 +52,7 @@ def forwarding(
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def forward(self):
+        def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked = request(Message(dict(self.headers.items()), body, self.command, self.path))
             if asked.status:
@@ -64,7 +64,7 @@ def forwarding(
                 headers, content = dict(found.getheaders()), found.read()
             self.give(answer(Message(headers, content, status=found.status)))
 
-        def give(self, found):
+        def give(self, found: Message) -> None:
             self.send_response(found.status)
             for name, value in found.headers.items():
                 if name.lower() not in _OF_A_HOP:
@@ -76,7 +76,7 @@ def forwarding(
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward  # noqa: N815  as the class calls them
 
-        def log_message(self, *_):
+        def log_message(self, *_: object) -> None:
             pass
 
     proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

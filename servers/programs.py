@@ -1,0 +1,60 @@
+"""Programs of servers, which the first call brings into the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from krishiv_spark.caches import user_cache
+from krishiv_spark.errors import KrishivError
+
+__all__ = ["ToolMissingError", "from_go", "from_npm"]
+
+
+class ToolMissingError(KrishivError):
+    """What would build or install a server is not on this machine."""
+
+
+def from_go(module: str) -> str:
+    """A program of a Go module, written as ``path@version``.
+
+    Raises:
+        ToolMissingError: If there is neither the program nor Go.
+        KrishivError: If it cannot be built.
+    """
+    path, _, version = module.partition("@")
+    name = f"{path.rsplit('/', 1)[-1]}-{version}"
+    install = ("go", "install", module)
+    folder = _brought(name, "go", lambda aside: ["env", f"GOBIN={aside}", *install])
+    return str(next(folder.iterdir()))
+
+
+def from_npm(package: str, version: str, program: str) -> str:
+    """A program of a package.
+
+    Raises:
+        ToolMissingError: If there is neither the package nor npm.
+        KrishivError: If it cannot be installed.
+    """
+    install = ("npm", "install", "--silent", f"{package}@{version}", "--prefix")
+    folder = _brought(f"{package}-{version}", "npm", lambda aside: [*install, str(aside)])
+    return str(folder / "node_modules" / ".bin" / program)
+
+
+def _brought(name: str, tool: str, install: Callable[[Path], list[str]]) -> Path:
+    """A folder of the cache; the command of a tool fills it aside, the first time."""
+    folder = user_cache() / name
+    if folder.exists():
+        return folder
+    if shutil.which(tool) is None:
+        raise ToolMissingError(f"{tool} is missing, by which {name} is installed")
+    aside = folder.with_name(f".{name}-{os.getpid()}")
+    made = subprocess.run(install(aside), capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise KrishivError(f"{name} cannot be installed: {made.stdout}{made.stderr}")
+    if not folder.exists():
+        aside.rename(folder)
+    return folder
