@@ -172,6 +172,10 @@ def open_azure(folder: Path) -> Iterator[Store]:
         yield Store(url, options, server.pid, (KEY,), named)
 
 
+_LOOKS_AGAIN = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms"
+"""How long a DataNode waits until it asks again whether the NameNode knows of a block."""
+
+
 @contextmanager
 def open_hdfs(folder: Path) -> Iterator[Store]:
     """A NameNode and a DataNode in one process."""
@@ -189,6 +193,7 @@ def open_hdfs(folder: Path) -> Iterator[Store]:
     ports = ("-nnport", str(rpc), "-nnhttpport", str(http))
     command = [java(), "-Xmx512m", "-cp", jars, main, "-format", "-nomr", *ports]
     command += ["-datanodes", "1", "-D", f"hadoop.tmp.dir={folder}"]
+    command += ["-D", f"{_LOOKS_AGAIN}=10"]  # half of all files wait so long, by default 400 ms
     endpoint = f"http://127.0.0.1:{http}"
 
     def made() -> None:
