@@ -32,6 +32,10 @@ from benchmarks import (
     listing,
     phases,
     shown_triggers,
+    store_bulk,
+    store_commits,
+    store_requests,
+    store_triggers,
     trigger,
 )
 from benchmarks.bench import BENCHMARKS, Benchmark
@@ -62,6 +66,10 @@ TOPICS = (
     iceberg_bulk,
     iceberg_upserts,
     iceberg_rates,
+    store_bulk,
+    store_commits,
+    store_requests,
+    store_triggers,
     ends,
 )  # importing them makes their benchmarks known
 
@@ -73,6 +81,7 @@ _QUICK = (
     "kafka.commits",
     "parquet.trigger",
     "kafka.trigger",
+    "store.commits",
 )  # minutes, with --quick
 _NEWEST = "4.3"  # PySpark, of ./run without --spark
 _COLOURS = {Verdict.REGRESSION: "red", Verdict.IMPROVEMENT: "green"}

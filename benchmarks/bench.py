@@ -14,6 +14,7 @@ from benchmarks.costs import Costs
 from benchmarks.measure import Figure
 from benchmarks.peer import Peer
 from benchmarks.session import PRINTED
+from benchmarks.stores import Bucket
 from benchmarks.topics import Topics
 
 __all__ = ["BENCHMARKS", "MEMORY", "Benchmark", "Run", "benchmark", "scratch"]
@@ -34,6 +35,7 @@ class Run:
         folder: For everything that is written to a disk.
         spark: Starts the session that all benchmarks share, at the first call.
         kafka: Starts the broker that all benchmarks share, at the first call.
+        bucket: Starts the S3 that all benchmarks share, at the first call.
         absent: The peers that cannot be had, and why.
         costs: What Spark uses meanwhile.
     """
@@ -44,6 +46,7 @@ class Run:
     folder: Path
     spark: Callable[[], Any]
     kafka: Callable[[], Topics]
+    bucket: Callable[[], Bucket]
     absent: Mapping[Peer, str]
     costs: Costs
 

@@ -13,7 +13,7 @@ from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, se
 from benchmarks.topics import OURS
 from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 
-__all__ = ["growth", "iceberg", "kafka", "memory", "parquet"]
+__all__ = ["epoch_rates", "growth", "iceberg", "kafka", "memory", "parquet"]
 
 _RESTARTS = 10
 _BARE = "bare loop, tmpfs"
@@ -31,7 +31,7 @@ def parquet(run: Run) -> Iterator[Figure]:
             "1 task, disk": Life(SeparateLogs, _options(disk, 1)),
             "8 tasks, disk": Life(SeparateLogs, _options(disk, 8), tasks=8),
         }
-        rates = _rates(run, {**lives, _BARE: loop})
+        rates = epoch_rates(run, {**lives, _BARE: loop})
         for life in lives.values():
             expect("rows and sum of ids", totals(Path(life.options["path"]), "id"), life.rows)
         expect("rows and sum of ids", totals(bare, "id"), loop.rows)
@@ -47,7 +47,7 @@ def memory(run: Run) -> Iterator[Figure]:
     from krishiv_spark.sinks.memory import MemoryWriter
 
     life = Life(MemoryWriter, {"queryName": "benchmark"})
-    rates = _rates(run, {"1 task": life})
+    rates = epoch_rates(run, {"1 task": life})
     expect("rows and sum of ids", memory_totals("benchmark", "id"), life.rows)
     goal = Goal(1000, at_most=False)
     yield figure("krishiv-memory, 1 task", "epochs/s", rates["1 task"], goal)
@@ -84,7 +84,7 @@ def _beside_appends(run: Run, made: Callable[[Path], Life]) -> Iterator[Figure]:
     with scratch(MEMORY) as folder, scratch(MEMORY) as bare:
         life, loop = made(folder), appends(bare)
         # Few, since appends slow with their history.
-        rates = _rates(run, {"ours": life, _APPEND: loop}, count=20)
+        rates = epoch_rates(run, {"ours": life, _APPEND: loop}, count=20)
         expect("rows and sum of ids", table_totals(folder, "id"), life.rows)
         expect("rows and sum of ids", table_totals(bare, "id"), loop.rows)
     yield from _beside("krishiv-iceberg", rates["ours"], _APPEND, rates[_APPEND])
@@ -126,7 +126,7 @@ def kafka(run: Run) -> Iterator[Figure]:
         }
         bare = stack.enter_context(run.kafka().topic())
         loop = stack.enter_context(transactions(run.kafka(), bare))
-        rates = _rates(run, {**lives, _PRODUCER: loop})
+        rates = epoch_rates(run, {**lives, _PRODUCER: loop})
         written = [*zip(topics.values(), lives.values(), strict=True), (bare, loop)]
         for topic, life in written:
             expect("rows and sum of numbers", consumed(run.kafka(), topic), life.rows)
@@ -151,9 +151,10 @@ def _beside(name: str, ours: list[float], other: str, theirs: list[float]) -> It
     yield figure(f"{name} / {other}", "x", ratios(ours, theirs))
 
 
-def _rates(
+def epoch_rates(
     run: Run, lives: Mapping[str, Life | Loop], count: int | None = None
 ) -> dict[str, list[float]]:
+    """Epochs per second, in turn, of `count` each time."""
     count = count or (400 if run.profile else 50 if run.quick else 150)
 
     def rate(life: Life | Loop) -> float:

@@ -11,8 +11,10 @@ import pyspark
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.maven import Jar, bring
+from servers.spark_clients import client_jars
+from servers.stores import HADOOP
 
-__all__ = ["DELTA", "ICEBERG", "KAFKA", "Peer", "gather", "peer_jars"]
+__all__ = ["DELTA", "ICEBERG", "KAFKA", "S3A", "Peer", "gather", "peer_jars"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +25,13 @@ class Peer:
         name: What a report calls it.
         lines: What it is made of, by the line of PySpark that it exists for, such as 4.1.
         conf: What a session is told of it.
+        client: Hadoop's, by the scheme of the store that it goes to; empty for none.
     """
 
     name: str
     lines: Mapping[str, tuple[Jar, ...]]
     conf: Mapping[str, str] = field(default_factory=dict)
+    client: str = ""
 
     def jars(self, version: str) -> tuple[Jar, ...]:
         """What it is made of for a version of PySpark.
@@ -44,9 +48,10 @@ class Peer:
     def versions(self, version: str = pyspark.__version__) -> str:
         """Its jars for a version of PySpark, each with its own; empty where there are none."""
         try:
-            return ", ".join(f"{jar.name} {jar.version}" for jar in self.jars(version))
+            found = [f"{jar.name} {jar.version}" for jar in self.jars(version)]
         except KrishivError:
             return ""
+        return ", ".join([*found, *([f"{self.client} {HADOOP}"] if self.client else [])])
 
 
 def _kafka(version: str) -> tuple[Jar, ...]:
@@ -97,6 +102,14 @@ DELTA = Peer(
 )
 
 
+S3A = Peer(
+    "Spark's own committer, by S3A",
+    # Which binds Spark's commits to S3A's committers; the registry has no later one.
+    {"4.3": (Jar("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.1"),)},
+    client="s3a",
+)
+
+
 def peer_jars(peer: Peer, version: str = pyspark.__version__) -> list[Path]:
     """The jars; the first call downloads them from Maven Central into the user's cache.
 
@@ -109,7 +122,8 @@ def peer_jars(peer: Peer, version: str = pyspark.__version__) -> list[Path]:
     """
     jars = peer.jars(version)
     name = "-".join(("peer", *(jar.version for jar in jars)))
-    return sorted(bring(name, jars, transitive=False).glob("*.jar"))
+    client = client_jars(peer.client) if peer.client else []
+    return [*sorted(bring(name, jars, transitive=False).glob("*.jar")), *client]
 
 
 def gather(

@@ -21,7 +21,9 @@ from benchmarks.measure import Figure, Wrong
 from benchmarks.peer import Peer, gather
 from benchmarks.progress import Shown
 from benchmarks.report.results import Outcome
+from benchmarks.stores import open_bucket
 from benchmarks.topics import open_topics
+from servers.programs import NotInstalledError
 
 __all__ = ["Suite"]
 
@@ -69,8 +71,11 @@ class Suite:
         peers, absent = gather(p for item in self.chosen for p in item.peers)
         kafka = functools.cache(lambda: stack.enter_context(open_topics(place)))
         spark = functools.cache(lambda: _session(stack, place, peers))
+        bucket = functools.cache(lambda: stack.enter_context(open_bucket(place)))
         profile = self.profiles is not None
-        return Run(self.quick, profile, shown.told, place, spark, kafka, absent, Costs(spark))
+        return Run(
+            self.quick, profile, shown.told, place, spark, kafka, bucket, absent, Costs(spark)
+        )
 
     def _outcome(self, item: Benchmark, run: Run, shown: Shown) -> Outcome:
         missing = _missing(item, run)
@@ -82,6 +87,8 @@ class Suite:
                     figures = self._figures(item, run)
             except KeyboardInterrupt:
                 failed = _INTERRUPTED
+            except NotInstalledError as error:
+                missing |= {"its server": str(error).splitlines()[0]}
             except Wrong as error:
                 failed = f"wrong output: {error}"
             except Exception as error:  # noqa: BLE001  whatever it is, the others still run

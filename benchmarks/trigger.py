@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,32 +28,35 @@ class Sink:
 
     Attributes:
         name: What it is called: the format, and more where a format is measured twice.
-        folder: Of its table and its checkpoint.
+        folder: Of its table and its checkpoint, or a URL.
         batches: How many batches to measure in a round.
         options: Of its writer.
         columns: Expressions over the columns ``value`` and ``timestamp``.
         rows: In a batch.
         parts: Tasks of a batch.
         resumes: Whether a query goes on from its checkpoint; otherwise each has a new one.
+        source: Makes the stream by the session, and by whether it is for the last batch, which
+            takes what is left; None for Spark's rate-micro-batch.
         times: What Spark reported for each measured batch, in milliseconds.
         started: Number of queries so far.
     """
 
     name: str
-    folder: Path
+    folder: Path | str
     batches: int
     options: Mapping[str, str] = field(default_factory=dict)
     columns: Sequence[str] = ("*",)
     rows: int = ROWS
     parts: int = 2
     resumes: bool = True
+    source: Callable[[Any, bool], Any] | None = None
     times: list[dict[str, int]] = field(default_factory=list)
     started: int = 0
 
     @property
     def table(self) -> Path:
-        """Where the rows go."""
-        return self.folder / "table"
+        """Where the rows go, on a disk."""
+        return Path(self.folder) / "table"
 
     def round(self, spark: Any) -> float:
         """Run the query for a number of batches; median of its triggers."""
@@ -72,7 +75,7 @@ class Sink:
 
     def finish(self, spark: Any) -> None:
         """One last batch that is not stopped midway, after which the output is whole."""
-        query = self._start(spark, availableNow=True)
+        query = self._start(spark, last=True, availableNow=True)
         query.awaitTermination()
         _alive(query)
 
@@ -95,10 +98,14 @@ class Sink:
         """Name of the last query, where each has one of its own."""
         return f"{self.name}_{self.started}"
 
-    def _start(self, spark: Any, **trigger: Any) -> Any:
+    def _start(self, spark: Any, *, last: bool = False, **trigger: Any) -> Any:
         self.started += 1
-        rows = _rows(spark, self.rows, self.parts).selectExpr(*self.columns)
-        writer = rows.writeStream.format(self.name.partition(",")[0]).trigger(**trigger)
+        made = self.source(spark, last) if self.source else _rows(spark, self.rows, self.parts)
+        writer = (
+            made.selectExpr(*self.columns)
+            .writeStream.format(self.name.partition(",")[0])
+            .trigger(**trigger)
+        )
         if not self.resumes:
             writer = writer.queryName(self.query)
         place = "checkpoint" if self.resumes else f"checkpoint-{self.started}"

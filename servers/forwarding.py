@@ -34,11 +34,16 @@ def _as_it_is(message: Message) -> Message:
     return message
 
 
+def _untold(_request: Message, _answer: Message) -> None:
+    pass
+
+
 @contextlib.contextmanager
 def forwarding(
     server: str,
     request: Callable[[Message], Message] = _as_it_is,
     answer: Callable[[Message], Message] = _as_it_is,
+    told: Callable[[Message, Message], object] = _untold,
 ) -> Iterator[str]:
     """Its URL, while it runs in front of a server.
 
@@ -46,6 +51,7 @@ def forwarding(
         server: Its URL.
         request: Changes a request, or answers it: what has a status is not sent on.
         answer: Changes an answer.
+        told: Called with each request that was sent on, and with the server's answer.
     """
     behind = urlsplit(server).netloc
 
@@ -62,7 +68,9 @@ def forwarding(
                 connection.request(asked.method, asked.path, asked.body, asked.headers)
                 found = connection.getresponse()
                 headers, content = dict(found.getheaders()), found.read()
-            self.give(answer(Message(headers, content, status=found.status)))
+            answered = Message(headers, content, status=found.status)
+            told(asked, answered)
+            self.give(answer(answered))
 
         def give(self, found: Message) -> None:
             self.send_response(found.status)

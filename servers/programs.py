@@ -11,10 +11,14 @@ from pathlib import Path
 from krishiv_spark.caches import user_cache
 from krishiv_spark.errors import KrishivError
 
-__all__ = ["ToolMissingError", "from_go", "from_npm"]
+__all__ = ["NotInstalledError", "ToolMissingError", "from_go", "from_npm"]
 
 
-class ToolMissingError(KrishivError):
+class NotInstalledError(KrishivError):
+    """A server is not there, and cannot be installed."""
+
+
+class ToolMissingError(NotInstalledError):
     """What would build or install a server is not on this machine."""
 
 
@@ -23,7 +27,7 @@ def from_go(module: str) -> str:
 
     Raises:
         ToolMissingError: If there is neither the program nor Go.
-        KrishivError: If it cannot be built.
+        NotInstalledError: If it cannot be built.
     """
     path, _, version = module.partition("@")
     name = f"{path.rsplit('/', 1)[-1]}-{version}"
@@ -37,7 +41,7 @@ def from_npm(package: str, version: str, program: str) -> str:
 
     Raises:
         ToolMissingError: If there is neither the package nor npm.
-        KrishivError: If it cannot be installed.
+        NotInstalledError: If it cannot be installed.
     """
     install = ("npm", "install", "--silent", f"{package}@{version}", "--prefix")
     folder = _brought(f"{package}-{version}", "npm", lambda aside: [*install, str(aside)])
@@ -54,7 +58,7 @@ def _brought(name: str, tool: str, install: Callable[[Path], list[str]]) -> Path
     aside = folder.with_name(f".{name}-{os.getpid()}")
     made = subprocess.run(install(aside), capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        raise KrishivError(f"{name} cannot be installed: {made.stdout}{made.stderr}")
+        raise NotInstalledError(f"{name} cannot be installed: {made.stdout}{made.stderr}")
     if not folder.exists():
         aside.rename(folder)
     return folder

@@ -8,6 +8,8 @@ import pyspark
 from krishiv_spark.maven import Jar, bring
 from servers.stores import HADOOP, Store
 
+__all__ = ["client_jars", "spark_settings"]
+
 AWS_SDK = "2.35.4"  # what hadoop-aws was built with
 ANALYTICS = "1.3.1"
 GOOGLE = "hadoop3-2.2.26"
@@ -39,12 +41,13 @@ _NAME = re.compile(r"(.+?)-\d")
 def spark_settings(store: Store) -> dict[str, str]:
     """By which a session of Spark reaches a store; the first call brings the jars."""
     scheme = store.url.partition(":")[0]
-    jars = _jars(scheme)
+    jars = client_jars(scheme)
     hadoop = {f"spark.hadoop.{name}": value for name, value in store.hadoop.items()}
     return {**hadoop, **({"spark.jars": ",".join(map(str, jars))} if jars else {})}
 
 
-def _jars(scheme: str) -> list[Path]:
+def client_jars(scheme: str) -> list[Path]:
+    """What Spark lacks to reach stores of a scheme; the first call brings it."""
     own = _OWN[scheme]
     version = GOOGLE if scheme == "gs" else HADOOP
     folders = [bring(f"hadoop-{scheme}-{version}", own, transitive=False)] if own else []

@@ -35,8 +35,11 @@ from benchmarks.report.results import (
     merged,
     save,
 )
+from benchmarks.requests import Counted
 from benchmarks.suite import Suite
 from krishiv_spark.errors import KrishivError
+from servers.forwarding import Message
+from servers.programs import ToolMissingError
 
 HERE = Machine(system="Linux", processor="x", cores=2, memory=24 << 30, filesystem="ext4")
 FAST = Goal(2.0, at_most=False)
@@ -467,6 +470,36 @@ class TestSuite:
         found = run_suite(benchmark("a", raising(ValueError("ran")), needs=("no_such_module",)))
         assert found["a"].missing == {"no_such_module": "there is no such module"}
         assert not found["a"].failed
+
+    def test_a_server_that_cannot_be_had_is_named(self, run_suite):
+        found = run_suite(benchmark("a", raising(ToolMissingError("go is missing, by which"))))
+        assert found["a"].missing == {"its server": "go is missing, by which"}
+        assert not found["a"].failed
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("method", "path", "kind"),
+        [
+            ("GET", "/box?list-type=2&prefix=a%2F", "LIST"),
+            ("GET", "/box/a/b?x-id=GetObject", "GET"),
+            ("HEAD", "/box/a/b", "HEAD"),
+            ("PUT", "/box/a/b", "PUT"),
+            ("POST", "/box/a/b?uploads", "POST that begins an upload"),
+            ("PUT", "/box/a/b?partNumber=1&uploadId=x", "PUT of a part"),
+            ("POST", "/box/a/b?uploadId=x", "POST that completes an upload"),
+            ("DELETE", "/box/a/b?uploadId=x", "DELETE of an upload"),
+            ("DELETE", "/box/a/b", "DELETE"),
+            ("GET", "/box?uploads&prefix=a", "LIST of uploads"),
+            ("POST", "/box?delete", "POST that deletes"),
+        ],
+    )
+    def test_a_request_is_of_a_kind(self, method, path, kind):
+        counted = Counted()
+        counted.note(Message({}, b"sent", method, path), Message({}, b"answer", status=200))
+        (request,) = counted.take()
+        assert (request.kind, request.body, request.received) == (kind, b"sent", 6)
+        assert counted.take() == []
 
 
 class TestProgress:
