@@ -10,6 +10,10 @@ from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
 
 
+BROUGHT = {"azure", "gcs", "hdfs", "versity"}
+"""Stores whose servers are built or downloaded first; moto is there with the other packages."""
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory):
     """By kind, a store, which is started when it is first asked for."""
@@ -39,11 +43,14 @@ def pytest_collection_modifyitems(items):
     """The kit's suites go first: they fork, and obstore's threads do not survive that.
 
     In groups of their own, since a worker takes one group after the other; in their order with
-    ``--no-loadscope-reorder``, else the largest first.
+    ``--no-loadscope-reorder``, else the largest first. What only other stores than S3 show is long.
     """
     items.sort(key=lambda item: not _is_of_kit(item))
     for item in filter(_is_of_kit, items):
         item.add_marker(pytest.mark.xdist_group("kit"))
+    for item in items:
+        if {mark.args[0] for mark in item.iter_markers("xdist_group")} & BROUGHT:
+            item.add_marker(pytest.mark.long)
 
 
 def _is_of_kit(item):

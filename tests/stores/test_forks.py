@@ -31,4 +31,4 @@ def test_a_bucket_is_not_asked_in_a_fork_of_a_process_that_has_asked(store):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     forked, after = done.stdout.splitlines()
     assert forked.startswith("StorageError this process was forked from one that had asked a store")
-    assert after == "[]"
+    assert after == "{}"
