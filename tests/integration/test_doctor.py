@@ -10,7 +10,7 @@ import pytest
 from clusters import ManyMachines
 from kafka_topics import make_topic
 from patience import PATIENCE
-from store_servers import open_when_possible
+from store_or_skip import open_when_possible
 
 from krishiv_spark.kafka.dev import open_cluster
 

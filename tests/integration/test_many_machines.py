@@ -22,7 +22,7 @@ from killers import Killer, assert_each_once
 from machines import Machine
 from pyiceberg.catalog import load_catalog
 from store_objects import Objects
-from store_servers import open_when_possible
+from store_or_skip import open_when_possible
 from store_tables import onlooker
 
 from krishiv_spark.kafka.dev import open_cluster

@@ -16,7 +16,7 @@ from iceberg_life import TABLE, table_of
 from kafka_topics import Onlooker, fill, make_topic
 from killers import assert_each_once
 from patience import PATIENCE
-from store_servers import open_when_possible
+from store_or_skip import open_when_possible
 
 from krishiv_spark.kafka.dev import open_cluster
 from servers.spark_clients import spark_settings

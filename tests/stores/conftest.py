@@ -4,11 +4,10 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from store_servers import open_when_possible
+from store_or_skip import open_when_possible
 
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
-
 
 BROUGHT = {"azure", "gcs", "hdfs", "versity"}
 """Stores whose servers are built or downloaded first; moto is there with the other packages."""
