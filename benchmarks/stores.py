@@ -123,7 +123,7 @@ def open_bucket(folder: Path) -> Iterator[Bucket]:
     """Start versitygw, the fastest of the servers that tests know.
 
     Args:
-        folder: Its objects lie there.
+        folder: Its objects lie there: in memory, where what is asked of it is to be measured.
 
     Raises:
         NotInstalledError: If it cannot be had.

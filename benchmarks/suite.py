@@ -71,7 +71,7 @@ class Suite:
         peers, absent = gather(p for item in self.chosen for p in item.peers)
         kafka = functools.cache(lambda: stack.enter_context(open_topics(place)))
         spark = functools.cache(lambda: _session(stack, place, peers))
-        bucket = functools.cache(lambda: stack.enter_context(open_bucket(place)))
+        bucket = functools.cache(lambda: stack.enter_context(open_bucket(store)))
         profile = self.profiles is not None
         return Run(
             self.quick, profile, shown.told, place, spark, kafka, bucket, absent, Costs(spark)
