@@ -189,10 +189,10 @@ def in_transaction(
     return producer
 
 
-def fill(bootstrap: str, topic: str, rows: int) -> None:
-    """Numbers as text, over all partitions."""
+def fill(bootstrap: str, topic: str, rows: int, first: int = 0) -> None:
+    """Numbers as text, from the first on, over all partitions."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, **LIMITS)
-    for number in range(rows):
+    for number in range(first, first + rows):
         producer.send(topic, b"%d" % number, key=b"%d" % (number % 97))
     producer.flush()
     producer.close()

@@ -49,9 +49,14 @@ def logged_epoch(table: Path) -> int:
             entry = json.loads(path.read_text())
         except FileNotFoundError:  # folded while we look
             return logged_epoch(table)
-        found = entry.get("held") if ".snapshot" in path.name else entry.get("epoch")
-        newest = max(newest, -1 if found is None else found)
+        newest = max(newest, epoch_in(path.name, entry))
     return newest
+
+
+def epoch_in(name: str, entry: dict[str, object]) -> int:
+    """The epoch that an entry of the log, or a snapshot, says is true; -1 if none is."""
+    found = entry.get("held") if ".snapshot" in name else entry.get("epoch")
+    return -1 if found is None else found
 
 
 def epoch_of(name: str) -> int:

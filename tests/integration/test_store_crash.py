@@ -1,0 +1,74 @@
+"""A stream from Kafka to Parquet, its table and its checkpoint in a store.
+
+Its driver, its Python workers and, where it keeps on a disk what it has, the store's server are
+killed at random moments. Somebody who knows nothing of the sink looks at the table all the time.
+"""
+
+from collections import Counter
+
+import pytest
+from kafka_topics import fill, make_topic
+from killers import Killer, assert_each_once
+from lookers import StoreLooker
+from spark_stores import spark_settings
+from store_servers import OPENED, open_when_possible
+from store_tables import onlooker
+
+from krishiv_spark.kafka.dev import open_cluster
+
+ROWS, AT_A_TIME = 2_000, 50
+
+pytestmark = [pytest.mark.crash, pytest.mark.once, pytest.mark.timeout(5400)]
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
+def store(request, tmp_path):
+    (tmp_path / "store").mkdir()
+    with open_when_possible(request.param, tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def bootstrap():
+    with open_cluster() as cluster:
+        make_topic(cluster.bootstrap, "source", partitions=2)
+        yield cluster.bootstrap
+
+
+@pytest.mark.long  # a minute or two each; the kit dies at each call without Spark
+def test_kills_lose_and_repeat_no_row_of_a_table_in_a_store(store, bootstrap):
+    kill_again_and_again(store, bootstrap, 2)
+
+
+@pytest.mark.soak
+def test_tens_of_kills_lose_and_repeat_no_row_of_a_table_in_a_store(store, bootstrap):
+    kill_again_and_again(store, bootstrap, 30)
+
+
+def kill_again_and_again(store, bootstrap, each: int) -> None:
+    """Kill the driver so often, and everything else as often."""
+    table, rows = f"{store.url}/table", 0
+    job = {
+        "bootstrap": bootstrap,
+        "source": "source",
+        "rows": AT_A_TIME,
+        "tasks": 2,
+        "format": "krishiv-parquet",
+        "sink": {"path": table, **store.options},
+        "checkpoint": f"{store.url}/checkpoint",
+        "conf": spark_settings(store),
+    }
+    more = {} if store.restart is None else {"store": store.restart}
+    killer = Killer("kafka_copy.py", job, sign="STARTED", pauses=(0.0, 6.0), more=more)
+    kills = each * (2 + len(more))
+    with StoreLooker(onlooker(table, store.options), "value") as looker:
+        while killer.kills.total() < kills:
+            fill(bootstrap, "source", ROWS, first=rows)
+            rows += ROWS
+            killer.run(kills)
+    looker.once()
+    print(f"{looker.looks} looks, {looker.epochs} epochs, {rows} rows, {dict(killer.kills)}")
+    assert looker.looks > kills
+    assert not looker.problems, looker.problems[:5]
+    found = [int(row["value"]) for row in onlooker(table, store.options).rows()]
+    assert_each_once(Counter(found), range(1, rows + 1), table)
