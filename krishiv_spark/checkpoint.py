@@ -78,7 +78,11 @@ class SparkCheckpoint:
         """
         try:
             return checked_id(json.loads(self._read("metadata"))["id"])
-        except (OSError, StorageError, ValueError, LookupError, TypeError) as error:
+        except StorageError as error:
+            raise OptionError(
+                f"the checkpoint {self.location} tells no query id: {error}"
+            ) from error
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise OptionError(
                 f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "
                 "the one that Spark uses, readable from the driver's machine: as a whole URL if "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from krishiv_spark.errors import LogError, NotExclusiveError, OptionError
+from krishiv_spark.errors import LogError, NotExclusiveError, OptionError, StorageError
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage
 
 __all__ = [
@@ -151,8 +152,11 @@ def check_exclusive(journal: Journal) -> None:
         journal.create(name, b"first")  # a lost answer, asked for again, may say "taken"
         again = journal.create(name, b"second")
         found = journal.read(name)
-    finally:
-        journal.remove([name])
+    except Exception:
+        with contextlib.suppress(StorageError):  # it is hardly allowed then, but why is said before
+            journal.remove([name])
+        raise
+    journal.remove([name])
     if again or found != b"first":
         raise LogError(
             f"{journal} does not create exclusively, though it says so: a name that was there "

@@ -75,11 +75,12 @@ def open_s3(folder: Path) -> Iterator[Store]:
 def open_versity(folder: Path) -> Iterator[Store]:
     """versitygw, which keeps objects as files and reads signatures."""
     (port,) = free_ports(1)
-    box, aside = folder / "files" / "box", folder / "aside"
-    box.mkdir(parents=True)
-    aside.mkdir()
+    box, aside, users = folder / "files" / "box", folder / "aside", folder / "users"
+    for each in (box, aside, users):
+        each.mkdir(parents=True)
     login = ("--access", USER, "--secret", SECRET)
-    command = [from_go(VERSITYGW), *login, "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
+    command = [from_go(VERSITYGW), *login, "--port", f"127.0.0.1:{port}", "--quiet"]
+    command += ["--iam-dir", str(users), "posix"]
     command += ["--sidecar", str(aside), str(box.parent)]  # of attributes, which tmpfs has not
     endpoint = f"http://127.0.0.1:{port}"
     with running(command, folder, lambda: expect_answer(endpoint)) as server:

@@ -23,6 +23,7 @@ from krishiv_spark.sources.base import (
     SupportsFilters,
     SupportsMovingStart,
 )
+from krishiv_spark.storage import be_patient
 from krishiv_spark.workers import tune_worker
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def _rows(
     reader: StreamReader[Any, Any], row_schema: RowSchema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     tune_worker()
+    be_patient()
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):

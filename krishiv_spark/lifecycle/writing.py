@@ -34,6 +34,7 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.storage import be_patient
 from krishiv_spark.workers import tune_worker
 
 __all__ = ["BatchWrite", "StreamWrite"]
@@ -96,6 +97,7 @@ class _Write:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         tune_worker()
+        be_patient()
         context, plan = TaskContext.get(), self._plan
         if context is None or plan is None:
             raise SinkError("write() runs inside a Spark task only")
@@ -131,6 +133,7 @@ class _Write:
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         tune_worker()
+        be_patient()
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = epoch_of(received, number)
         staged = [message.payload for message in received if message.payload is not None]

@@ -7,6 +7,7 @@ environment, as the store's own tools read it.
 
 from krishiv_spark.storage.files import Files, Identity
 from krishiv_spark.storage.folder import Folder
+from krishiv_spark.storage.patience import be_patient
 from krishiv_spark.storage.storage import ENVIRONMENT, Storage
 from krishiv_spark.storage.uploads import Became, PendingUpload, Upload, Uploads
 from krishiv_spark.storage.urls import StoreUrl
@@ -22,4 +23,5 @@ __all__ = [
     "StoreUrl",
     "Upload",
     "Uploads",
+    "be_patient",
 ]

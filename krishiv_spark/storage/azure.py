@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.storage.hints import hint, one_line
+from krishiv_spark.storage.hints import refusal, silence
+from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import AzureSettings, said
 from krishiv_spark.storage.urls import StoreUrl
 
@@ -19,6 +20,8 @@ _T = TypeVar("_T")
 
 _RETRIES = 7
 """Of one request, with pauses that grow from 2 s to half a minute: throttling lasts."""
+
+_FIRST_RETRIES = 1
 
 _CONNECTIONS = 16
 """As many as files are completed side by side."""
@@ -50,11 +53,14 @@ class AzureClient:
         """
         from azure.core.exceptions import AzureError
 
-        container: Any = (os.getpid(), self.url.scheme, self.url.authority, self.settings)
+        place = (self.url.scheme, self.url.authority)
+        patience = self.settings.patience(place)
         try:
-            return function(_client(*container))
+            found = function(_client(os.getpid(), *place, self.settings, patience))
         except (AzureError, OSError, ValueError) as error:
-            raise StorageError(f"cannot {what}: {_explain(error)}") from error
+            raise StorageError(f"cannot {what}: {_explain(error, self.settings)}") from error
+        self.settings.note_answer(place)
+        return found
 
 
 def code_of(error: Exception) -> str:
@@ -63,9 +69,10 @@ def code_of(error: Exception) -> str:
     return str(getattr(code, "value", code) or "")  # the codes that the client knows are an enum
 
 
-def _explain(error: Exception) -> str:
-    code, line = code_of(error), one_line(str(error)) or type(error).__name__
-    return f"{hint(code)} ({code}): {line}" if code else line
+def _explain(error: Exception, settings: AzureSettings) -> str:
+    if status := getattr(error, "status_code", None):
+        return refusal("azure", code_of(error), status, str(error))
+    return silence("azure", settings.endpoint or "the store", f"{type(error).__name__}: {error}")
 
 
 @lru_cache(maxsize=32)
@@ -74,6 +81,7 @@ def _client(
     scheme: str,
     authority: str,
     settings: AzureSettings,
+    patience: Patience,
 ) -> Any:
     from azure.storage.blob import ContainerClient, ExponentialRetry
 
@@ -83,18 +91,19 @@ def _client(
     given = settings.endpoint or url.endpoint
     endpoint = said(given, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
     proxy = settings.proxy.get_secret_value() if settings.proxy else None
+    retries = _FIRST_RETRIES if patience.is_short else _RETRIES
     more: dict[str, Any] = {"proxies": {"http": proxy, "https": proxy}} if proxy else {}
     return ContainerClient(
         endpoint or f"https://{account}.blob.core.windows.net",
         url.bucket,
         credential=_credential(account, settings),
-        retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=_RETRIES),
-        transport=_transport(settings),
+        retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=retries),
+        transport=_transport(settings, patience),
         **more,
     )
 
 
-def _transport(settings: AzureSettings) -> Any:
+def _transport(settings: AzureSettings, patience: Patience) -> Any:
     from azure.core.pipeline.transport import RequestsTransport
     from requests import Session
     from requests.adapters import HTTPAdapter
@@ -105,7 +114,7 @@ def _transport(settings: AzureSettings) -> Any:
     return RequestsTransport(
         session=session,
         connection_timeout=5,
-        read_timeout=settings.timeout / 1000,
+        read_timeout=patience.request_s,
         connection_verify=settings.ca_file or True,
     )
 

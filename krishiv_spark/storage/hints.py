@@ -1,10 +1,11 @@
-"""What stores say when they refuse, for people: in one line, without secrets."""
+"""What stores say when they refuse, or say nothing, for people: in one line, without secrets."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-__all__ = ["hint", "one_line"]
+__all__ = ["IDENTITY", "one_line", "refusal", "silence"]
 
 _QUERY = re.compile(r"(https?://[^\s?]*|/[^\s?]*)\?[^\s)\"]*")
 """A URL, or its path, with what follows that: Azure's SAS tokens are there."""
@@ -12,24 +13,111 @@ _QUERY = re.compile(r"(https?://[^\s?]*|/[^\s?]*)\?[^\s)\"]*")
 _LOGIN = re.compile(r"//[^/\s@]+@")
 """A user and a password of a URL, as of a proxy."""
 
-_HINTS = {
-    "AccessDenied": "the credentials do not allow it",
-    "AllAccessDisabled": "the credentials do not allow it",
-    "AuthenticationFailed": "the account or its key is wrong",
-    "AuthorizationFailure": "the credentials do not allow it",
-    "AuthorizationPermissionMismatch": "the credentials do not allow it",
-    "ContainerNotFound": "the container does not exist",
-    "ExpiredToken": "the credentials have expired",
-    "InvalidAccessKeyId": "the access key is not known there",
-    "NoSuchBucket": "the bucket does not exist",
-    "PermanentRedirect": "the bucket is in another region, or has another endpoint",
-    "SignatureDoesNotMatch": "the secret is wrong",
+_KEYS = {
+    "s3": "'storage.s3.accessKeyId' and '.secretAccessKey'",
+    "gcs": "'storage.gcs.credentialsFile'",
+    "azure": "'storage.azure.accountKey' or '.sasToken'",
+    "hdfs": "'storage.hdfs.user' or '.token'",
 }
 
 
-def hint(code: str) -> str:
-    """What the code in a store's answer means to who reads it."""
-    return _HINTS.get(code, "the store refuses it")
+class _Hint(NamedTuple):
+    """What a code means, and what to do; there, ``{keys}`` are the options that log in."""
+
+    means: str
+    advice: str
+
+
+_RIGHTS = _Hint(
+    "the credentials do not allow it", "give them the right to, or name others by {keys}"
+)
+_LOGIN_WRONG = "correct {keys}, or what the environment says instead"
+_PLACE = "create it, or correct the URL"
+_BUSY = _Hint("the store is asked too much, or in trouble", "try again later")
+
+_HINTS = {
+    "AccessDenied": _RIGHTS,
+    "AccessControlException": _RIGHTS,
+    "AllAccessDisabled": _RIGHTS,
+    "AuthenticationFailed": _Hint("the account or its key is wrong", _LOGIN_WRONG),
+    "AuthorizationFailure": _RIGHTS,
+    "AuthorizationHeaderMalformed": _Hint(
+        "the bucket is in another region", "set 'storage.s3.region' to the one of the bucket"
+    ),
+    "AuthorizationPermissionMismatch": _RIGHTS,
+    "ContainerNotFound": _Hint("the container does not exist", _PLACE),
+    "ExpiredToken": _Hint("the credentials have expired", "renew {keys}"),
+    "InternalError": _BUSY,
+    "InvalidAccessKeyId": _Hint("the access key is not known there", _LOGIN_WRONG),
+    "NoSuchBucket": _Hint("the bucket does not exist", _PLACE),
+    "PermanentRedirect": _Hint(
+        "the bucket is in another region, or has another endpoint",
+        "set 'storage.s3.region' and '.endpoint' to those of the bucket",
+    ),
+    "RequestTimeTooSkewed": _Hint("the clock of this machine is wrong", "set it"),
+    "ServerBusy": _BUSY,
+    "ServiceUnavailable": _BUSY,
+    "SignatureDoesNotMatch": _Hint("the secret is wrong", _LOGIN_WRONG),
+    "SlowDown": _BUSY,
+    "301": _Hint("the bucket is in another region", "set 'storage.s3.region' to the one of it"),
+    "401": _Hint("the login is wrong", _LOGIN_WRONG),
+    "403": _RIGHTS,
+}
+_UNKNOWN = _Hint("the store refuses it", "")
+
+IDENTITY = "169.254.169.254"
+"""Where a machine of a cloud asks who it is, if nothing says how to log in."""
+
+
+def refusal(kind: str, code: str, status: object, said: str) -> str:
+    """What an answer of a store that refuses means, and what to do.
+
+    Args:
+        kind: Of the store, as `StoreUrl` has it.
+        code: In its answer; empty if there is none.
+        status: Of HTTP.
+        said: What else is in its answer, or what was asked for.
+    """
+    found = _HINTS.get(code) or _HINTS.get(str(status), _UNKNOWN)
+    advice = found.advice.format(keys=_keys(kind))
+    answer = f"{code or status}: {one_line(said)}".rstrip(": .")
+    return f"{found.means} ({answer}){f': {advice}' if advice else ''}"
+
+
+def _keys(kind: str) -> str:
+    return _KEYS.get(kind, "the options 'storage.…'")
+
+
+def silence(kind: str, where: str, why: str) -> str:
+    """What it means that a store does not answer, and what to do.
+
+    Args:
+        kind: Of the store, as `StoreUrl` has it.
+        where: Which address was asked.
+        why: Whatever the machine or the client says of it, as long as that may be.
+    """
+    if IDENTITY in where:
+        return (
+            "nothing says how to log in, and this machine has no identity of its own: set "
+            f"{_keys(kind)}, or the environment"
+        )
+    known = next((means for word, means in _SILENCES.items() if word in why), None)
+    what = (known or "{where} cannot be asked ({why})").format(where=where, why=one_line(why))
+    if "certificate" in why.lower():
+        return f"{what}: set 'storage.{kind}.caFile'"
+    return f"{what}: correct 'storage.{kind}.endpoint', or what the environment says instead"
+
+
+_SILENCES = {
+    "ame or service not known": "the host of {where} is not known",
+    "lookup address": "the host of {where} is not known",
+    "ameResolution": "the host of {where} is not known",
+    "efused": "nobody listens at {where}",
+    "ertificate": "the certificate of {where} is not trusted",
+    "imed": "{where} does not answer",
+    "imeout": "{where} does not answer",
+    "reset": "{where} breaks connections off",
+}
 
 
 def one_line(text: str) -> str:

@@ -55,40 +55,33 @@ class ObjectAside:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        def copy(store: Any) -> bool | None:
+        def copy(store: Any) -> bool:
             source, target = (self._url / path).path, (self._url / to).path
             try:
                 obstore.copy(store, source, target, overwrite=False)
             except AlreadyExistsError:
                 return False
-            except FileNotFoundError:
-                return None
             return True
 
-        return self._bucket.ask(f"copy {self._url}/{path} to {self._url}/{to}", copy)
+        return self._bucket.find(f"copy {self._url}/{path} to {self._url}/{to}", copy)
 
     def exists(self, path: str) -> bool:
         """See `AsideStore`."""
         import obstore
 
-        def look(store: Any) -> bool:
-            try:
-                obstore.head(store, (self._url / path).path)
-            except FileNotFoundError:
-                return False
-            return True
+        def look(store: Any) -> object:
+            return obstore.head(store, (self._url / path).path)
 
-        return self._bucket.ask(f"look at {self._url}/{path}", look)
+        return self._bucket.find(f"look at {self._url}/{path}", look) is not None
 
     def delete(self, path: str) -> None:
         """See `AsideStore`."""
         import obstore
 
         def delete(store: Any) -> None:
-            with contextlib.suppress(FileNotFoundError):
-                obstore.delete(store, (self._url / path).path)
+            obstore.delete(store, (self._url / path).path)
 
-        self._bucket.ask(f"remove {self._url}/{path}", delete)
+        self._bucket.find(f"remove {self._url}/{path}", delete)
 
     def files(self, path: str) -> Iterator[AsideFile]:
         """See `AsideStore`."""

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parallel import side_by_side
 from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, StoredEntry, Take
-from krishiv_spark.storage.objects import Bucket
+from krishiv_spark.storage.objects import Bucket, is_absent
 from krishiv_spark.storage.ranged import TAIL_BYTES, RangedFile
 
 if TYPE_CHECKING:
@@ -73,13 +74,8 @@ class ObjectFiles:
     ) -> Iterator[Sequence[Mapping[str, Any]]]:
         import obstore
 
-        def begun(store: Any) -> Any:
-            return obstore.list(store, prefix=prefix, offset=after, chunk_size=_PAGE)
-
-        what = f"list {folder}"
-        pages = self.bucket.ask(what, begun)
-        while (page := self.bucket.ask(what, lambda _: next(pages, None))) is not None:
-            yield page
+        pages = partial(obstore.list, prefix=prefix, offset=after, chunk_size=_PAGE)
+        return self.bucket.pages(f"list {folder}", pages)
 
     def entries(self, folder: str) -> Iterator[FolderEntry]:
         """See `Files`."""
@@ -245,7 +241,7 @@ def _of_file(error: StorageError, path: str) -> Exception:
     from obstore.exceptions import PermissionDeniedError, PreconditionError
 
     cause = error.__cause__
-    if isinstance(cause, FileNotFoundError):
+    if isinstance(cause, FileNotFoundError) and is_absent(cause):
         return FileNotFoundError(errno.ENOENT, "no such object", path)
     if isinstance(cause, PermissionDeniedError):
         return PermissionError(errno.EACCES, str(error), path)

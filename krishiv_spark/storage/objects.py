@@ -9,24 +9,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
+from html import unescape
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
-from krishiv_spark.storage.hints import hint, one_line
+from krishiv_spark.storage.hints import IDENTITY, one_line, refusal, silence
+from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.profiles import profile_credentials
 from krishiv_spark.storage.settings import S3Settings, StoreSettings
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["Bucket", "ObjectFolder"]
+__all__ = ["Bucket", "ObjectFolder", "is_absent"]
 
 _T = TypeVar("_T")
 
-_FIRST_CONTACT_S = 10
-"""A wrong endpoint or host fails after this. A store that has answered once may be away longer."""
-
-_PATIENCE_S = 180
 _RETRIES = 1000  # time is the limit
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+# Of what obstore says of a request: which, and what was answered to it.
+_ASKED = re.compile(r"Error performing ([A-Z]+) (https?://\S+)")
+_REDIRECT = "redirect without LOCATION"
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # the latter of objects that S3 does not remove
+_MESSAGE = re.compile(r"<Message>([^<]*)")
+
+_NO_OBJECT = {"404", "BlobNotFound", "NoSuchKey", "NotFound", "PathNotFound", "ResourceNotFound"}
+"""Codes by which the object itself is not there; a number where Azure removes several at once."""
 
 
 class ObjectFolder:
@@ -62,13 +69,10 @@ class ObjectFolder:
         """See `Folder`."""
         import obstore
 
-        def read(store: Any) -> bytes | None:
-            try:
-                return bytes(obstore.get(store, self._key(name)).bytes())
-            except FileNotFoundError:
-                return None
+        def read(store: Any) -> bytes:
+            return bytes(obstore.get(store, self._key(name)).bytes())
 
-        return self._ask("read", name, read)
+        return self._find("read", name, read)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder`."""
@@ -100,11 +104,7 @@ class ObjectFolder:
     def _remove(self, name: str) -> None:
         import obstore
 
-        def remove(store: Any) -> None:
-            with contextlib.suppress(FileNotFoundError):
-                obstore.delete(store, self._key(name))
-
-        self._ask("remove", name, remove)
+        self._find("remove", name, lambda store: obstore.delete(store, self._key(name)))
 
     def destroy(self) -> None:
         """See `Folder`."""
@@ -115,20 +115,13 @@ class ObjectFolder:
         import obstore
 
         prefix = self._key("")
-        pages = self._ask("list", "", lambda store: obstore.list(store, prefix=prefix))
-        while (page := self._ask("list", "", lambda _: next(pages, None))) is not None:
+        pages = partial(obstore.list, prefix=prefix)
+        for page in self._bucket.pages(f"list {self}", pages):
             yield from (item["path"][len(prefix) :] for item in page)
 
     def tail(self, name: str, size: int) -> bytes | None:
         """See `Folder`."""
-
-        def read(store: Any) -> bytes | None:
-            try:
-                return self._tail(store, self._key(name), size)
-            except FileNotFoundError:
-                return None
-
-        return self._ask("read", name, read)
+        return self._find("read", name, lambda store: self._tail(store, self._key(name), size))
 
     def _tail(self, store: Any, key: str, size: int) -> bytes:
         """Azure cannot count from the end, nor others where nothing is: the size is asked for."""
@@ -145,6 +138,9 @@ class ObjectFolder:
 
     def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
         return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
+
+    def _find(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T | None:
+        return self._bucket.find(f"{verb} {self}/{name}", function)
 
     def _key(self, name: str) -> str:
         return (self.url / name).path
@@ -177,17 +173,48 @@ class Bucket:
 
         if self.url.kind != "memory":
             _check_not_forked()
-        key = (os.getpid(), self.url.scheme, self.url.authority, self.settings)
-        patient = key in _answered or self.url.kind == "memory"
-        patience_s = _PATIENCE_S if patient else _FIRST_CONTACT_S
+        place = (self.url.scheme, self.url.authority)
+        patience = self.settings.patience(place)
         try:
-            found = function(open_store(*key, patience_s))
+            found = function(open_store(os.getpid(), *place, self.settings, patience))
         except OptionError:  # is a ValueError too
             raise
         except (BaseError, OSError, ValueError) as error:
-            raise StorageError(f"cannot {what}: {explain(error)}") from error
-        _answered.add(key)
+            raise StorageError(f"cannot {what}: {explain(self.url.kind, error)}") from error
+        self.settings.note_answer(place)
         return found
+
+    def find(self, what: str, function: Callable[[Any], _T]) -> _T | None:
+        """As `ask`, of an object; None if there is none, but an error if there is no bucket."""
+
+        def found(store: Any) -> _T | None:
+            try:
+                return function(store)
+            except FileNotFoundError as error:
+                if is_absent(error):
+                    return None
+                raise
+
+        return self.ask(what, found)
+
+    def pages(self, what: str, begin: Callable[[Any], Iterator[_T]]) -> Iterator[_T]:
+        """The pages of a listing, each asked for when it is wanted.
+
+        Args:
+            what: As `ask`.
+            begin: Makes the listing of obstore's store. That asks nothing yet.
+
+        Raises:
+            StorageError: As `ask`.
+        """
+        pages, page = self.ask(what, lambda store: _begun(begin(store)))
+        while page is not None:
+            yield page
+            page = self.ask(what, lambda _: next(pages, None))
+
+
+def _begun(pages: Iterator[_T]) -> tuple[Iterator[_T], _T | None]:
+    return pages, next(pages, None)
 
 
 _asked_by: dict[str, int] = {}
@@ -207,29 +234,28 @@ def _check_not_forked() -> None:
         )
 
 
-_answered: set[tuple[int, str, str, StoreSettings]] = set()
-"""The buckets that have answered this process."""
-
-
 @lru_cache(maxsize=32)
 def open_store(
     process: int,  # noqa: ARG001  connections do not survive a fork
     scheme: str,
     authority: str,
     settings: StoreSettings,
-    retry_s: float,
+    patience: Patience,
 ) -> Any:
-    """Obstore's store of a bucket; failed requests are sent again for some seconds."""
+    """Obstore's store of a bucket."""
     from obstore import store
 
     url = StoreUrl.parse(f"{scheme}://{authority}")
     limits: Any = {
-        "client_options": settings.client(),
-        "retry_config": {"retry_timeout": timedelta(seconds=retry_s), "max_retries": _RETRIES},
+        "client_options": settings.client(patience.request_s),
+        "retry_config": {
+            "retry_timeout": timedelta(seconds=patience.total_s),
+            "max_retries": _RETRIES,
+        },
     }
     config: Any = settings.config()
     if url.kind == "memory":
-        return store.MemoryStore()
+        return _in_memory(authority)
     if isinstance(settings, S3Settings):
         login = profile_credentials(settings)
         return store.S3Store(url.bucket, config=config, credential_provider=login, **limits)
@@ -242,11 +268,40 @@ def open_store(
     return store.AzureStore(url.bucket, config=config, **limits)
 
 
-def explain(error: Exception) -> str:
-    """What obstore says, in one line; signatures and logins in URLs are cut out."""
+@lru_cache
+def _in_memory(authority: str) -> Any:  # noqa: ARG001  by which it is known
+    """The same one each time: nobody else has what is in it."""
+    from obstore import store
+
+    return store.MemoryStore()
+
+
+def is_absent(error: FileNotFoundError) -> bool:
+    """Whether it is the object that is not there, not its bucket or who asks.
+
+    An answer to HEAD says nothing more: it has no body.
+    """
+    return _found(_CODE, str(error)) in {"", *_NO_OBJECT}
+
+
+def explain(kind: str, error: Exception) -> str:
+    """What obstore says, in one line; signatures and logins in URLs are cut out.
+
+    Args:
+        kind: Of the store.
+        error: Of obstore; or of Python, by which it says that something is missing.
+    """
     text = str(error) or type(error).__name__
-    code = _CODE.search(text)
-    line = one_line(text)
-    if code is None:
-        return line
-    return f"{hint(code[1])} ({code[1]}): {line.partition(': <')[0]}"
+    asked, inner = _ASKED.search(text), text.partition("inner: ")[2]
+    if asked is not None and (inner.startswith("Http(") or IDENTITY in asked[2]):
+        return silence(kind, "/".join(asked[2].split("/")[:3]), inner)
+    code, status = _found(_CODE, text), "301" if _REDIRECT in text else _found(_STATUS, text)
+    if not code and not status:
+        return one_line(text)
+    said = unescape(_found(_MESSAGE, text)) or (asked[0] if asked else text)
+    return refusal(kind, code, status, said)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return "" if match is None else match[1]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.storage.hints import hint, one_line
+from krishiv_spark.storage.hints import refusal, silence
+from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import S3Settings, said
 from krishiv_spark.storage.urls import StoreUrl
 
@@ -19,6 +21,10 @@ _T = TypeVar("_T")
 
 _ATTEMPTS = 8
 """Of one request, with pauses of up to 20 s in between: throttling lasts, and servers restart."""
+
+_FIRST_ATTEMPTS = 2
+
+_URL = re.compile(r"https?://[^/\s\"']+")
 
 _CONNECTIONS = 16
 """As many as files are completed side by side."""
@@ -50,11 +56,15 @@ class S3Client:
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
-        key: Any = (os.getpid(), self.url.bucket, self.settings)
+        place = (self.url.scheme, self.url.authority)
+        patience = self.settings.patience(place)
         try:
-            return function(_client(*key))
+            client = _client(os.getpid(), self.url.bucket, self.settings, patience)
+            found = function(client)
         except (BotoCoreError, ClientError, OSError, ValueError) as error:
             raise StorageError(f"cannot {what}: {_explain(error)}") from error
+        self.settings.note_answer(place)
+        return found
 
 
 def code_of(error: Exception) -> str:
@@ -64,8 +74,12 @@ def code_of(error: Exception) -> str:
 
 
 def _explain(error: Exception) -> str:
-    code, line = code_of(error), one_line(str(error))
-    return f"{hint(code)} ({code}): {line}" if code else line or type(error).__name__
+    if code := code_of(error):
+        answer: Mapping[str, Any] = getattr(error, "response", {})
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return refusal("s3", code, status, str(error).partition("operation: ")[2])
+    where = _URL.search(str(error))
+    return silence("s3", "the store" if where is None else where[0], f"{error!r} {error}")
 
 
 @lru_cache(maxsize=32)
@@ -73,11 +87,13 @@ def _client(
     process: int,  # noqa: ARG001  connections do not survive a fork
     bucket: str,
     settings: S3Settings,
+    patience: Patience,
 ) -> Any:
     from boto3.session import Session
     from botocore import UNSIGNED
     from botocore.config import Config
 
+    attempts = _FIRST_ATTEMPTS if patience.is_short else _ATTEMPTS
     by_path = settings.path_style is not False
     proxy = settings.proxy.get_secret_value() if settings.proxy else None
     config = Config(
@@ -86,8 +102,8 @@ def _client(
         proxies={"http": proxy, "https": proxy} if proxy else None,
         connect_timeout=5,
         max_pool_connections=_CONNECTIONS,
-        read_timeout=settings.timeout / 1000,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        read_timeout=patience.request_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
         # Stores that speak S3's language refuse what they do not know.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

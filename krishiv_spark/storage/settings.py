@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import Duration, Options
+from krishiv_spark.storage.patience import Patience, note_answer, patience_with
 from krishiv_spark.storage.urls import StoreUrl
 from krishiv_spark.suggestions import suggest
 
@@ -62,10 +63,27 @@ class StoreSettings(Options):
         """For the store of its kind in obstore."""
         return {}
 
-    def client(self) -> dict[str, Any]:
-        """For obstore's HTTP client."""
+    def patience(self, store: Hashable) -> Patience:
+        """How long a store that is reached by these settings is waited for now.
+
+        Args:
+            store: Which one; what else is said of it is here.
+        """
+        is_given = "timeout" in self.model_fields_set
+        return patience_with((store, self), self.timeout, is_given=is_given)
+
+    def note_answer(self, store: Hashable) -> None:
+        """See `krishiv_spark.storage.patience.note_answer`."""
+        note_answer((store, self))
+
+    def client(self, within_s: float) -> dict[str, Any]:
+        """For obstore's HTTP client.
+
+        Args:
+            within_s: How long one request may take.
+        """
         found: dict[str, Any] = {
-            "timeout": f"{self.timeout}ms",
+            "timeout": f"{round(within_s * 1000)}ms",
             "connect_timeout": "5s",
             # Only an endpoint that was given, here or in the environment, can begin with http:.
             "allow_http": not (self.endpoint or "").startswith("https:"),

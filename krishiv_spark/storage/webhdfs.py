@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.retry import Backoff
+from krishiv_spark.storage.hints import refusal, silence
 
 if TYPE_CHECKING:
     import requests
@@ -31,9 +32,6 @@ _STANDBY = {"StandbyException", "RetriableException", "502", "503"}
 _NO_FOLDER = "(is not a directory)"
 """Of a place below a file the NameNode says that access is denied (``FSPermissionChecker``)."""
 
-_FIRST_CONTACT_S = 10
-_PATIENCE_S = 180
-
 
 class WebHdfs:
     """The calls of HDFS's REST interface. Any process; one thread.
@@ -47,7 +45,6 @@ class WebHdfs:
         self._addresses = list(addresses)
         self._settings = settings
         self._session = _session(settings)
-        self._heard = False
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes | None:
         """The content of a file, or of a range of its bytes; None if there is no file."""
@@ -166,21 +163,28 @@ class WebHdfs:
         Raises:
             StorageError: If none answers in time, or it refuses.
         """
-        backoff = Backoff(_PATIENCE_S if self._heard else _FIRST_CONTACT_S)
+        patience = self._settings.patience(tuple(sorted(self._addresses)))
+        backoff = Backoff(patience.total_s)
         asked, query = 0, {"op": op, **(query or {})}
         while True:
             address = self._addresses[0]
-            answer = self._send(method, f"{address}{_ROOT}{quote(path)}", data, query)
+            url = f"{address}{_ROOT}{quote(path)}"
+            answer = self._send(method, url, data, query, patience.request_s)
             if not isinstance(answer, str):
-                self._heard = True
+                self._settings.note_answer(tuple(sorted(self._addresses)))
                 return _checked(answer, f"{op} of {path} on {address}")
             asked += 1
             self._addresses.append(self._addresses.pop(0))  # the next one may be active
             if asked % len(self._addresses) == 0 and not backoff.pause():
-                raise StorageError(f"HDFS cannot be asked for {op} of {path}: {answer}; time is up")
+                raise StorageError(f"HDFS cannot be asked for {op} of {path}: {answer}")
 
     def _send(
-        self, method: str, url: str, data: bytes | None, query: Mapping[str, str]
+        self,
+        method: str,
+        url: str,
+        data: bytes | None,
+        query: Mapping[str, str],
+        within_s: float,
     ) -> requests.Response | str:
         """An answer, or why there is none that counts.
 
@@ -188,7 +192,6 @@ class WebHdfs:
         """
         import requests
 
-        within_s = self._settings.timeout / 1000
         who = self._who()
         try:
             answer = self._session.request(
@@ -202,7 +205,8 @@ class WebHdfs:
                     timeout=within_s,
                 )
         except (requests.ConnectionError, requests.Timeout) as error:
-            return f"{url.partition(_ROOT)[0]} does not answer ({type(error).__name__})"
+            why = str(error).partition("Caused by")[2] or type(error).__name__
+            return silence("hdfs", url.partition(_ROOT)[0], why)
         return answer if _remote_error(answer)[0] not in _STANDBY else f"{url} is not active"
 
     def _who(self) -> dict[str, str]:
@@ -247,5 +251,7 @@ def _checked(answer: requests.Response, what: str) -> requests.Response | None:
     if name == "FileNotFoundException" or _NO_FOLDER in message:
         return None
     if name:
-        raise StorageError(f"HDFS refuses {what}: {name}: {message}")
+        raise StorageError(
+            f"HDFS refuses {what}: {refusal('hdfs', name, answer.status_code, message)}"
+        )
     return answer

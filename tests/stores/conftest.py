@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from store_or_skip import open_when_possible
 
+from krishiv_spark.storage import patience
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
 
@@ -27,6 +28,12 @@ def servers(tmp_path_factory):
     yield started_once
     for context, _ in started.values():
         context.__exit__(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def answered_nobody(monkeypatch):
+    """Each test has the patience of a new process."""
+    monkeypatch.setattr(patience, "_answered", set())
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])

@@ -1,15 +1,14 @@
 """Tables of Parquet files in buckets: what is lost, what it costs, what users get wrong."""
 
-import datetime as dt
 import re
 import time
 from collections import Counter
 
 import pytest
-from azure.storage.blob import generate_container_sas
 from click.testing import CliRunner
 from sink_life import Job, Life, rows
 from store_tables import onlooker
+from store_users import new_token
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown, Fenced, StorageError
@@ -299,13 +298,6 @@ S3_WRONG = {
 OTHER_KEY = "F" + KEY[1:]
 
 
-def token(may: str) -> dict[str, str]:
-    """A shared access signature, and no key."""
-    until = dt.datetime(2099, 1, 1, tzinfo=dt.timezone.utc)
-    sas = generate_container_sas(ACCOUNT, "box", KEY, permission=may, expiry=until)
-    return {"storage.azure.accountKey": "", "storage.azure.sasToken": sas}
-
-
 AZURE_WRONG = {
     "container": ({"path": f"abfs://nowhere@{ACCOUNT}.dfs.core.windows.net/t"}, "does not exist"),
     "all": ({"path": f"abfs://box@{ACCOUNT}.dfs.core.windows.net"}, "all of a bucket"),
@@ -315,9 +307,9 @@ AZURE_WRONG = {
         "the account or its key is wrong|do not allow it",
     ),
     "no key": ({"storage.azure.accountKey": "hunter2-very-secret!"}, "cannot be written"),
-    "to list": (token("racwd"), "cannot list .*do not allow it"),
-    "to write": (token("rl"), "cannot write to .*do not allow it"),
-    "to delete": (token("rlcw"), "cannot abort .*do not allow it"),
+    "to list": (new_token("racwd"), "cannot list .*do not allow it"),
+    "to write": (new_token("rl"), "cannot write to .*do not allow it"),
+    "to delete": (new_token("rlcw"), "cannot abort .*do not allow it"),
     "column": ({"partitionBy": "nope"}, "names column 'nope'"),
 }
 GCS_WRONG = {
@@ -345,7 +337,7 @@ def test_bad_options_are_refused_before_any_row(table, changes, says):
 
 @pytest.mark.parametrize("table", in_groups("azure"), indirect=True)
 def test_a_shared_access_signature_is_enough(table):
-    given = {key: value for key, value in {**table.options, **token("rlcwd")}.items() if value}
+    given = {key: value for key, value in {**table.options, **new_token("rlcwd")}.items() if value}
     driver = Life(ParquetWriter, given, "q1", OutputMode.APPEND)
     driver.epoch(0, rows(0, 10))
     driver.epoch(1, rows(10, 10))

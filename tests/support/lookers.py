@@ -21,11 +21,13 @@ class Looker:
     Attributes:
         looks: How often it has looked.
         problems: What it saw that nobody may ever see.
+        failures: Why it could not look.
     """
 
     def __init__(self) -> None:
         self.looks = 0
         self.problems: list[str] = []
+        self.failures: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -42,15 +44,17 @@ class Looker:
         raise NotImplementedError
 
     def report(self, what: str) -> None:
+        print(f"look {self.looks}: {what}")
         self.problems.append(f"look {self.looks}: {what}")
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE_S):
-            self.looks += 1
             try:
                 self.once()
             except Exception as error:  # noqa: BLE001  a thread's would be lost
-                self.report(f"{type(error).__name__}: {error}")
+                self.failures.append(f"{type(error).__name__}: {error}")
+            else:
+                self.looks += 1
 
     def _check_epochs(self, names: set[str], logged: int) -> None:
         stray = sorted(name for name in names if epoch_of(name) > logged)
@@ -104,8 +108,8 @@ class StoreLooker(Looker):
         if gone := sorted(self._seen - keys):
             self.report(f"{gone} were visible, and are not any more")
         for key in sorted(keys - self._seen):
-            self._seen.add(key)
             self._read(key)
+            self._seen.add(key)
 
     def _read(self, key: str) -> None:
         data = self._reader.read(key)
@@ -128,8 +132,10 @@ class StoreLooker(Looker):
     def _epoch_of_entry(self, key: str) -> int:
         try:
             text = self._reader.read(key)
-        except Exception:  # noqa: BLE001  by whichever name each client says that it is not there
-            text = None
+        except Exception:  # by whichever name each client says it
+            if key in self._reader.below():
+                raise
+            return -1
         return -1 if text is None else epoch_in(key, json.loads(text))
 
 

@@ -7,10 +7,12 @@ import pytest
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage import Storage
 from krishiv_spark.storage.azure import _client, _credential
+from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import AzureSettings
 
 PRINCIPAL = {"tenantId": "00000000-0000-0000-0000-000000000000", "clientId": "c"}
 SECRET = {**PRINCIPAL, "clientSecret": "hunter2"}
+PATIENCE = Patience(1, 1, is_short=True)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def test_what_no_option_says_the_environment_does(monkeypatch, environment, expe
 def test_a_container_is_asked_by_its_endpoint_for_blobs(authority, host):
     _client.cache_clear()
     settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
-    assert _client(0, "abfss", authority, settings).url == f"https://{host}/box"
+    assert _client(0, "abfss", authority, settings, PATIENCE).url == f"https://{host}/box"
 
 
 def test_the_environment_names_the_account_and_its_endpoint_where_the_url_does_not(monkeypatch):
@@ -75,7 +77,7 @@ def test_the_environment_names_the_account_and_its_endpoint_where_the_url_does_n
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://acc.example.com")
     settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
     _client.cache_clear()
-    assert _client(0, "az", "box", settings).url == "https://acc.example.com/box"
+    assert _client(0, "az", "box", settings, PATIENCE).url == "https://acc.example.com/box"
 
 
 @pytest.mark.parametrize("module", ["azure.storage.blob", "azure.identity"])
