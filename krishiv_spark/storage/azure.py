@@ -22,6 +22,7 @@ _RETRIES = 7
 """Of one request, with pauses that grow from 2 s to half a minute: throttling lasts."""
 
 _FIRST_RETRIES = 1
+"""As long as nobody has answered, together less than 15 s."""
 
 _CONNECTIONS = 16
 """As many as files are completed side by side."""

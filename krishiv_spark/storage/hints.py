@@ -96,7 +96,7 @@ def silence(kind: str, where: str, why: str) -> str:
         where: Which address was asked.
         why: Whatever the machine or the client says of it, as long as that may be.
     """
-    if IDENTITY in where:
+    if IDENTITY in where or "redential" in why:
         return (
             "nothing says how to log in, and this machine has no identity of its own: set "
             f"{_keys(kind)}, or the environment"

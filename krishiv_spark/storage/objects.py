@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
-from html import unescape
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
-from krishiv_spark.storage.hints import IDENTITY, one_line, refusal, silence
+from krishiv_spark.storage.answers import explain, is_absent, is_busy
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.profiles import profile_credentials
 from krishiv_spark.storage.settings import S3Settings, StoreSettings
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["Bucket", "ObjectFolder", "is_absent"]
+__all__ = ["Bucket", "ObjectFolder"]
 
 _T = TypeVar("_T")
 
 _RETRIES = 1000  # time is the limit
-
-# Of what obstore says of a request: which, and what was answered to it.
-_ASKED = re.compile(r"Error performing ([A-Z]+) (https?://\S+)")
-_REDIRECT = "redirect without LOCATION"
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # the latter of objects that S3 does not remove
-_MESSAGE = re.compile(r"<Message>([^<]*)")
-
-_NO_OBJECT = {"404", "BlobNotFound", "NoSuchKey", "NotFound", "PathNotFound", "ResourceNotFound"}
-"""Codes by which the object itself is not there; a number where Azure removes several at once."""
 
 
 class ObjectFolder:
@@ -163,7 +151,7 @@ class Bucket:
 
         Args:
             what: It does, for the message, as a verb and its object.
-            function: Takes the store.
+            function: Takes the store. It is called again if a store that was never asked is busy.
 
         Raises:
             StorageError: If that fails, in one line, without secrets.
@@ -180,6 +168,9 @@ class Bucket:
         except OptionError:  # is a ValueError too
             raise
         except (BaseError, OSError, ValueError) as error:
+            if patience.is_short and is_busy(error):
+                self.settings.note_answer(place)  # it is there, and asked too much
+                return self.ask(what, function)
             raise StorageError(f"cannot {what}: {explain(self.url.kind, error)}") from error
         self.settings.note_answer(place)
         return found
@@ -274,34 +265,3 @@ def _in_memory(authority: str) -> Any:  # noqa: ARG001  by which it is known
     from obstore import store
 
     return store.MemoryStore()
-
-
-def is_absent(error: FileNotFoundError) -> bool:
-    """Whether it is the object that is not there, not its bucket or who asks.
-
-    An answer to HEAD says nothing more: it has no body.
-    """
-    return _found(_CODE, str(error)) in {"", *_NO_OBJECT}
-
-
-def explain(kind: str, error: Exception) -> str:
-    """What obstore says, in one line; signatures and logins in URLs are cut out.
-
-    Args:
-        kind: Of the store.
-        error: Of obstore; or of Python, by which it says that something is missing.
-    """
-    text = str(error) or type(error).__name__
-    asked, inner = _ASKED.search(text), text.partition("inner: ")[2]
-    if asked is not None and (inner.startswith("Http(") or IDENTITY in asked[2]):
-        return silence(kind, "/".join(asked[2].split("/")[:3]), inner)
-    code, status = _found(_CODE, text), "301" if _REDIRECT in text else _found(_STATUS, text)
-    if not code and not status:
-        return one_line(text)
-    said = unescape(_found(_MESSAGE, text)) or (asked[0] if asked else text)
-    return refusal(kind, code, status, said)
-
-
-def _found(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return "" if match is None else match[1]

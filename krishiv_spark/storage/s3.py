@@ -19,10 +19,11 @@ __all__ = ["S3Client", "code_of"]
 
 _T = TypeVar("_T")
 
-_ATTEMPTS = 8
-"""Of one request, with pauses of up to 20 s in between: throttling lasts, and servers restart."""
+_ATTEMPTS = 12
+"""Of one request, with pauses of up to 20 s in between, together 75 s or so: throttling lasts."""
 
 _FIRST_ATTEMPTS = 2
+"""As long as nobody has answered, together less than 15 s."""
 
 _URL = re.compile(r"https?://[^/\s\"']+")
 

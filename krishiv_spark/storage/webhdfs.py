@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["WebHdfs"]
 
 _ROOT = "/webhdfs/v1"
-_STANDBY = {"StandbyException", "RetriableException", "502", "503"}
+_STANDBY = {"StandbyException", "RetriableException", "429", "502", "503", "504"}
 """Answers after which another NameNode is asked, or the same one again."""
 
 _NO_FOLDER = "(is not a directory)"
