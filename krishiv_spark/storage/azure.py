@@ -55,9 +55,9 @@ class AzureClient:
         from azure.core.exceptions import AzureError
 
         place = (self.url.scheme, self.url.authority)
-        patience = self.settings.patience(place)
+        key: Any = (os.getpid(), *place, self.settings, self.settings.patience(place))
         try:
-            found = function(_client(os.getpid(), *place, self.settings, patience))
+            found = function(_client(*key))
         except (AzureError, OSError, ValueError) as error:
             raise StorageError(f"cannot {what}: {_explain(error, self.settings)}") from error
         self.settings.note_answer(place)

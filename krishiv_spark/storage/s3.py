@@ -59,9 +59,9 @@ class S3Client:
 
         place = (self.url.scheme, self.url.authority)
         patience = self.settings.patience(place)
+        key: Any = (os.getpid(), self.url.bucket, self.settings, patience)
         try:
-            client = _client(os.getpid(), self.url.bucket, self.settings, patience)
-            found = function(client)
+            found = function(_client(*key))
         except (BotoCoreError, ClientError, OSError, ValueError) as error:
             raise StorageError(f"cannot {what}: {_explain(error)}") from error
         self.settings.note_answer(place)
