@@ -11,12 +11,13 @@ from drivers import Driver
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from lookers import StoreLooker
-from spark_stores import spark_settings
-from store_servers import OPENED, open_when_possible
+from store_servers import open_when_possible
 from store_tables import onlooker
 from store_weather import in_weather
 
 from krishiv_spark.kafka.dev import open_cluster
+from servers.spark_clients import spark_settings
+from servers.stores import OPENED
 
 ROWS, AT_A_TIME = 2_000, 50
 

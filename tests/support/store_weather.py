@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from forwarding import Message, forwarding
-from store_servers import Store
-
 from krishiv_spark.storage import StoreUrl
+from servers.forwarding import Message, forwarding
+from servers.stores import Store
 
 
 def refusal(status: int, code: str) -> Message:
