@@ -1,13 +1,18 @@
-"""moto's server, which answers as S3 does where an upload is no more.
+"""moto's server, which answers as S3 and Glue do where moto itself does not.
 
-It fails there with a KeyError, which clients take for a server in trouble: they try for a minute.
+Where an upload is no more it fails with a KeyError, which clients take for a server in trouble: they
+try for a minute. And it passes over the version that a table is to have when it is updated, as
+Glue's optimistic locking does not ("UpdateTable", parameter VersionId).
 """
 
 from collections.abc import Callable
 from functools import wraps
+from threading import Lock
 from typing import Any
 
 from moto import server
+from moto.glue.exceptions import GlueClientError
+from moto.glue.responses import GlueResponse
 from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import S3Backend
 
@@ -26,6 +31,21 @@ def refusing(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 S3Backend.complete_multipart_upload = refusing(S3Backend.complete_multipart_upload)
 S3Backend.upload_part = refusing(S3Backend.upload_part)
+
+_ONE_AT_A_TIME = Lock()
+_update_table = GlueResponse.update_table
+
+
+def _updates_that_version(response: Any) -> Any:
+    wanted, given = response.parameters.get("VersionId"), response.parameters
+    with _ONE_AT_A_TIME:
+        table = response.glue_backend.get_table(given["DatabaseName"], given["TableInput"]["Name"])
+        if wanted not in {None, table.as_dict()["VersionId"]}:
+            raise GlueClientError("ConcurrentModificationException", "Update table failed")
+        return _update_table(response)
+
+
+GlueResponse.update_table = _updates_that_version
 
 if __name__ == "__main__":
     server.main()

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from krishiv_spark.errors import KrishivError, OptionError, SchemaError
+from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.storage.hints import hint
+from krishiv_spark.storage.storage import PREFIX
 from krishiv_spark.suggestions import suggest
 
 if TYPE_CHECKING:
@@ -31,8 +35,8 @@ __all__ = [
     "worker_io",
 ]
 
-_STORES = ("adls.", "client.", "gcs.", "hdfs.", "hf.", "py-io-impl", "s3.")
-"""Beginnings of the settings that an object store needs (``pyiceberg.io``)."""
+_STORES = ("adls.", "client.", "gcs.", "hdfs.", "hf.", "py-io-impl", "s3.", PREFIX)
+"""Beginnings of the settings that an object store needs (``pyiceberg.io``, and ours)."""
 
 _BAD_SETTINGS = (
     "ValueError",
@@ -44,6 +48,10 @@ _BAD_SETTINGS = (
     "ArgumentError",  # sqlalchemy: a URI that it cannot read
     "NoSuchModuleError",  # sqlalchemy: a database that it does not know
     "ModuleNotFoundError",  # the client of a database is not installed
+    "NoCredentialsError",  # botocore, of Glue
+    "NoRegionError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
 )
 """Classes of errors that no repetition helps against; by name, to import no client for them."""
 
@@ -79,17 +87,34 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except StorageError as error:  # of the bucket that its tables are in
+        forget_catalog(options)
+        raise CatalogFailedError(
+            f"{FORMAT}: cannot {doing}: {options.redacted(str(error))}"
+        ) from None
     except KrishivError:
         raise
     except Exception as error:  # noqa: BLE001  clients of catalogs raise what they like
         name = type(error).__name__
-        reason = options.catalog.redacted(f"{name}: {error}")
+        reason = options.redacted(f"{name}: {error}{_advice(error)}")
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
             raise SchemaError(f"{text}. PyIceberg does not know every type, as variant") from None
         kind = OptionError if name in _BAD_SETTINGS else CatalogFailedError
         forget_catalog(options)
         raise kind(text) from None  # the cause's own text may show what was taken out of this one
+
+
+_CODE = re.compile(r"AWS Error ([A-Z_]+)")
+"""As Amazon's SDK for C++ writes what other clients call ``NoSuchBucket``."""
+
+
+def _advice(error: Exception) -> str:
+    """What is to be added to an error of the store in which a table is."""
+    if isinstance(error, FileNotFoundError):
+        return ": the catalog names it; was it removed, or is that another store?"
+    code = _CODE.search(str(error)) if isinstance(error, OSError) else None
+    return "" if code is None else f": {hint(code[1].title().replace('_', ''))}"
 
 
 def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
@@ -131,13 +156,13 @@ def _key(options: IcebergOptions) -> _Key:
 
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
-    properties = _robust(properties)
+    robust = _robust(properties)
     try:
-        catalog = _loaded(name, properties)
+        catalog = _loaded(name, robust)
     except Exception as error:
         if type(error).__name__ not in _SECOND:
             raise
-        catalog = _loaded(name, properties)
+        catalog = _loaded(name, robust)
     if type(catalog).__name__ != "SqlCatalog":
         return catalog
     from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
@@ -163,6 +188,8 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     # PyIceberg refuses a type beside a class.
     if kind == "rest":  # there is no other way in than another class
         return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.TimeoutRestCatalog"}
+    if kind == "glue" and find_spec("boto3") is not None:  # else PyIceberg says what is missing
+        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.glue.TimeoutGlueCatalog"}
     # No connection to a file is closed by somebody else.
     if uri.startswith("sqlite"):
         return properties
@@ -212,5 +239,5 @@ def worker_io(table: Table) -> FileIO:
     from pyiceberg.io import load_file_io
 
     given: Mapping[str, Any] = table.io.properties
-    needed = {key: text for key, text in given.items() if key.startswith(_STORES)}
+    needed = {key: text for key, text in given.items() if key.lower().startswith(_STORES)}
     return load_file_io(needed, table.metadata_location)

@@ -13,8 +13,10 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.options import Options
 from krishiv_spark.paths import local_path
+from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.storage.settings import secrets_in
 
 __all__ = ["FORMAT", "CatalogSettings", "IcebergOptions"]
 
@@ -25,6 +27,7 @@ _DEFAULT_NAMESPACE = "default"
 _DEFAULT_TABLE = "table"
 _EMBEDDED_FILE = "catalog.db"
 _WAREHOUSE = f"{FORMAT}: 'warehouse'"
+_FILE_IO = "krishiv_spark.iceberg.stores.StoreFileIO"
 _SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signature|connection-str")
 _PLACE = re.compile(r"(uri|url|endpoint)$")
 _RESERVED = re.compile(r"[@/?#]")
@@ -55,14 +58,8 @@ class CatalogSettings:
         """By name in PyIceberg; some are secret."""
         return dict(self.pairs)
 
-    def redacted(self, text: str) -> str:
-        """A text without the secrets among the values."""
-        # The longest first: one that is a part of another would leave the rest of it.
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
-
-    def _secrets(self) -> set[str]:
+    def secrets(self) -> set[str]:
+        """The secrets among the values, and their parts that clients show alone."""
         found: set[str] = set()
         for key, value in self.pairs:
             if _PLACE.search(key):
@@ -90,10 +87,13 @@ def _settings(given: object) -> object:
     return CatalogSettings.of(given) if isinstance(given, Mapping) else given
 
 
-class IcebergOptions(Options):
+class IcebergOptions(StorageOptions):
     """What source and sink have in common: the catalog and the table."""
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"catalog": ("catalog.",)}
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **StorageOptions.gathers,
+        "catalog": ("catalog.",),
+    }
 
     path: str | None = Field(
         default=None,
@@ -173,17 +173,32 @@ class IcebergOptions(Options):
     @property
     def embedded_file(self) -> Path:
         """The embedded catalog."""
-        folder = local_path(self.warehouse_text or "", _WAREHOUSE)
+        place = self.warehouse_text or ""
+        if StoreUrl.kind_of(place) not in {"disk", None}:
+            raise OptionError(
+                f"{_WAREHOUSE} {place!r} cannot hold the embedded catalog, which is a file of a "
+                "disk: give 'catalog.uri' of a database, such as 'postgresql+psycopg2://...', of a "
+                "REST catalog, or 'catalog.type' = 'glue'"
+            )
+        folder = local_path(place, _WAREHOUSE)
         if set("?#") & set(str(folder)):
             raise OptionError(f"{_WAREHOUSE} {str(folder)!r} must not contain '?' or '#'")
         return folder / _EMBEDDED_FILE
+
+    def redacted(self, text: str) -> str:
+        """A text without the secrets of catalog and stores."""
+        secrets = self.catalog.secrets() | secrets_in(dict(self.storage.options))
+        # The longest first: one that is a part of another would leave the rest of it.
+        for secret in sorted(secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
 
     def catalog_properties(self) -> dict[str, str]:
         """All that PyIceberg's ``load_catalog`` is given; some of it is secret.
 
         Local places are plain paths, not URLs: every reader of tables on a disk takes them.
         """
-        values = self.catalog.values
+        values = {**self._file_properties(), **self.catalog.values}
         if self.is_embedded:
             file = self.embedded_file
             return {
@@ -197,6 +212,14 @@ class IcebergOptions(Options):
             local = place.startswith(("/", "file:"))
             values["warehouse"] = str(local_path(place, _WAREHOUSE)) if local else place
         return values
+
+    def _file_properties(self) -> dict[str, str]:
+        """What `StoreFileIO` goes by, where tables may be in S3; elsewhere PyIceberg chooses."""
+        given = dict(self.storage.options)
+        is_there = StoreUrl.kind_of(self.warehouse_text or "") == "s3"
+        if not is_there and not any(name.lower().startswith("storage.s3.") for name in given):
+            return {}
+        return {**given, "py-io-impl": _FILE_IO}
 
 
 def _check_same(path: str, table: str) -> None:

@@ -59,6 +59,7 @@ _HINTS = {
     "ServiceUnavailable": _BUSY,
     "SignatureDoesNotMatch": _Hint("the secret is wrong", _LOGIN_WRONG),
     "SlowDown": _BUSY,
+    "XAdminUserNotFound": _Hint("the access key is not known there", _LOGIN_WRONG),  # versitygw's
     "301": _Hint("the bucket is in another region", "set 'storage.s3.region' to the one of it"),
     "401": _Hint("the login is wrong", _LOGIN_WRONG),
     "403": _RIGHTS,

@@ -15,7 +15,7 @@ from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import S3Settings, said
 from krishiv_spark.storage.urls import StoreUrl
 
-__all__ = ["S3Client", "code_of"]
+__all__ = ["S3Client", "code_of", "endpoint_of"]
 
 _T = TypeVar("_T")
 
@@ -114,15 +114,18 @@ def _client(
     return Session(profile_name=profile).client(
         "s3",
         region_name=said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
-        endpoint_url=_endpoint(bucket, settings),
+        endpoint_url=endpoint_of(bucket, settings),
         verify=settings.ca_file,
         config=config,
         **_credentials(settings),
     )
 
 
-def _endpoint(bucket: str, settings: S3Settings) -> str | None:
-    """Without the bucket, which obstore wants in the host's name, and boto3 puts there."""
+def endpoint_of(bucket: str, settings: S3Settings) -> str | None:
+    """Where a bucket is, if not at Amazon.
+
+    Without the bucket, which obstore wants in the host's name, and other clients put there.
+    """
     found = said(settings.endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     if found is None or settings.path_style is not False:
         return found

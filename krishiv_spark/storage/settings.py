@@ -25,6 +25,7 @@ __all__ = [
     "StoreSettings",
     "check_settings",
     "said",
+    "secrets_in",
     "settings_for",
 ]
 
@@ -245,6 +246,17 @@ def check_settings(given: Mapping[str, str]) -> None:
     """
     for (kind, bucket), values in _by_bucket(given).items():
         MODELS[kind].parse(values, ".".join(filter(None, ("storage", kind, bucket))))
+
+
+def secrets_in(given: Mapping[str, str]) -> set[str]:
+    """What must not be shown of options of stores.
+
+    Raises:
+        OptionError: As `settings_for`.
+    """
+    parsed = (MODELS[kind].parse(values, kind) for (kind, _), values in _by_bucket(given).items())
+    found = (value for settings in parsed for value in vars(settings).values())
+    return {value.get_secret_value() for value in found if isinstance(value, SecretStr)} - {""}
 
 
 def _by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:

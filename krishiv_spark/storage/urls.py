@@ -40,6 +40,11 @@ class StoreUrl:
     authority: str
     path: str
 
+    @staticmethod
+    def kind_of(text: str) -> str | None:
+        """The kind of the store that a path or URL is in; None if its scheme is not known."""
+        return _KIND_OF.get(url_scheme(text) or "file")
+
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
         """From what a user, or Spark, has written; nothing in it is escaped, as Hadoop takes it.
@@ -49,7 +54,7 @@ class StoreUrl:
                 another machine.
         """
         scheme = url_scheme(text) or "file"
-        kind = _KIND_OF.get(scheme)
+        kind = cls.kind_of(text)
         if kind is None:
             raise OptionError(
                 f"{text!r} is on {scheme!r}, which is not known; known: {_SHOWN}. What is mounted "

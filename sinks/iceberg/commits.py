@@ -196,7 +196,7 @@ class Committer:
 
     def _failed(self) -> KrishivError:
         what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
-        reason = self._options.catalog.redacted(f"{type(self._last).__name__}: {self._last}")
+        reason = self._options.redacted(f"{type(self._last).__name__}: {self._last}")
         if self.unknown:
             return CommitUnknown(
                 f"{what} may or may not be in the table: {reason}; restart the query, which looks "

@@ -28,7 +28,7 @@ from krishiv_spark.errors import (
     SchemaError,
 )
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
-from krishiv_spark.iceberg.options import CatalogSettings
+from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.sinks.base import Epoch, OutputMode
 
 PASSWORD = "hunter2-very-secret"
@@ -255,9 +255,13 @@ def test_a_password_that_a_uri_cannot_have_is_shown_nowhere(tmp_path, uri, parts
 
 
 def test_passwords_of_a_uri_are_known_in_every_form():
-    pairs = {"uri": "postgresql://us:a%20b%2Fc@host/db?password=d%20e", "prefix": "a b"}
-    told = "a%20b%2Fc, a b/c, d e, d%20e"
-    assert CatalogSettings.of(pairs).redacted(told) == "***, ***, ***, ***"
+    uri = "postgresql://us:a%20b%2Fc@host/db?password=d%20e"
+    given = {"table": "rows", "catalog.uri": uri, "catalog.prefix": "a b"}
+    options = IcebergOptions.parse(
+        {**given, "storage.s3.secretAccessKey": "f g"}, "krishiv-iceberg"
+    )
+    told = "a%20b%2Fc, a b/c, d e, d%20e, f g"
+    assert options.redacted(told) == "***, ***, ***, ***, ***"
 
 
 # --- tables

@@ -1,0 +1,50 @@
+"""PyIceberg's client of Glue, with an end to its patience.
+
+PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers would
+hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over as the
+text that it is, which boto3 refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.config import Config
+from botocore.session import Session
+from pyiceberg.catalog.glue import GlueCatalog
+
+__all__ = ["TimeoutGlueCatalog"]
+
+_CONNECT_S, _READ_S = 5, 15
+_RETRIES = "4"
+"""After pauses of at most 1, 2, 4 and 8 seconds."""
+
+
+class TimeoutGlueCatalog(GlueCatalog):
+    """Fails when Glue does not answer. Driver.
+
+    A commit is conditional on the version of Glue's entry that it was made for (``VersionId`` of
+    UpdateTable). A request that boto3 repeats, since its answer was lost, is refused for that very
+    reason though it has happened: whoever commits has to look.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        client = {**properties, "glue.max-retries": _retries_of(properties)}
+        super().__init__(name, **client, botocore_session=_session_of(properties))
+        self.properties = properties  # without the session, which does not pickle
+
+
+def _retries_of(properties: dict[str, str]) -> int:
+    text = properties.get("glue.max-retries", _RETRIES)
+    if not text.isdigit():
+        raise ValueError(f"'catalog.glue.max-retries' is {text!r}: it must be a number")
+    return int(text)
+
+
+def _session_of(properties: dict[str, str]) -> Any:
+    # boto3 gives its own no profile where it is given one.
+    session = Session(
+        profile=properties.get("glue.profile-name") or properties.get("client.profile-name")
+    )
+    session.set_default_client_config(Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S))
+    return session

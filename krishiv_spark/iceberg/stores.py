@@ -1,0 +1,176 @@
+"""How the files of tables are reached where the catalog does not say it: options ``storage.…``.
+
+They travel among the properties that a catalog hands to each `FileIO`. Here alone stands which
+setting of ours is which property of PyIceberg's; a property that there is goes before, whether a
+user gave it (``catalog.s3.…``) or the catalog handed it out with the table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from typing_extensions import override
+
+from krishiv_spark.errors import StorageError
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.objects import ObjectFolder
+from krishiv_spark.storage.s3 import endpoint_of
+from krishiv_spark.storage.settings import S3Settings, said, settings_for
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+__all__ = ["StoreFileIO", "store_properties"]
+
+_LOGIN = ("access-key-id", "secret-access-key", "session-token", "role-arn", "profile-name")
+_LOGINS = frozenset(
+    [f"{owner}.{name}" for owner in ("s3", "client") for name in _LOGIN]
+    + ["s3.anonymous", "s3.signer"]
+)
+"""Properties that say who asks: they belong together, and never come from two places."""
+
+_CONNECT_S = 4
+"""For one of the three attempts of PyArrow."""
+
+_ANSWER_MS = 10_000
+_PART = "_krishiv"
+_MAY_NOT = re.compile("AccessDenied|AllAccessDisabled")
+
+_ANSWERED: set[tuple[int, str, S3Settings]] = set()
+"""What has answered this process: its id, a bucket and how it is reached."""
+
+
+class StoreFileIO(PyArrowFileIO):
+    """PyIceberg's files; buckets are reached by `store_properties` too. Anywhere; pickles."""
+
+    @override
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        place = f"{scheme}://{netloc or ''}"
+        if StoreUrl.kind_of(place) != "s3":
+            return super()._initialize_fs(scheme, netloc)
+        known = {**self.properties, **store_properties(self.properties, place)}
+        _check_answers(StoreUrl.parse(place), known)
+        return PyArrowFileIO(known).fs_by_scheme(scheme, netloc)
+
+
+def store_properties(given: Mapping[str, Any], place: str) -> dict[str, str]:
+    """What PyIceberg is told of a bucket besides what it is given.
+
+    Args:
+        given: Properties of PyIceberg, and options ``storage.…`` by their names.
+        place: URL of a bucket of S3, or of anything in it.
+
+    Returns:
+        Properties that are not given.
+
+    Raises:
+        OptionError: If a setting has a bad value, or a profile does not log in.
+    """
+    url = StoreUrl.parse(place)
+    settings = settings_for(url, dict(Storage.given(given).options))
+    assert isinstance(settings, S3Settings)
+    login = {} if _LOGINS & given.keys() else _login(settings)
+    found = {**_connection(settings, url.bucket), **login}
+    endpoint = given.get("s3.endpoint", found.get("s3.endpoint"))
+    if "client.region" not in given and (region := _region(settings, endpoint)):
+        found["s3.region"] = region
+    return {name: value for name, value in found.items() if name not in given}
+
+
+def _connection(settings: S3Settings, bucket: str) -> dict[str, str]:
+    found = {
+        "s3.connect-timeout": str(_CONNECT_S),
+        "s3.request-timeout": str(settings.timeout / 1000),
+    }
+    if endpoint := endpoint_of(bucket, settings):
+        found["s3.endpoint"] = endpoint
+    if settings.path_style is not None:
+        found["s3.force-virtual-addressing"] = str(not settings.path_style).lower()
+    if settings.proxy is not None:
+        found["s3.proxy-uri"] = settings.proxy.get_secret_value()
+    return found
+
+
+def _region(settings: S3Settings, endpoint: str | None) -> str | None:
+    """The region; without it PyIceberg asks Amazon where the bucket is, whatever the endpoint."""
+    if endpoint is None:
+        return settings.region
+    return said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def _login(settings: S3Settings) -> dict[str, str]:
+    """Who asks, by options; nothing leaves it to the environment of the machine that asks."""
+    if settings.anonymous:
+        return {"s3.anonymous": "true"}
+    if settings.profile is not None and settings.access_key_id is None:
+        return _of_profile(settings)
+    keys = {
+        "s3.access-key-id": settings.access_key_id,
+        "s3.secret-access-key": settings.secret_access_key,
+        "s3.session-token": settings.session_token,
+    }
+    return {name: value.get_secret_value() for name, value in keys.items() if value is not None}
+
+
+def _of_profile(settings: S3Settings) -> dict[str, str]:
+    """A profile's keys as they are now: PyArrow reads no profile but the environment's."""
+    from krishiv_spark.storage.profiles import profile_credentials
+
+    found = profile_credentials(settings)()
+    keys = {"access-key-id": "access_key_id", "secret-access-key": "secret_access_key"}
+    said = {**keys, "session-token": "token"}
+    return {f"s3.{name}": found[key] for name, key in said.items() if found.get(key)}
+
+
+def _check_answers(url: StoreUrl, known: Mapping[str, Any]) -> None:
+    """List a part of a bucket, most likely an empty one, when this process first uses it.
+
+    PyArrow would try an endpoint that is silent three times as long as one request may take, and
+    asks by HEAD first, whose answer has no words. What answers this says what is wrong.
+
+    Raises:
+        StorageError: If it does not answer in time, or not to who asks; in one line.
+    """
+    settings = _settings_of(url.bucket, known)
+    key = (os.getpid(), url.bucket, settings)
+    if key in _ANSWERED:
+        return
+    try:
+        ObjectFolder(url / _PART, settings).names()
+    except StorageError as error:
+        if not _MAY_NOT.search(str(error)):  # it may list other parts
+            raise
+    _ANSWERED.add(key)
+
+
+def _settings_of(bucket: str, known: Mapping[str, Any]) -> S3Settings:
+    """How a bucket is reached by properties of PyIceberg, the other way round."""
+
+    def first(*names: str) -> str | None:
+        return next((known[name] for name in names if known.get(name)), None)
+
+    endpoint = first("s3.endpoint")
+    by_host = first("s3.force-virtual-addressing") == "true"
+    if endpoint is not None and "://" not in endpoint:
+        endpoint = f"https://{endpoint}"
+    if endpoint is not None and by_host:
+        endpoint = endpoint.replace("://", f"://{bucket}.", 1)
+    key = first("s3.access-key-id", "client.access-key-id")
+    given = {
+        "endpoint": endpoint,
+        "region": first("s3.region", "client.region"),
+        "access_key_id": key,
+        "secret_access_key": first("s3.secret-access-key", "client.secret-access-key"),
+        "session_token": first("s3.session-token", "client.session-token"),
+        "path_style": not by_host,
+        # Who asks by the environment may be somebody else to PyArrow than to obstore.
+        "anonymous": key is None,
+        "proxy": first("s3.proxy-uri"),
+        "timeout": _ANSWER_MS,
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    return S3Settings.model_validate(said, by_name=True)

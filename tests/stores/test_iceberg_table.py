@@ -1,0 +1,208 @@
+"""Tables of Iceberg in buckets: by SQL, Glue and REST catalogs; what users get wrong."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from iceberg_life import IcebergLife, numbered, race_of_three
+from iceberg_places import GLUE_SECRET, new_place
+from iceberg_reading import Stream
+from pyiceberg.catalog import load_catalog
+from rest_catalog import open_rest_catalog
+from store_servers import SECRET
+
+from krishiv_spark.cli import main
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+
+# Each with the server in whose group of xdist it is.
+SQL = [("s3", "sql"), ("versity", "sql")]
+PLACES = [*SQL, ("s3", "glue")]
+
+
+def in_groups(places):
+    return [
+        pytest.param(place, marks=pytest.mark.xdist_group(place[0]), id=" ".join(place))
+        for place in places
+    ]
+
+
+@pytest.fixture(params=in_groups(PLACES))
+def place(request, servers, tmp_path):
+    server, catalog = request.param
+    return new_place(catalog, servers(server), tmp_path)
+
+
+def test_epochs(place):
+    life = place.life(partitionBy="bucket(2, id)")
+    for epoch in (0, 1, 1, 2):
+        life.epoch(epoch, numbered(epoch), tasks=2)
+    assert place.ids() == list(range(30))
+
+
+def test_upserts(place):
+    life = place.life(mode="upsert", keyColumns="id")
+    life.epoch(0, numbered(0))
+    for _ in range(2):
+        life.epoch(1, pa.table({"id": [3, 30], "text": ["new", "new"]}))
+    rows = {row["id"]: row["text"] for row in place.rows().to_pylist()}
+    assert len(rows) == place.rows().num_rows == 11
+    assert rows[3] == rows[30] == "new"
+
+
+def test_a_stream_reads_what_epochs_append(place):
+    life = place.life()
+    life.epoch(0, numbered(0))
+    stream = Stream(place.url, table=place.name, **place.options)
+    assert stream.trigger() == list(range(10))
+    life.epoch(1, numbered(1))
+    assert stream.restart().trigger() == list(range(10, 20))
+
+
+def test_vacuum_removes_what_no_snapshot_names(place):
+    life = place.life()
+    life.epoch(0, numbered(0))
+    life.stage(1, numbered(1), tasks=2)
+    assert len(place.unnamed()) == 2
+    command = ["iceberg", "vacuum", place.name, "--warehouse", place.url, "--older-than", "0 s"]
+    for name, value in place.options.items():
+        command += ["-o", f"{name}={value}"]
+    said = CliRunner().invoke(main, command, catch_exceptions=False).output
+    assert said.splitlines()[-1].startswith("2 files"), said
+    assert place.unnamed() == set()
+    assert place.ids() == list(range(10))
+
+
+# --- two at once
+
+
+@pytest.mark.once
+def test_three_drivers_race_on_one_query(place):
+    given = {**place.options, "path": place.name}
+    race_of_three(place.url, 4, 40, **given)
+    assert place.ids() == list(range(160))
+
+
+def test_committers_of_several_queries_lose_nothing_of_one_another(place):
+    place.life().epoch(0, numbered(0))
+    lives = [place.life(query=f"query-{number}", commitTimeout="60 s") for number in (1, 2, 3)]
+    staged = [life.stage(7, numbered(number)) for number, life in enumerate(lives, 1)]
+    with ThreadPoolExecutor() as pool:
+        done = [
+            pool.submit(life.publish, 7, part, numbered(0))
+            for life, part in zip(lives, staged, strict=True)
+        ]
+        assert [each.result() for each in done] == [None] * 3
+    assert place.ids() == list(range(40))
+    assert len(place.table().snapshots()) == 4
+
+
+def test_a_foreign_writer_between_stage_and_publish(place):
+    life = place.life()
+    life.epoch(0, numbered(0))
+    staged = life.stage(1, numbered(1))
+    properties = IcebergOptions.parse(life_options(life), FORMAT).catalog_properties()
+    load_catalog("krishiv", **properties).load_table(place.name).append(numbered(50))
+    life.publish(1, staged, numbered(1))
+    assert place.ids() == [*range(20), *range(500, 510)]
+
+
+def life_options(life):
+    return {key: text for key, text in life.options.items() if key != "commitTimeout"}
+
+
+# --- how a bucket is reached
+
+
+@pytest.mark.parametrize("place", in_groups(SQL), indirect=True)
+def test_what_the_catalog_is_given_goes_before_what_stores_are_given(place):
+    wrong = {"storage.s3.endpoint": "http://127.0.0.1:9", "storage.s3.secretAccessKey": "no"}
+    right = {
+        "endpoint": place.endpoint,
+        "access-key-id": place.options["storage.s3.accessKeyId"],
+        "secret-access-key": SECRET,
+    }
+    given = {f"catalog.s3.{name}": value for name, value in right.items()}
+    place.life(**wrong, **given).epoch(0, numbered(0))
+    assert place.ids() == list(range(10))
+
+
+@pytest.mark.parametrize("place", in_groups(SQL[1:]), indirect=True)
+def test_the_environment_is_enough(place, monkeypatch):
+    for name, setting in (("ACCESS_KEY_ID", "accessKeyId"), ("ENDPOINT_URL", "endpoint")):
+        monkeypatch.setenv(f"AWS_{name}", place.options[f"storage.s3.{setting}"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    IcebergLife(place.url, **place.catalog).epoch(0, numbered(0))
+    assert place.ids() == list(range(10))
+
+
+@pytest.mark.parametrize("place", in_groups(SQL[1:]), indirect=True)
+def test_a_profile_is_enough(place, monkeypatch, tmp_path):
+    file = tmp_path / "credentials"
+    user = place.options["storage.s3.accessKeyId"]
+    file.write_text(f"[mine]\naws_access_key_id={user}\naws_secret_access_key={SECRET}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    given = {"storage.s3.endpoint": place.endpoint, "storage.s3.profile": "mine"}
+    IcebergLife(place.url, **place.catalog, **given).epoch(0, numbered(0))
+    assert place.ids() == list(range(10))
+
+
+# --- what users get wrong
+
+
+@pytest.fixture
+def silent():
+    """The URL of a server that takes requests and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+WRONG = {
+    "bucket": ({"warehouse": "s3a://nowhere/x"}, "the bucket does not exist"),
+    "refusing": ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
+    "silent": ({"storage.s3.endpoint": "silent"}, "cannot list s3a://box"),
+    "key": ({"storage.s3.accessKeyId": "nobody"}, "the access key is not known"),
+    "secret": ({"storage.s3.secretAccessKey": "hunter3-wrong"}, "the secret is wrong"),
+    "catalog's secret": ({"catalog.s3.secret-access-key": "hunter3-wrong"}, "cannot list s3a"),
+    "setting": ({"storage.s3.regoin": "x"}, "did you mean 'region'"),
+}
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no table", "a table"])
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("place", in_groups(SQL[1:]), indirect=True)
+def test_a_bucket_that_is_not_reached_is_one_clear_line_before_a_row_moves(
+    place, case, there, silent
+):
+    changes, says = WRONG[case]
+    if there and "warehouse" in changes:
+        return  # the catalog says where a table is
+    if there:
+        place.life().epoch(0, numbered(0))
+    given = {key: silent if text == "silent" else text for key, text in changes.items()}
+    begun_s = time.monotonic()
+    with pytest.raises(KrishivError, match=says) as caught:
+        place.life(**given).plan(numbered(0))
+    assert time.monotonic() - begun_s < 15
+    assert "\n" not in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in (SECRET, "hunter3"))
+
+
+@pytest.mark.parametrize("place", in_groups(PLACES[2:]), indirect=True)
+def test_a_wrong_endpoint_of_glue_is_one_clear_line(place):
+    begun_s = time.monotonic()
+    with pytest.raises(KrishivError, match="127.0.0.1:9") as caught:
+        place.life(**{"catalog.glue.endpoint": "http://127.0.0.1:9"}).plan(numbered(0))
+    assert time.monotonic() - begun_s < 20
+    assert GLUE_SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", in_groups(SQL[:1]), indirect=True)
+def test_an_embedded_catalog_cannot_be_in_a_bucket(place):
+    life = IcebergLife(place.url, **place.store.options)
+    with pytest.raises(KrishivError, match=r"give 'catalog\.uri'"):
+        life.plan(numbered(0))
