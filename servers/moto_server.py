@@ -1,8 +1,8 @@
 """moto's server, which answers as S3 and Glue do where moto itself does not.
 
-Where an upload is no more it fails with a KeyError, which clients take for a server in trouble: they
-try for a minute. And it passes over the version that a table is to have when it is updated, as
-Glue's optimistic locking does not ("UpdateTable", parameter VersionId).
+Where an upload is no more it fails with a KeyError, which clients take for a server in trouble:
+they try for a minute. And it updates a table of Glue whatever version that is to have (parameter
+VersionId of UpdateTable, Glue's optimistic locking), so that one commit overwrites another.
 """
 
 from collections.abc import Callable

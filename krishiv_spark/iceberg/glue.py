@@ -1,8 +1,8 @@
 """PyIceberg's client of Glue, with an end to its patience.
 
-PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers would
-hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over as the
-text that it is, which boto3 refuses.
+PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers
+would hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over
+as the text that it is, which boto3 refuses.
 """
 
 from __future__ import annotations

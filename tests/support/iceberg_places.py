@@ -1,6 +1,6 @@
 """Tables of Iceberg in buckets, in each kind of catalog, and who knows nothing of the sink.
 
-The onlooker asks by boto3: neither PyArrow's client of S3 nor obstore survives the forks of the kit.
+The onlooker asks by boto3: neither PyArrow's client of S3 nor obstore survives the kit's forks.
 """
 
 import sqlite3
@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,11 +59,15 @@ class IcebergPlace:
 
     def table(self):
         """The table as it is now; None if there is none."""
-        place = _PLACES[self.kind](self)
+        place = self.metadata()
         if place is None:
             return None
         io = "iceberg_places.ByBoto3"
         return StaticTable.from_metadata(place, {"py-io-impl": io, "endpoint": self.endpoint})
+
+    def metadata(self) -> str | None:
+        """Where the catalog says that the table's metadata is; None if there is no table."""
+        return _IN_CATALOG[self.kind](self)
 
     @property
     def endpoint(self) -> str:
@@ -83,6 +88,26 @@ class IcebergPlace:
         return {key for key in self.keys() if key.endswith(".parquet")} - named
 
 
+class Onlooker:
+    """What is in a table; it is read again only if that has changed, or an object has gone since.
+
+    Args:
+        place: Of the table.
+    """
+
+    def __init__(self, place: IcebergPlace) -> None:
+        self._place = place
+        self._seen, self._needed, self._rows = None, set(), []
+
+    def rows(self):
+        seen = self._place.metadata()
+        if seen != self._seen or not self._needed <= self._place.keys():
+            self._rows, self._needed = self._place.rows(), self._place.keys()
+            self._seen = seen
+        return self._rows
+
+
+@lru_cache
 def client(kind: str, endpoint: str):
     login = {"aws_access_key_id": USER, "aws_secret_access_key": SECRET}
     return boto3.client(kind, endpoint_url=endpoint, region_name="us-east-1", **login)
@@ -162,4 +187,4 @@ def _in_rest(place: IcebergPlace) -> str | None:
     return answer.json()["metadata-location"] if answer.ok else None
 
 
-_PLACES = {"sql": _in_sqlite, "glue": _in_glue, "rest": _in_rest}
+_IN_CATALOG = {"sql": _in_sqlite, "glue": _in_glue, "rest": _in_rest}
