@@ -166,7 +166,9 @@ def _in_sqlite(place: IcebergPlace) -> str | None:
         text = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
         if not catalog.execute(text).fetchone():
             return None
-        found = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+        table = place.name.partition(".")[2]
+        text = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
+        found = catalog.execute(text, [table]).fetchone()
     return found and found[0]
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from spark_stores import jars_of
+from store_servers import Store
 
 from krishiv_spark.maven import Jar, bring, java
 
@@ -26,15 +28,19 @@ ORIGIN = f"Iceberg {ICEBERG}"
 
 
 @contextmanager
-def open_rest_catalog(folder: Path) -> Iterator[str]:
-    """Its URI; tables are in the folder.
+def open_rest_catalog(folder: Path, store: Store | None = None) -> Iterator[str]:
+    """Its URI; tables are in the folder, or in a store.
 
     Raises:
         KrishivError: If the jars cannot be had.
     """
-    process, gateway = _java(bring(f"iceberg-rest-{ICEBERG}", JARS, transitive=True))
+    jars = [f"{bring(f'iceberg-rest-{ICEBERG}', JARS, transitive=True)}/*"]
+    if store is not None:  # Hadoop's client of it, and first the Hadoop that it was built with
+        carried = Path(pyspark.__path__[0], "jars").glob("hadoop-client-*.jar")
+        jars = [*map(str, [*carried, *jars_of(store)]), *jars]
+    process, gateway = _java(":".join(jars))
     try:
-        yield f"http://127.0.0.1:{_served(gateway.jvm, folder)}"
+        yield f"http://127.0.0.1:{_served(gateway.jvm, folder, store)}"
     finally:
         gateway.close()
         process.kill()
@@ -42,11 +48,11 @@ def open_rest_catalog(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def _java(jars: Path):
+def _java(class_path: str):
     (carried,) = (Path(pyspark.__path__[0]) / "jars").glob("py4j-*.jar")
     port, token, process = launch_gateway(
         jarpath=str(carried),
-        classpath=f"{jars}/*",
+        classpath=class_path,
         javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
         die_on_exit=True,
         java_path=java(),
@@ -57,15 +63,17 @@ def _java(jars: Path):
     return process, JavaGateway(gateway_parameters=given)
 
 
-def _served(jvm, folder: Path) -> int:
+def _served(jvm, folder: Path, store: Store | None) -> int:
     """The port at which a catalog in SQLite is served."""
     iceberg, jetty = jvm.org.apache.iceberg, jvm.org.eclipse.jetty
     known = {
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         "uri": f"jdbc:sqlite:{folder}/rest.db",
-        "warehouse": str(folder),
+        "warehouse": str(folder) if store is None else store.url,
     }
     configuration = jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in ({} if store is None else store.hadoop).items():
+        configuration.set(name, value)
     catalog = iceberg.CatalogUtil.buildIcebergCatalog("backend", known, configuration)
     servlet = iceberg.rest.RESTCatalogServlet(iceberg.rest.RESTCatalogAdapter(catalog))
     context = jetty.ee10.servlet.ServletContextHandler()
