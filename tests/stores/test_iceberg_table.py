@@ -11,6 +11,7 @@ from iceberg_life import IcebergLife, numbered, race_of_three
 from iceberg_places import GLUE_SECRET, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
+from rest_catalog import open_rest_catalog
 from store_servers import SECRET
 
 from krishiv_spark.cli import main

@@ -36,8 +36,9 @@ def open_rest_catalog(folder: Path, store: Store | None = None) -> Iterator[str]
     """
     jars = [f"{bring(f'iceberg-rest-{ICEBERG}', JARS, transitive=True)}/*"]
     if store is not None:  # Hadoop's client of it, and first the Hadoop that it was built with
-        carried = Path(pyspark.__path__[0], "jars").glob("hadoop-client-*.jar")
-        jars = [*map(str, [*carried, *jars_of(store)]), *jars]
+        spark = Path(pyspark.__path__[0], "jars")
+        hadoop = spark.glob("hadoop-client-*.jar")
+        jars = [*map(str, [*hadoop, *jars_of(store)]), *jars, f"{spark}/*"]
     process, gateway = _java(":".join(jars))
     try:
         yield f"http://127.0.0.1:{_served(gateway.jvm, folder, store)}"
