@@ -12,6 +12,8 @@ from typing import Any
 from botocore.config import Config
 from botocore.session import Session
 from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from typing_extensions import override
 
 __all__ = ["TimeoutGlueCatalog"]
 
@@ -24,14 +26,37 @@ class TimeoutGlueCatalog(GlueCatalog):
     """Fails when Glue does not answer. Driver.
 
     A commit is conditional on the version of Glue's entry that it was made for (``VersionId`` of
-    UpdateTable). A request that boto3 repeats, since its answer was lost, is refused for that very
-    reason though it has happened: whoever commits has to look.
+    UpdateTable). A request that boto3 repeats, since its answer was lost, is refused as one that
+    somebody else was faster than, though it has happened.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         client = {**properties, "glue.max-retries": _retries_of(properties)}
         super().__init__(name, **client, botocore_session=_session_of(properties))
         self.properties = properties  # without the session, which does not pickle
+
+    @override
+    def _update_glue_table(
+        self, database_name: str, table_name: str, table_input: Any, version_id: str
+    ) -> None:
+        """Change an entry, if it still has that version.
+
+        Raises:
+            CommitFailedException: If it certainly has not been changed.
+            CommitStateUnknownException: If an earlier request of the same may have changed it.
+        """
+        try:
+            super()._update_glue_table(database_name, table_name, table_input, version_id)
+        except CommitFailedException as error:
+            if _was_repeated(error.__cause__):
+                raise CommitStateUnknownException(f"{error}, perhaps by itself") from error
+            raise
+
+
+def _was_repeated(error: Any) -> bool:
+    """Whether boto3 has sent a request more than once."""
+    answer: dict[str, Any] = getattr(error, "response", {})
+    return bool(answer.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
 def _retries_of(properties: dict[str, str]) -> int:

@@ -84,7 +84,7 @@ def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Tabl
 
 def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
     """Add and widen columns; if somebody else changes them meanwhile, only look again."""
-    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
     try:
         with table.update_schema() as update:
@@ -92,7 +92,7 @@ def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
                 change = update.add_column if is_new else update.update_column
                 # PyIceberg converts schemas alone: the type goes as a column of one.
                 change(path, _converted(pa.schema([pa.field("x", kind)])).fields[0].field_type)
-    except CommitFailedException:
+    except (CommitFailedException, CommitStateUnknownException):
         table.refresh()
 
 

@@ -3,10 +3,12 @@
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from cutting_proxy import CuttingProxy
 from iceberg_life import IcebergLife, numbered, race_of_three
 from iceberg_places import GLUE_SECRET, new_place
 from iceberg_reading import Stream
@@ -14,13 +16,16 @@ from pyiceberg.catalog import load_catalog
 from rest_catalog import open_rest_catalog
 from store_servers import SECRET
 
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.cli import main
-from krishiv_spark.errors import KrishivError
+from krishiv_spark.errors import CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.sinks.iceberg.commits import Committer
 
 # Each with the server in whose group of xdist it is.
 SQL = [("s3", "sql"), ("versity", "sql")]
-PLACES = [*SQL, ("s3", "glue"), ("versity", "rest")]
+GLUE = ("s3", "glue")
+PLACES = [*SQL, GLUE, ("versity", "rest")]
 
 
 def in_groups(places):
@@ -122,6 +127,60 @@ def life_options(life):
     return {key: text for key, text in life.options.items() if key != "commitTimeout"}
 
 
+# --- answers of Glue that are lost, so that boto3 asks again
+
+
+def is_commit(request: bytes) -> bool:
+    return b"AWSGlue.UpdateTable" in request
+
+
+@pytest.fixture
+def proxy(place):
+    with CuttingProxy(urlsplit(place.endpoint).port) as found:
+        yield found
+
+
+def through(proxy) -> dict[str, str]:
+    return {"catalog.glue.endpoint": f"http://127.0.0.1:{proxy.port}"}
+
+
+glue = pytest.mark.parametrize("place", in_groups([GLUE]), indirect=True)
+
+
+@glue
+@pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut"])
+def test_a_commit_that_glue_is_asked_for_twice_is_there_once(place, proxy, fault):
+    life = place.life(**through(proxy))
+    life.epoch(0, numbered(0))
+    proxy.cut(is_commit, fault)
+    life.epoch(1, numbered(1))
+    assert proxy.cuts == [fault]
+    assert place.ids() == list(range(20))
+    assert len(place.table().snapshots()) == 2
+
+
+@glue
+def test_a_job_whose_snapshot_has_expired_since_does_not_add_its_rows_again(
+    place, proxy, monkeypatch
+):
+    life, other = place.life(), place.life(query="other", keepSnapshots="1")
+    life.epoch(0, numbered(0))
+    job = place.life(query=f"{BATCH_PREFIX}1", streaming=False, **through(proxy))
+    staged = job.stage(0, numbered(1))
+    look = Committer._look
+
+    def late(committer):
+        monkeypatch.setattr(Committer, "_look", look)
+        other.epoch(0, numbered(2))
+        return look(committer)
+
+    monkeypatch.setattr(Committer, "_look", late)
+    proxy.cut(is_commit, "lost answer")
+    with pytest.raises(CommitUnknown, match="may or may not be in the table"):
+        job.publish(0, staged, numbered(1))
+    assert place.ids() == list(range(30))
+
+
 # --- how a bucket is reached
 
 
@@ -199,7 +258,7 @@ def test_a_bucket_that_is_not_reached_is_one_clear_line_before_a_row_moves(
     assert not any(secret in str(caught.value) for secret in (SECRET, "hunter3"))
 
 
-@pytest.mark.parametrize("place", in_groups(PLACES[2:3]), indirect=True)
+@glue
 def test_a_wrong_endpoint_of_glue_is_one_clear_line(place):
     begun_s = time.monotonic()
     with pytest.raises(KrishivError, match=r"127\.0\.0\.1:9") as caught:
