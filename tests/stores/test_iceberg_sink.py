@@ -63,6 +63,7 @@ class TestIcebergSinkInVersity(_InBucket):
     server = "versity"
 
 
+@pytest.mark.variant  # the same sink; what is Glue's own is in test_iceberg_table.py
 @pytest.mark.xdist_group("s3")
 class TestIcebergSinkByGlue(_InBucket):
     catalog = "glue"
