@@ -8,7 +8,8 @@ from drivers import Driver
 from iceberg_life import numbered
 from iceberg_places import new_place
 from patience import PATIENCE
-from spark_stores import spark_settings
+
+from servers.spark_clients import spark_settings
 
 
 @pytest.mark.once

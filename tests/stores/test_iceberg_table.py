@@ -14,13 +14,13 @@ from iceberg_places import GLUE_SECRET, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
 from rest_catalog import open_rest_catalog
-from store_servers import SECRET
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.iceberg.commits import Committer
+from servers.stores import SECRET
 
 # Each with the server in whose group of xdist it is.
 SQL = [("s3", "sql"), ("versity", "sql")]

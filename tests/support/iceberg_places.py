@@ -18,7 +18,8 @@ import requests
 from iceberg_life import TABLE, IcebergLife
 from pyiceberg.io import FileIO
 from pyiceberg.table import StaticTable
-from store_servers import SECRET, USER, Store
+
+from servers.stores import SECRET, USER, Store
 
 GLUE_SECRET = "hunter4-very-secret"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from spark_stores import jars_of
-from store_servers import Store
 
 from krishiv_spark.maven import Jar, bring, java
+from servers.spark_clients import client_jars
+from servers.stores import Store
 
 ICEBERG, JETTY = "1.11.0", "12.1.5"
 JARS = (
@@ -36,9 +36,9 @@ def open_rest_catalog(folder: Path, store: Store | None = None) -> Iterator[str]
     """
     jars = [f"{bring(f'iceberg-rest-{ICEBERG}', JARS, transitive=True)}/*"]
     if store is not None:  # Hadoop's client of it, and first the Hadoop that it was built with
-        spark = Path(pyspark.__path__[0], "jars")
+        spark, scheme = Path(pyspark.__path__[0], "jars"), store.url.partition(":")[0]
         hadoop = spark.glob("hadoop-client-*.jar")
-        jars = [*map(str, [*hadoop, *jars_of(store)]), *jars, f"{spark}/*"]
+        jars = [*map(str, [*hadoop, *client_jars(scheme)]), *jars, f"{spark}/*"]
     process, gateway = _java(":".join(jars))
     try:
         yield f"http://127.0.0.1:{_served(gateway.jvm, folder, store)}"
