@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.storage.hints import hint
+from krishiv_spark.storage.hints import meaning
 from krishiv_spark.storage.storage import PREFIX
 from krishiv_spark.suggestions import suggest
 
@@ -114,7 +114,7 @@ def _advice(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return ": the catalog names it; was it removed, or is that another store?"
     code = _CODE.search(str(error)) if isinstance(error, OSError) else None
-    return "" if code is None else f": {hint(code[1].title().replace('_', ''))}"
+    return "" if code is None else f": {meaning(code[1].title().replace('_', ''))}"
 
 
 def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["IDENTITY", "one_line", "refusal", "silence"]
+__all__ = ["IDENTITY", "meaning", "one_line", "refusal", "silence"]
 
 _QUERY = re.compile(r"(https?://[^\s?]*|/[^\s?]*)\?[^\s)\"]*")
 """A URL, or its path, with what follows that: Azure's SAS tokens are there."""
@@ -68,6 +68,11 @@ _UNKNOWN = _Hint("the store refuses it", "")
 
 IDENTITY = "169.254.169.254"
 """Where a machine of a cloud asks who it is, if nothing says how to log in."""
+
+
+def meaning(code: str) -> str:
+    """What a code means by which a store refuses."""
+    return _HINTS.get(code, _UNKNOWN).means
 
 
 def refusal(kind: str, code: str, status: object, said: str) -> str:
