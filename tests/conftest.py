@@ -69,6 +69,12 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
         session.stop()
 
 
+@pytest.fixture(autouse=True)
+def answered_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has the patience with stores of a new process."""
+    monkeypatch.setattr("krishiv_spark.storage.patience._answered", set())
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")

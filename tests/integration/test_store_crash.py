@@ -11,7 +11,7 @@ from drivers import Driver
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from lookers import StoreLooker
-from store_servers import open_when_possible
+from store_or_skip import open_when_possible
 from store_tables import onlooker
 from store_weather import in_weather
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from store_or_skip import open_when_possible
 
-from krishiv_spark.storage import patience
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
 
@@ -30,12 +29,6 @@ def servers(tmp_path_factory):
         context.__exit__(None, None, None)
 
 
-@pytest.fixture(autouse=True)
-def answered_nobody(monkeypatch):
-    """Each test has the patience of a new process."""
-    monkeypatch.setattr(patience, "_answered", set())
-
-
 @pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
 def store(request, servers) -> Store:
     """A place of its own in each of the stores."""
@@ -55,8 +48,16 @@ def pytest_collection_modifyitems(items):
     for item in filter(_is_of_kit, items):
         item.add_marker(pytest.mark.xdist_group("kit"))
     for item in items:
-        if {mark.args[0] for mark in item.iter_markers("xdist_group")} & BROUGHT:
+        if any(isinstance(told, str) and told in BROUGHT for told in _told(item)):
             item.add_marker(pytest.mark.long)
+
+
+def _told(item):
+    """Groups and parameters, among which is the kind of its store."""
+    yield from (mark.args[0] for mark in item.iter_markers("xdist_group"))
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    for value in params:
+        yield value[0] if isinstance(value, tuple) else value
 
 
 def _is_of_kit(item):

@@ -157,6 +157,7 @@ LOGINS = {
 
 
 @ROLES
+@pytest.mark.long  # at each of the stores
 @pytest.mark.parametrize("case", LOGINS)
 def test_a_wrong_login_is_told_with_its_option(of, role, case):
     kind, changes, says = LOGINS[case]
@@ -205,6 +206,7 @@ S3_MISSING = {
 @pytest.mark.parametrize(
     ("role", "right"), [(role, right) for role, rights in S3_MISSING.items() for right in rights]
 )
+@pytest.mark.xdist_group("versity")
 def test_a_right_that_is_missing_in_s3_is_told(of, role, right):
     roles = of("versity")
     options = new_user(roles.store, *(each for each in S3_ALL if each != f"s3:{right}"))
@@ -224,6 +226,7 @@ AZURE_MISSING = {
 }
 
 
+@pytest.mark.xdist_group("azure")
 @pytest.mark.parametrize(("role", "may"), AZURE_MISSING)
 def test_a_right_that_is_missing_in_azure_is_told(of, role, may):
     roles = of("azure")
@@ -234,6 +237,7 @@ def test_a_right_that_is_missing_in_azure_is_told(of, role, may):
 
 
 @ROLES
+@pytest.mark.xdist_group("hdfs")
 def test_a_right_that_is_missing_in_hdfs_is_told(of, role):
     roles = of("hdfs")
     closed = f"{roles.store.options['storage.hdfs.endpoint']}/webhdfs/v1"

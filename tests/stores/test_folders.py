@@ -151,6 +151,7 @@ def test_a_bucket_that_is_not_there_is_named(servers, kind):
     assert "nowhere" in text
 
 
+@pytest.mark.xdist_group("azure")
 def test_a_wrong_key_is_told_and_not_shown(servers):
     store = servers("azure")
     key = store.secrets[0].replace("E", "F", 1)
@@ -159,6 +160,7 @@ def test_a_wrong_key_is_told_and_not_shown(servers):
     assert key not in text
 
 
+@pytest.mark.xdist_group("hdfs")
 def test_a_user_who_may_not_write_is_named(servers):
     store = servers("hdfs")
     Storage.of(store.options).folder(store.url).create("x", b"")

@@ -52,6 +52,7 @@ class _InBucket(SinkConformance):
         )
 
 
+@pytest.mark.variant  # the same commits as on a disk
 @pytest.mark.xdist_group("s3")
 class TestIcebergSinkInS3(_InBucket):
     pass
