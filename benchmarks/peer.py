@@ -104,7 +104,7 @@ DELTA = Peer(
 
 S3A = Peer(
     "Spark's own committer, by S3A",
-    # Which binds Spark's commits to S3A's committers; the registry has no later one.
+    # Which binds Spark's commits to S3A's committers; no later one was found in Maven Central.
     {"4.3": (Jar("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.1"),)},
     client="s3a",
 )
