@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,15 +21,28 @@ from typing_extensions import Self
 _OWN = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders of a machine that programs write to; all others are read-only."""
 
+_INSTALLED = (Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix), Path.home())
+"""Each machine has these, wherever they are here: perhaps in one of the folders above."""
+
 _MOUNTS = f"""
 set -e
+for installed in "$@"; do exec {{number}}< "$installed"; numbers="$numbers $number"; done
 for folder in {" ".join(_OWN)}; do mount -t tmpfs own $folder; done
+for number in $numbers; do
+  mkdir -p "$1"
+  mount --no-canonicalize --bind /proc/self/fd/$number "$1"
+  mount -o remount,bind,ro "$1"
+  shift
+done
 mount -o remount,bind,ro /
 mkdir /tmp/work /tmp/cache
 echo ready
 exec cat
 """
-"""It ends with its input: also if who started it is killed."""
+"""For bash. What is hidden by then is found by what was opened before.
+
+It ends with its input: also if who started it is killed.
+"""
 
 _TOOLS = ("unshare", "nsenter", "setpriv")
 
@@ -70,7 +84,7 @@ class Machine:
         if reason := missing():
             pytest.skip(reason)
         self._keeper = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", _MOUNTS],
+            ["unshare", "--mount", "bash", "-c", _MOUNTS, "machine", *_hidden()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -106,6 +120,12 @@ class Machine:
         """``kill -9`` of what runs on it with such a command line; how many those were."""
         meant = [each for each in self.processes() if is_meant(_command_line(each))]
         return sum(map(_kill, meant))
+
+
+def _hidden() -> list[str]:
+    """What is installed in folders that each machine has for itself; none within another."""
+    own = [path for path in _INSTALLED if any(path.is_relative_to(folder) for folder in _OWN)]
+    return [str(path) for path in dict.fromkeys(own) if not set(path.parents) & set(own)]
 
 
 def _namespace(pid: int) -> str | None:
