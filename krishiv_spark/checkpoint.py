@@ -15,11 +15,14 @@ from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "SparkCheckpoint", "checked_id"]
+__all__ = ["BATCH_PREFIX", "QUERY_ID_PROPERTY", "SparkCheckpoint", "checked_id"]
 
 
 BATCH_PREFIX = "batch-"
 """The id of a batch job is this and a random part; that of a streaming query is Spark's."""
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Where the tasks of a streaming query read its id (``StreamExecution``)."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -110,8 +113,10 @@ class SparkCheckpoint:
         known = _known_ids.get(self)
         # The checkpoint is the same as long as an entry of its log is: each names the time when its
         # epoch was planned.
-        is_same = known is not None and versions.get(known.entry) == known.version
-        query = known.query if known is not None and is_same else self.query_id()
+        if known is not None and versions.get(known.entry) == known.version:
+            query = known.query
+        else:
+            query = self.query_id()
         planned = self._newest(versions)
         entry = str(planned.epoch)
         if version := versions[entry]:
@@ -160,12 +165,16 @@ class SparkCheckpoint:
         return PlannedOffsets.of(epoch, begins, ends)
 
     def _ends(self, epoch: int, versions: Mapping[str, str]) -> Mapping[str, str]:
-        version = versions.get(str(epoch), "")
-        text = _texts.get((self, epoch, version)) if version else None
+        return OffsetSeq.parse(self._text_of(epoch, versions.get(str(epoch)))).sources
+
+    def _text_of(self, epoch: int, version: str | None) -> str:
+        if not version:
+            return self._read("offsets", epoch)
+        text = _texts.get((self, epoch, version))
         if text is None:
             text = self._read("offsets", epoch)
             _texts.put((self, epoch, version), text)
-        return OffsetSeq.parse(text).sources
+        return text
 
     def is_committed(self, epoch: int) -> bool:
         """Whether Spark has written down that an epoch is over (``commits/<epoch>``).

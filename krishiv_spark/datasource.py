@@ -20,7 +20,7 @@ from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
 from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.sinks.checkpoints import name_of_query
 from krishiv_spark.sources.base import StreamReader
 from krishiv_spark.storage import Storage
 
@@ -75,9 +75,9 @@ class KrishivDataSource(DataSource):
     @final
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         writer = self._writer(schema, overwrite=overwrite, streaming=True)
-        options, location = writer.options, self.options.get("checkpointLocation")
-        if isinstance(options, CheckpointOptions) and options.query_id is not None:
-            return StreamWrite(writer, query=options.query_id)
+        if (query := name_of_query(writer.options)) is not None:
+            return StreamWrite(writer, query=query)
+        location = self.options.get("checkpointLocation")
         if location is None and isinstance(writer.committer(), SupportsGenerations):
             raise OptionError(
                 f"{self.format_name}: give the checkpoint with .option('checkpointLocation', ...) "

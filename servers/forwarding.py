@@ -53,8 +53,24 @@ def forwarding(
         answer: Changes an answer.
         told: Called with each request that was sent on, and with the server's answer.
     """
-    behind = urlsplit(server).netloc
+    handler = _handler(urlsplit(server).netloc, request, answer, told)
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_port}"
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
 
+
+def _handler(
+    behind: str,
+    request: Callable[[Message], Message],
+    answer: Callable[[Message], Message],
+    told: Callable[[Message, Message], object],
+) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -87,12 +103,4 @@ def forwarding(
         def log_message(self, *_: object) -> None:
             pass
 
-    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=proxy.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{proxy.server_port}"
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
+    return Handler

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from krishiv_spark.checkpoint import BATCH_PREFIX, checked_id
 from krishiv_spark.storage.options import StorageOptions
 
-__all__ = ["CheckpointOptions"]
+__all__ = ["CheckpointOptions", "name_of_query"]
 
 
 def _name(given: str) -> str:
@@ -33,3 +33,8 @@ class CheckpointOptions(StorageOptions):
         "Spark can read it: "
         "[storage.md](storage.md#checkpoints-that-only-spark-can-read).",
     )
+
+
+def name_of_query(options: object) -> str | None:
+    """What a user calls the query; None if its checkpoint says what it is."""
+    return options.query_id if isinstance(options, CheckpointOptions) else None

@@ -127,7 +127,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
 
     from krishiv_spark.checkpoint import SparkCheckpoint
     from krishiv_spark.sinks.base import OutputMode
-    from krishiv_spark.sinks.checkpoints import CheckpointOptions
+    from krishiv_spark.sinks.checkpoints import name_of_query
     from krishiv_spark.sinks.logged import LogCommitter
     from krishiv_spark.sinks.operating import Operator
     from krishiv_spark.storage import Storage
@@ -141,7 +141,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"krishiv-{name} has no epoch log")
-    if isinstance(parsed, CheckpointOptions) and parsed.query_id is not None:
-        return Operator(committer, parsed.query_id, None)
+    if (query := name_of_query(parsed)) is not None:
+        return Operator(committer, query, None)
     named = SparkCheckpoint(checkpoint, Storage.given(options))
     return Operator(committer, named.query_id(), named)

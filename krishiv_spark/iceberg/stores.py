@@ -122,8 +122,8 @@ def _of_profile(settings: S3Settings) -> dict[str, str]:
 
     found = profile_credentials(settings)()
     keys = {"access-key-id": "access_key_id", "secret-access-key": "secret_access_key"}
-    said = {**keys, "session-token": "token"}
-    return {f"s3.{name}": found[key] for name, key in said.items() if found.get(key)}
+    named = {**keys, "session-token": "token"}
+    return {f"s3.{name}": found[key] for name, key in named.items() if found.get(key)}
 
 
 def _check_answers(url: StoreUrl, known: Mapping[str, Any]) -> None:
@@ -172,5 +172,5 @@ def _settings_of(bucket: str, known: Mapping[str, Any]) -> S3Settings:
         "proxy": first("s3.proxy-uri"),
         "timeout": _ANSWER_MS,
     }
-    said = {name: value for name, value in given.items() if value is not None}
-    return S3Settings.model_validate(said, by_name=True)
+    present = {name: value for name, value in given.items() if value is not None}
+    return S3Settings.model_validate(present, by_name=True)

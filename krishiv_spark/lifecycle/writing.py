@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
@@ -120,7 +120,7 @@ class _Write:
 
     def _task(self, context: TaskContext, plan: Plan) -> Task:
         return Task(
-            query=plan.query or context.getLocalProperty("sql.streaming.queryId") or "",
+            query=plan.query or context.getLocalProperty(QUERY_ID_PROPERTY) or "",
             epoch=self._epoch(context),
             partition=context.partitionId(),
             attempt=context.taskAttemptId(),
@@ -228,7 +228,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
                 "the query has begun without 'queryId', or under another one. Put the log back, or "
                 "use a new checkpoint and a new 'queryId'"
             )
-        return PlannedOffsets.unseen(epoch, context.getLocalProperty("sql.streaming.queryId") or "")
+        return PlannedOffsets.unseen(epoch, context.getLocalProperty(QUERY_ID_PROPERTY) or "")
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         if not isinstance(committer, TwoPhaseCommitter):

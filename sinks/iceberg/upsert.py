@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from krishiv_spark.checkpoint import QUERY_ID_PROPERTY
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["upsert"]
-
-_QUERY_ID = "sql.streaming.queryId"
 
 
 def upsert(
@@ -55,7 +54,7 @@ def upsert(
 def _query_of(batch: DataFrame) -> str:
     """Spark's id of the query that runs ``foreachBatch`` in this thread."""
     context = getattr(batch.sparkSession, "_sc", None)
-    found = None if context is None else context.getLocalProperty(_QUERY_ID)
+    found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
     if found is None:
         raise OptionError(
             f"{FORMAT}: the id of the query is not known here (Spark Connect does not tell it): "

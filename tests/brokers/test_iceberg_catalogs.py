@@ -14,11 +14,10 @@ from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psycopg2
-import pyarrow as pa
 import pytest
 import sqlalchemy
 from iceberg_catalogs import ALL, POSTGRESQL, REMOTE, REST
-from iceberg_life import IcebergLife, numbered, race_of_three
+from iceberg_life import IcebergLife, assert_appends, assert_upserts, numbered, race_of_three
 from postgres import PASSWORD
 from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
@@ -36,22 +35,12 @@ remote = pytest.mark.parametrize("place", REMOTE, indirect=True)
 
 @everywhere
 def test_epochs(place):
-    life = IcebergLife(place.warehouse, **place.options, partitionBy="bucket(2, id)")
-    for epoch in (0, 1, 1, 2):
-        life.epoch(epoch, numbered(epoch), tasks=2)
-    assert place.ids() == list(range(30))
+    assert_appends(place)
 
 
 @everywhere
 def test_upserts(place):
-    given = {**place.options, "mode": "upsert", "keyColumns": "id"}
-    life = IcebergLife(place.warehouse, **given)
-    life.epoch(0, numbered(0))
-    for _ in range(2):
-        life.epoch(1, pa.table({"id": [3, 30], "text": ["new", "new"]}))
-    rows = {row["id"]: row["text"] for row in place.rows().to_pylist()}
-    assert len(rows) == place.rows().num_rows == 11
-    assert rows[3] == rows[30] == "new"
+    assert_upserts(place)
 
 
 @remote  # on SQLite: unit/test_iceberg_sink.py
@@ -63,7 +52,7 @@ def test_three_drivers_race_on_one_query_in_a_catalog_that_is_empty(place):
 
 @everywhere
 def test_a_foreign_writer_between_stage_and_publish(place):
-    life = IcebergLife(place.warehouse, **place.options)
+    life = place.life()
     life.epoch(0, numbered(0))
     staged = life.stage(1, numbered(1))
     with place.table() as table:
@@ -75,7 +64,7 @@ def test_a_foreign_writer_between_stage_and_publish(place):
 @everywhere
 def test_a_foreign_writer_who_never_pauses(place):
     """It may be faster each time: then the error says so, and the restarted query goes on."""
-    life = IcebergLife(place.warehouse, **place.options, commitTimeout="3 s")
+    life = place.life(commitTimeout="3 s")
     life.epoch(0, numbered(0, 1))
     with storm_of_commits(place) as written, suppress(CommitRejected):
         run_to(5, life)
@@ -196,7 +185,7 @@ def test_a_catalog_that_takes_a_commit_and_says_nothing(place, monkeypatch):
 
 @pytest.mark.parametrize("place", [POSTGRESQL], indirect=True)
 def test_a_process_that_comes_second_with_the_tables_of_a_catalog(place):
-    life = IcebergLife(place.warehouse, **place.options)
+    life = place.life()
     engine = sqlalchemy.create_engine(place.uri)
     with ThreadPoolExecutor() as pool, engine.connect() as first:
         SqlCatalogBaseTable.metadata.create_all(first)

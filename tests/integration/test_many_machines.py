@@ -22,7 +22,6 @@ from killers import Killer, assert_each_once
 from machines import Machine
 from pyiceberg.catalog import load_catalog
 from store_objects import Objects
-from store_or_skip import open_when_possible
 from store_tables import onlooker
 
 from krishiv_spark.kafka.dev import open_cluster
@@ -79,13 +78,6 @@ class Copy:
             job = {**self.job, "checkpoint": f"{store.url}/checkpoint", "conf": conf}
             Killer(self.script, job, more=more, machines=machines).run(KILLS)
         assert_each_once(Counter(self.found()), self.numbers, self.script)
-
-
-@pytest.fixture
-def store(request, tmp_path: Path):
-    (tmp_path / "store").mkdir()
-    with open_when_possible(request.param, tmp_path / "store") as store:
-        yield store
 
 
 @pytest.fixture

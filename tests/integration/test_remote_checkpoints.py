@@ -17,7 +17,6 @@ from iceberg_life import TABLE, table_of
 from kafka_topics import Onlooker, fill, make_topic
 from killers import assert_each_once
 from patience import PATIENCE
-from store_or_skip import open_when_possible
 
 from krishiv_spark.kafka.dev import open_cluster
 from servers.spark_clients import spark_settings
@@ -118,26 +117,27 @@ def failed(driver: Driver) -> dict[str, str]:
     return {name: why.partition("terminated with exception: ")[2] for _, name, why in lines}
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
-def copies(request, tmp_path):
-    for name in ("store", "data"):
-        (tmp_path / name).mkdir()
-    with open_when_possible(request.param, tmp_path / "store") as store, open_cluster() as cluster:
-        yield Copies(cluster.bootstrap, tmp_path / "data", store)
+@pytest.fixture
+def bootstrap():
+    with open_cluster() as cluster:
+        yield cluster.bootstrap
 
 
 @pytest.fixture
-def named_copies(tmp_path):
-    for name in ("store", "data"):
-        (tmp_path / name).mkdir()
-    with open_when_possible("s3", tmp_path / "store") as store, open_cluster() as cluster:
-        yield NamedCopies(cluster.bootstrap, tmp_path / "data", store)
+def copies(bootstrap, store, tmp_path):
+    return Copies(bootstrap, tmp_path, store)
+
+
+@pytest.fixture
+def named_copies(bootstrap, store, tmp_path):
+    return NamedCopies(bootstrap, tmp_path, store)
 
 
 @pytest.mark.crash
 @pytest.mark.once
 @pytest.mark.long  # 100 s; the rest of it is in tests/unit/test_named_queries.py
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_rows_are_exact_when_only_spark_can_read_the_checkpoint(named_copies):
     with named_copies.driver() as killed:
         killed.wait_for("EPOCH")
@@ -159,6 +159,7 @@ def test_rows_are_exact_when_only_spark_can_read_the_checkpoint(named_copies):
 @pytest.mark.once
 @pytest.mark.long  # 100 s of a processor for each store; what the planner reads is in tests/stores
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("store", OPENED, indirect=True)
 def test_rows_are_exact_when_drivers_die_or_sleep(copies):
     with copies.driver() as killed:
         killed.wait_for("EPOCH")

@@ -11,7 +11,6 @@ from drivers import Driver
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from lookers import StoreLooker
-from store_or_skip import open_when_possible
 from store_tables import onlooker
 from store_weather import in_weather
 
@@ -24,11 +23,7 @@ ROWS, AT_A_TIME = 2_000, 50
 pytestmark = [pytest.mark.crash, pytest.mark.once, pytest.mark.timeout(5400)]
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in OPENED])
-def store(request, tmp_path):
-    (tmp_path / "store").mkdir()
-    with open_when_possible(request.param, tmp_path / "store") as store:
-        yield store
+everywhere = pytest.mark.parametrize("store", OPENED, indirect=True)
 
 
 @pytest.fixture
@@ -39,11 +34,13 @@ def bootstrap():
 
 
 @pytest.mark.long  # a minute or two each; the kit dies at each call without Spark
+@everywhere
 def test_kills_lose_and_repeat_no_row_of_a_table_in_a_store(store, bootstrap):
     kill_again_and_again(store, bootstrap, 2)
 
 
 @pytest.mark.soak
+@everywhere
 def test_tens_of_kills_lose_and_repeat_no_row_of_a_table_in_a_store(store, bootstrap):
     kill_again_and_again(store, bootstrap, 30)
 

@@ -5,11 +5,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from cutting_proxy import CuttingProxy
-from iceberg_life import IcebergLife, numbered, race_of_three
+from iceberg_life import IcebergLife, assert_appends, assert_upserts, numbered, race_of_three
 from iceberg_places import GLUE_SECRET, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
@@ -50,20 +49,11 @@ def place(request, servers, tmp_path):
 
 
 def test_epochs(place):
-    life = place.life(partitionBy="bucket(2, id)")
-    for epoch in (0, 1, 1, 2):
-        life.epoch(epoch, numbered(epoch), tasks=2)
-    assert place.ids() == list(range(30))
+    assert_appends(place)
 
 
 def test_upserts(place):
-    life = place.life(mode="upsert", keyColumns="id")
-    life.epoch(0, numbered(0))
-    for _ in range(2):
-        life.epoch(1, pa.table({"id": [3, 30], "text": ["new", "new"]}))
-    rows = {row["id"]: row["text"] for row in place.rows().to_pylist()}
-    assert len(rows) == place.rows().num_rows == 11
-    assert rows[3] == rows[30] == "new"
+    assert_upserts(place)
 
 
 def test_a_stream_reads_what_epochs_append(place):

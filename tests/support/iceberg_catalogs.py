@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 from cutting_proxy import CuttingProxy
+from iceberg_life import IcebergLife
 from postgres import open_postgres, programs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -49,6 +50,9 @@ class Place:
         """What a user gives."""
         kind = "rest" if self.kind == "rest" else "sql"
         return {"path": self.name, "catalog.type": kind, "catalog.uri": self.uri}
+
+    def life(self, **given) -> IcebergLife:
+        return IcebergLife(self.warehouse, **self.options, **given)
 
     def rows(self):
         """What PyIceberg by itself reads; nothing if there is no table."""

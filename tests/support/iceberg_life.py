@@ -90,6 +90,25 @@ def numbered(epoch, rows=10):
     return pa.table({"id": range(first, first + rows), "text": [str(n) for n in range(rows)]})
 
 
+def assert_appends(place):
+    """Epochs, one of them twice, into a new table of a place: each row is there once."""
+    life = place.life(partitionBy="bucket(2, id)")
+    for epoch in (0, 1, 1, 2):
+        life.epoch(epoch, numbered(epoch), tasks=2)
+    assert place.ids() == list(range(30))
+
+
+def assert_upserts(place):
+    """An epoch that replaces a row and adds one, twice."""
+    life = place.life(mode="upsert", keyColumns="id")
+    life.epoch(0, numbered(0))
+    for _ in range(2):
+        life.epoch(1, pa.table({"id": [3, 30], "text": ["new", "new"]}))
+    rows = {row["id"]: row["text"] for row in place.rows().to_pylist()}
+    assert len(rows) == place.rows().num_rows == 11
+    assert rows[3] == rows[30] == "new"
+
+
 def race_of_three(folder, epochs, rows, **given):
     """Three drivers at once, each of which believes to be the only one of the query."""
     orders = (str(folder), str(epochs), str(rows), json.dumps(given))
