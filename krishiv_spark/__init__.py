@@ -18,10 +18,12 @@ from krishiv_spark.lazy import find
 if TYPE_CHECKING:
     from krishiv_spark.formats import register
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
+    from krishiv_spark.sinks.each_batch import each_batch
     from krishiv_spark.sinks.iceberg.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
 
 __all__ = [
+    "each_batch",
     "memory_batches",
     "memory_clear",
     "memory_source",
@@ -34,6 +36,7 @@ _HOMES = {
     "register": "krishiv_spark.formats",
     "memory_batches": "krishiv_spark.memory",
     "memory_clear": "krishiv_spark.memory",
+    "each_batch": "krishiv_spark.sinks.each_batch",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
     "upsert": "krishiv_spark.sinks.iceberg.upsert",

@@ -16,11 +16,13 @@ from pyspark.sql.types import StructType
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
+from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
 from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
-from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
+from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
 from krishiv_spark.sinks.checkpoints import name_of_query
+from krishiv_spark.sinks.numbered import number_of_job
 from krishiv_spark.sources.base import StreamReader
 from krishiv_spark.storage import Storage
 
@@ -70,7 +72,12 @@ class KrishivDataSource(DataSource):
 
     @final
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWrite(self._writer(schema, overwrite=overwrite, streaming=False))
+        writer = self._writer(schema, overwrite=overwrite, streaming=False)
+        job = number_of_job(writer.options)
+        if job is None:
+            return BatchWrite(writer)
+        # Such jobs follow one another as epochs do.
+        return NumberedWrite(self._writer(schema, overwrite=overwrite, streaming=True), job)
 
     @final
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -12,6 +12,7 @@
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
     └── SinkError                       an epoch did not become visible
+        ├── BatchMismatch               a batch that comes again has other rows
         ├── CommitRejected              it certainly did not happen
         ├── CommitUnknown               it may have happened: look before deciding anything
         └── Fenced                      another writer owns the query
@@ -25,6 +26,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BatchMismatch",
     "CheckpointMismatch",
     "CommitRejected",
     "CommitUnknown",
@@ -99,6 +101,10 @@ class CheckpointMismatch(KrishivError):
 
 class SinkError(KrishivError):
     """An epoch did not become visible, or it is not known whether it did."""
+
+
+class BatchMismatch(SinkError):
+    """A batch that comes again has other rows than those that the sink holds under its number."""
 
 
 class CommitRejected(SinkError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 
@@ -13,6 +14,7 @@ __all__ = ["PlannedOffsets"]
 _LONGEST_SHOWN = 4096
 """Characters. Every owner entry of an epoch log repeats them."""
 _UNSEEN = "query:"
+_ROWS = "rows:"
 
 
 class PlannedOffsets(Value):
@@ -63,6 +65,24 @@ class PlannedOffsets(Value):
         """
         same = f"{_UNSEEN}{_digest({'query': query})}"
         return cls(epoch=epoch, begins=same, ends=same, shown=f"Spark's query {query}")
+
+    @classmethod
+    def of_rows(cls, epoch: int, rows: int, checksum: int) -> PlannedOffsets:
+        """Of an epoch that is told from another one by its rows, since it has no offsets.
+
+        Args:
+            epoch: The number that a user has given it.
+            rows: How many there are.
+            checksum: Of all of them.
+        """
+        same = f"{_ROWS}{rows}:{checksum:016x}"
+        return cls(epoch=epoch, begins=same, ends=same, shown=f"{rows} rows")
+
+    @staticmethod
+    def rows_of(digest: str) -> int | None:
+        """How many rows an epoch has by its digest; None if that names none."""
+        found = re.match(rf"{_ROWS}(\d+):", digest)
+        return None if found is None else int(found[1])
 
     @property
     def is_unseen(self) -> bool:

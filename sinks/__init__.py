@@ -14,12 +14,12 @@ if TYPE_CHECKING:
         AtLeastOnceWriter,
         Publisher,
         SupportsGenerations,
-        SupportsJobNumbers,
         TwoPhaseCommitter,
         TwoPhaseWriter,
         Writer,
     )
     from krishiv_spark.sinks.logged import LogCommitter
+    from krishiv_spark.sinks.numbered import NumberedJobOptions
     from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
     from krishiv_spark.sinks.values import (
         Epoch,
@@ -39,13 +39,13 @@ __all__ = [
     "LoggedJob",
     "LostIntentError",
     "Mark",
+    "NumberedJobOptions",
     "OutputMode",
     "Ownership",
     "Participant",
     "Publisher",
     "Salvaged",
     "SupportsGenerations",
-    "SupportsJobNumbers",
     "Task",
     "TwoPhaseCommitter",
     "TwoPhaseWriter",
@@ -57,6 +57,7 @@ _HOMES = {
     "LogCommitter": "krishiv_spark.sinks.logged",
     "LoggedJob": "krishiv_spark.sinks.participant",
     "LostIntentError": "krishiv_spark.sinks.participant",
+    "NumberedJobOptions": "krishiv_spark.sinks.numbered",
     "Participant": "krishiv_spark.sinks.participant",
 }
 

@@ -45,7 +45,6 @@ __all__ = [
     "Publisher",
     "Salvaged",
     "SupportsGenerations",
-    "SupportsJobNumbers",
     "Task",
     "TwoPhaseCommitter",
     "TwoPhaseWriter",
@@ -90,7 +89,7 @@ class TwoPhaseCommitter(Publisher[StagedT]):
         """The newest epoch that the external system itself says it holds for the query. Driver.
 
         Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
-        batch job, whose id is new; but see `SupportsJobNumbers`.
+        batch job, whose id is new, unless its user numbers it (`NumberedJobOptions`).
 
         Returns:
             Its number and digest, as `publish` was given them, or None when it holds none.
@@ -271,13 +270,4 @@ class SupportsGenerations(Protocol):
         Raises:
             Fenced: If a later generation has begun.
         """
-        ...
-
-
-@runtime_checkable
-class SupportsJobNumbers(Protocol):
-    """Ability of a committer whose user may give a batch job a number, to know it again by."""
-
-    def has_done(self) -> bool:
-        """Whether the external system holds this batch job already. Driver."""
         ...

@@ -6,19 +6,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, checked_id
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.sinks.numbered import NumberedJobOptions, given_name
 from krishiv_spark.storage.options import StorageOptions
 
 __all__ = ["CheckpointOptions", "name_of_query"]
 
 
-def _name(given: str) -> str:
-    if checked_id(given).startswith(BATCH_PREFIX):
-        raise ValueError(f"the names of batch jobs begin with {BATCH_PREFIX!r}")
-    return given
-
-
-class CheckpointOptions(StorageOptions):
+class CheckpointOptions(StorageOptions, NumberedJobOptions):
     """Options of a sink that is exactly once.
 
     Attributes:
@@ -27,12 +22,16 @@ class CheckpointOptions(StorageOptions):
     """
 
     checkpoint_location: str | None = Field(default=None, description="Spark's own option.")
-    query_id: Annotated[str, AfterValidator(_name)] | None = Field(
+    query_id: Annotated[str, AfterValidator(given_name)] | None = Field(
         default=None,
         description="Names the query, whose checkpoint is then not read, for it lies where only "
         "Spark can read it: "
         "[storage.md](storage.md#checkpoints-that-only-spark-can-read).",
     )
+
+    def checkpoint_of_epochs(self) -> SparkCheckpoint | None:
+        """Spark's folder, if its numbers are those of the epochs: those of jobs are the user's."""
+        return None if self.job is not None else SparkCheckpoint.of(self)
 
 
 def name_of_query(options: object) -> str | None:

@@ -57,7 +57,8 @@ def check_first(
     if state.number > 0 and not (epoch.offsets is not None and _is_blank(state)):
         return
     try:
-        _check_number(log, epoch)
+        if epoch.offsets is not None:  # jobs that users number begin at any
+            _check_number(log, epoch)
         verify_empty_log(epoch.query)
     except LogError as error:
         if log.state().number == state.number:
@@ -100,8 +101,8 @@ def check_target(log: EpochLog, claim: Claim, state: State) -> None:
     if before is not None and claim.target != before:
         raise LogError(
             f"the epochs in the epoch log {log} went to {before}, and would now go to "
-            f"{claim.target}. Nothing was written: give the old target, or use a new checkpoint. "
-            f"{ADOPT}"
+            f"{claim.target}. Nothing was written: give the old target, or use a new checkpoint, "
+            f"or for each target a 'txnAppId' of its own. {ADOPT}"
         )
 
 

@@ -81,6 +81,15 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return None
         return Epoch(query, number, state.owner, claim.offsets)
 
+    def verify_target(self, query: str) -> None:
+        """Planner, of a query that may be held here, and is not begun then.
+
+        Raises:
+            LogError: If what the log tells of went elsewhere.
+        """
+        log = self.log(query)
+        check_target(log, Claim(query=query, target=self.participant.target()), log.state())
+
     def check_owner(self, epoch: Epoch) -> None:
         """Whoever was taken over from must not go on to the next epoch and take over again."""
         if epoch.generation is not None:

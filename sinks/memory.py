@@ -17,14 +17,15 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import EncodedRows, encode
-from krishiv_spark.memory.store import Store, open_store, quoted
-from krishiv_spark.options import ByteSize, Options
+from krishiv_spark.memory.store import open_store, quoted
+from krishiv_spark.options import ByteSize
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks.numbered import NumberedJobOptions
 
 __all__ = ["MemorySinkOptions", "MemoryWriter"]
 
 
-class MemorySinkOptions(Options):
+class MemorySinkOptions(NumberedJobOptions):
     """Options of the sink. The result has a name, or is found by the query's id."""
 
     name: str | None = Field(default=None, description="Name of the result.")
@@ -65,7 +66,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         name = self.options.result_name()
         if name is not None:
             quoted(name)
-        elif not self.streaming:
+        elif not self.streaming or self.options.job is not None:
             raise OptionError(
                 "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
             )
@@ -77,23 +78,24 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
 
     def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch that has a number in the store."""
-        newest = QueryResult(open_store(), query).epochs.newest_header()
+        newest = self._result_of(query).epochs.newest_header()
         return None if newest is None else Mark(newest[0], newest[1].digest)
 
     def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
         """Driver: one file takes the epoch's number, whole."""
-        entry, store = self._entry(staged, epoch), open_store()
+        entry, name = self._entry(staged, epoch), self.options.result_name()
         if self.streaming:
-            name = self.options.result_name()
-            QueryResult(store, epoch.query).publish(epoch.number, entry, name)
+            self._result_of(epoch.query).publish(epoch.number, entry, name)
         else:
-            self._named(store).add(entry)
+            NamedResult(open_store(), name or "").add(entry)
 
     def discard(self, staged: Sequence[EncodedRows]) -> None:
         """Nothing is stored before `publish`."""
 
-    def _named(self, store: Store) -> NamedResult:
-        return NamedResult(store, self.options.result_name() or "")
+    def _result_of(self, query: str) -> QueryResult:
+        """Of a stream, or of numbered jobs: of those, users may have one number for several."""
+        name = None if self.options.job is None else self.options.result_name()
+        return QueryResult(open_store(), query if name is None else f"{query}.{name}")
 
     def _entry(self, staged: Sequence[EncodedRows], epoch: Epoch) -> StoreEntry:
         # An empty result has columns all the same.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from krishiv_spark.errors import SinkError
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, Mark, Task
+
+if TYPE_CHECKING:
+    from krishiv_spark.checksums import RowChecksum
 
 __all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
 
@@ -47,11 +50,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task tells the committer."""
+    """What one task tells the committer.
+
+    Attributes:
+        task: Which attempt it is of.
+        payload: What `Writer.stage` returned.
+        offsets: What Spark planned for the epoch, where that is known.
+        rows: What the task was given, of a batch job with a number.
+    """
 
     task: Task
     payload: Any
     offsets: PlannedOffsets | None = None
+    rows: RowChecksum | None = None
 
     @property
     def epoch(self) -> Epoch:

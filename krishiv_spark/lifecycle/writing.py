@@ -1,9 +1,8 @@
-"""Spark's writer methods, in terms of the three roles of a sink."""
+"""Spark's writer methods, in terms of the three roles of a sink; batch jobs: `jobs`."""
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -18,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import BATCH_PREFIX, QUERY_ID_PROPERTY, SparkCheckpoint
+from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
@@ -28,7 +27,6 @@ from krishiv_spark.sinks.base import (
     OutputMode,
     Publisher,
     SupportsGenerations,
-    SupportsJobNumbers,
     Task,
     TwoPhaseCommitter,
     Writer,
@@ -37,18 +35,15 @@ from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.storage import be_patient
 from krishiv_spark.workers import tune_worker
 
-__all__ = ["BatchWrite", "StreamWrite"]
+__all__ = ["StreamWrite", "Write", "mark_of"]
 
 _log = logging.getLogger(__name__)
-
-_ONLY_EPOCH = 0
-"""Of a batch job."""
 
 # 4.1 and later hand Arrow only to this class; 4.0's worker hands it to any DataSourceArrowWriter.
 _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 
-class _Write:
+class Write:
     """What streams and batches have in common."""
 
     def __init__(self, writer: Writer[Any, Any]) -> None:
@@ -71,15 +66,19 @@ class _Write:
         writer.check()
         if query is None:
             return Plan(None, payload=writer.plan(None))
-        epoch = Epoch(query, 0 if offsets is None else offsets.epoch, offsets=offsets)
-        committer = writer.committer()
-        owns = committer.begin(epoch) if isinstance(committer, SupportsGenerations) else None
+        number = self._number(offsets)
+        epoch = Epoch(query, number or 0, offsets=offsets)
+        committer, owns = writer.committer(), None
+        if isinstance(committer, SupportsGenerations):
+            if (mark := self._done(committer, query)) is not None:
+                return Plan(query, mark=mark)
+            owns = committer.begin(epoch)
         payload = writer.plan(owns)
         # Last: where there are generations, an earlier one can publish no more.
         mark = self._mark(committer, query)
-        if offsets is not None:  # else only the tasks know the number
+        if number is not None:
             # For its error: a checkpoint that was rolled back is refused before any row moves.
-            is_held(epoch, mark)
+            self._holds(epoch, mark)
         if owns is None:
             return Plan(query, None, offsets, mark, payload)
         return Plan(query, owns.generation, offsets, mark, payload, owns.generations)
@@ -91,8 +90,21 @@ class _Write:
         """
         raise NotImplementedError
 
+    def _number(self, offsets: PlannedOffsets | None) -> int | None:
+        """Planner: of the epoch; None if only its tasks know it."""
+        return None if offsets is None else offsets.epoch
+
+    def _done(self, committer: Publisher[Any], query: str) -> Mark | None:
+        """Planner: the mark of what is held for certain, so that nothing has to be begun."""
+        del committer, query
+        return None
+
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         raise NotImplementedError
+
+    def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
+        """Anywhere: whether the sink, by its mark, has an epoch already."""
+        return is_held(epoch, mark)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
@@ -108,10 +120,20 @@ class _Write:
                 f"at epoch {plan.offsets.epoch} already: two drivers run on it, stop one of them"
             )
         staged = Staged(task, None, plan.offsets or self._unseen_offsets(context, plan))
-        if is_held(staged.epoch, plan.mark):
-            return staged
         batches = (conform(batch, self._writer.schema) for batch in iterator)
-        return replace(staged, payload=self._writer.stage(batches, task, plan.payload))
+        if self._holds(staged.epoch, plan.mark):
+            return self._skipped(staged, batches)
+        return self._staged(staged, batches, plan)
+
+    def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Task: the message of an epoch that the sink holds."""
+        del batches
+        return staged
+
+    def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
+        """Task: the message with what `Writer.stage` returns."""
+        payload = self._writer.stage(batches, staged.task, plan.payload)
+        return replace(staged, payload=payload)
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         """Task: what is known of an epoch if the planner could not read what Spark planned."""
@@ -135,7 +157,7 @@ class _Write:
         tune_worker()
         be_patient()
         received = [message for message in messages if isinstance(message, Staged)]
-        epoch = epoch_of(received, number)
+        epoch = self._told(epoch_of(received, number), received)
         staged = [message.payload for message in received if message.payload is not None]
         committer = self._writer.committer()
         if self._is_held(committer, epoch, staged):
@@ -147,10 +169,15 @@ class _Write:
         else:
             _check_owner(committer, epoch)
 
+    def _told(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
+        """Committer: the epoch, with what only the messages of its tasks say of it."""
+        del received
+        return epoch
+
     def _is_held(self, committer: Publisher[Any], epoch: Epoch, staged: Sequence[Any]) -> bool:
         """Whether there is nothing to publish; then nothing stays staged either."""
         try:
-            if not is_held(epoch, self._mark(committer, epoch.query)):
+            if not self._holds(epoch, self._mark(committer, epoch.query)):
                 return False
         except CheckpointMismatch:
             committer.discard(staged)
@@ -179,13 +206,30 @@ class _Write:
         raise NotImplementedError
 
 
+def mark_of(committer: Publisher[Any], query: str) -> Mark | None:
+    """What the external system says that it holds of a query; None if it cannot tell.
+
+    Raises:
+        TypeError: If an author's committer returns something else.
+    """
+    if not isinstance(committer, TwoPhaseCommitter):
+        return None
+    mark = committer.last_committed(query)
+    if not isinstance(mark, Mark | None):
+        raise TypeError(
+            f"last_committed() of {type(committer).__name__} returned {mark!r}: return "
+            "Mark(epoch, digest) with what publish() was given, or None"
+        )
+    return mark
+
+
 def _check_owner(committer: Publisher[Any], epoch: Epoch) -> None:
-    if isinstance(committer, SupportsGenerations):
+    if isinstance(committer, SupportsGenerations) and epoch.generation is not None:
         committer.check_owner(epoch)
 
 
 @final
-class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
+class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
     """``df.writeStream``.
 
     Args:
@@ -231,15 +275,7 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
         return PlannedOffsets.unseen(epoch, context.getLocalProperty(QUERY_ID_PROPERTY) or "")
 
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
-        if not isinstance(committer, TwoPhaseCommitter):
-            return None
-        mark = committer.last_committed(query)
-        if not isinstance(mark, Mark | None):
-            raise TypeError(
-                f"last_committed() of {type(committer).__name__} returned {mark!r}: return "
-                "Mark(epoch, digest) with what publish() was given, or None"
-            )
-        return mark
+        return mark_of(committer, query)
 
     def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
         query = self._query()
@@ -259,39 +295,3 @@ class StreamWrite(_Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: i
     ) -> None:
         """Spark: commit process (driver), when a task or the commit has failed."""
         self._abort(messages, batchId)
-
-
-@final
-class BatchWrite(_Write, DataSourceArrowWriter):
-    """``df.write``: a job of one epoch under an id of its own."""
-
-    def __init__(self, writer: Writer[Any, Any]) -> None:
-        super().__init__(writer)
-        self._job = f"{BATCH_PREFIX}{uuid.uuid4()}"
-
-    def _planned(self) -> tuple[str, None]:
-        return self._job, None
-
-    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
-        """None, since its id is new; unless the user has given the job a number."""
-        del query
-        is_done = isinstance(committer, SupportsJobNumbers) and committer.has_done()
-        return Mark(_ONLY_EPOCH) if is_done else None
-
-    def _epoch(self, context: TaskContext) -> int:
-        """The only one. In ``foreachBatch`` the context names the batch of the stream around it."""
-        del context
-        return _ONLY_EPOCH
-
-    def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
-        """The committer of a batch job has the planner's plan."""
-        del committer
-        return {Epoch(self._job, number, None if self._plan is None else self._plan.generation)}
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark: driver, once all tasks have succeeded."""
-        self._commit(messages, _ONLY_EPOCH)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark: driver, when a task or the commit has failed."""
-        self._abort(messages, _ONLY_EPOCH)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from krishiv_spark.errors import CheckpointMismatch, CommitRejected, SinkError
+from krishiv_spark.errors import CommitRejected, SinkError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.paths import url_scheme
@@ -96,33 +96,12 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
         return last_committed_epoch(self._in_hand.look(self._options).metadata, query)
 
-    def has_done(self) -> bool:
-        """Driver: whether the table holds the number that the user has given the batch job.
-
-        Raises:
-            CheckpointMismatch: If it holds a higher one, and only the newest may come again.
-        """
-        version = self._options.txn_version
-        if self._options.txn_app_id is None or version is None:
-            return False
-        mark = self.last_committed(self._options.txn_app_id)
-        if mark is not None and mark.epoch > version and self._options.txn_repeats == "newest":
-            raise CheckpointMismatch(
-                f"{FORMAT}: batch {version} of {self._options.txn_app_id} comes after batch "
-                f"{mark.epoch}, which the table {self._options.table} holds: the checkpoint was "
-                "rolled back, restored from an older copy or replaced by a new one, or another "
-                "driver runs on it. Nothing was written: put the newest checkpoint back, or use a "
-                "new one with another name in 'query' of upsert() ('txnAppId')"
-            )
-        return mark is not None and mark.epoch >= version
-
     def publish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
         """Driver: one snapshot with the rows and the mark. See `Committer`."""
         from krishiv_spark.sinks.iceberg.commits import Committer
 
         if not staged and self._mode is OutputMode.APPEND:
             return  # a batch job without rows
-        epoch = self._marked(epoch)
         change = self._change(epoch, staged)
         committer = Committer(self._options, epoch, change)
         table = self._in_hand.take(self._options)
@@ -136,12 +115,6 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
                 self.discard(staged)
             raise
         self._clean(change, table, published=True, certain=not committer.unknown)
-
-    def _marked(self, epoch: Epoch) -> Epoch:
-        """The epoch that the table's mark names: that of the options for a batch with a number."""
-        if self._options.txn_app_id is None:
-            return epoch
-        return Epoch(self._options.txn_app_id, self._options.txn_version or 0)
 
     def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> Change:
         from krishiv_spark.sinks.iceberg.changes import Append, Replace

@@ -68,18 +68,11 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Column whose highest value wins among the rows of an epoch that have one key; "
         "without it the last row wins.",
     )
-    txn_app_id: str | None = Field(
+    txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,
         min_length=1,
         description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
         "is skipped if the table holds this or a higher `txnVersion` of it.",
-    )
-    txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
-    txn_repeats: Literal["any", "newest"] = Field(
-        default="any",
-        description="Which numbers may come again and are skipped: any that is not higher, or only "
-        "the newest, as Spark repeats batches; then a lower one is an error, since another batch "
-        "may have had it: the checkpoint was rolled back.",
     )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
@@ -153,8 +146,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        if (self.txn_app_id is None) != (self.txn_version is None):
-            raise ValueError("options 'txnAppId' and 'txnVersion' belong together")
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' are for 'mode' = 'upsert'")
         if self.keep_snapshots == "all" and self.expire_older_than is not None:

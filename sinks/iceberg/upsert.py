@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from krishiv_spark.checkpoint import QUERY_ID_PROPERTY
-from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.each_batch import id_of_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,19 +44,8 @@ def upsert(
     def write(batch: DataFrame, number: int) -> None:
         writer = batch.write.format(FORMAT).mode("append").options(**options)
         writer = writer.option("mode", "upsert").option("keyColumns", names)
-        writer = writer.option("txnAppId", query or _query_of(batch)).option("txnVersion", number)
+        name = query or id_of_query(batch, "upsert")
+        writer = writer.option("txnAppId", name).option("txnVersion", number)
         writer.option("txnRepeats", "newest").save(table)
 
     return write
-
-
-def _query_of(batch: DataFrame) -> str:
-    """Spark's id of the query that runs ``foreachBatch`` in this thread."""
-    context = getattr(batch.sparkSession, "_sc", None)
-    found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
-    if found is None:
-        raise OptionError(
-            f"{FORMAT}: the id of the query is not known here (Spark Connect does not tell it): "
-            "give upsert(..., query='a name that is this query's for ever')"
-        )
-    return str(found)

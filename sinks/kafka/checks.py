@@ -29,7 +29,7 @@ def check(
             written.
     """
     # In mode "complete" a stream appends its whole result each time, as with Spark's own sink.
-    if mode is OutputMode.REPLACE and not streaming:
+    if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
     client = open_client(options.kafka)
@@ -56,7 +56,11 @@ def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> s
     """Where the epoch log of a query is.
 
     In the option ``epochLog``, or in the checkpoint. A batch job has none, whatever its options
-    say: its log serves the driver's own processes, and goes with the driver.
+    say: its log serves the driver's own processes, and goes with the driver; unless it has a
+    number, by which it may come again.
+
+    Raises:
+        OptionError: If neither option is given, and what is to come again would not be known.
     """
     if options.epoch_log is not None:
         return f"{options.epoch_log.rstrip('/')}/{query}"
@@ -65,6 +69,13 @@ def log_location(options: KafkaSinkOptions, query: str, *, streaming: bool) -> s
             "krishiv-kafka: with 'queryId' the checkpoint is not touched, so the epoch log needs a "
             "place of its own: give 'epochLog'"
         )
+    if options.job is not None and options.checkpoint_location is None:
+        raise OptionError(
+            "krishiv-kafka: a batch with 'txnAppId' is known again by its epoch log, which needs a "
+            "place: give 'epochLog', or in foreachBatch the query's checkpoint, by "
+            "'checkpointLocation' or each_batch(..., checkpoint=...)"
+        )
     if streaming and options.checkpoint_location is not None:
-        return str(StoreUrl.parse(options.checkpoint_location) / "krishiv")
+        in_checkpoint = StoreUrl.parse(options.checkpoint_location) / "krishiv"
+        return str(in_checkpoint if options.job is None else in_checkpoint / query)
     return str(local_folder() / "krishiv" / query)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
@@ -120,7 +120,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: Spark writes down that an epoch is over when its commit has returned."""
-        checkpoint = SparkCheckpoint.of(self._options) if self._streaming else None
+        checkpoint = self._options.checkpoint_of_epochs() if self._streaming else None
         return checkpoint is not None and checkpoint.is_committed(epoch.number)
 
     def discard(self, staged: Sequence[StagedTransaction]) -> None:
@@ -136,8 +136,13 @@ class KafkaParticipant(Participant[StagedTransaction]):
     # --- planner
 
     def target(self) -> str:
-        """Planner: the cluster, by its own id. Its topics may change, as with Spark's own sink."""
-        return f"Kafka cluster {self._client.cluster_id()}"
+        """Planner: the cluster, by its own id. Its topics may change, as with Spark's own sink.
+
+        That of a numbered job may not: users give one number to all that a batch writes.
+        """
+        cluster = f"Kafka cluster {self._client.cluster_id()}"
+        topic = None if self._options.job is None else self._options.topic
+        return cluster if topic is None else f"{cluster}, topic {topic}"
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
         """Planner: its topics are those that the cluster has by these names."""
@@ -155,7 +160,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a query without a log must not have written anything."""
-        checkpoint = SparkCheckpoint.of(self._options) if self._streaming else None
+        checkpoint = self._options.checkpoint_of_epochs() if self._streaming else None
         begun = checkpoint is not None and checkpoint.has_commits()
         if begun or transactions.known(self._client, self._start(query)):
             raise LogError(

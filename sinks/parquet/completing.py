@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
 from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.identity import table_id, write_pointer
@@ -58,8 +58,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         *,
         streaming: bool,
     ) -> None:
-        super().__init__(table, streaming=streaming)
-        self._options = options
+        super().__init__(table, options, streaming=streaming)
         self._table = table
         self._mode = mode
         self._is_owner = is_owner
@@ -133,7 +132,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         if self._table.log_of(epoch.query).is_finished(epoch.generation or 0):
             return True
         is_job = epoch.query.startswith(BATCH_PREFIX)
-        checkpoint = None if is_job else SparkCheckpoint.of(self._options)
+        checkpoint = None if is_job else self._options.checkpoint_of_epochs()
         return checkpoint is not None and checkpoint.is_committed(epoch.number)
 
     def discard(self, staged: Sequence[StagedUploads]) -> None:

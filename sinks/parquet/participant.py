@@ -9,6 +9,7 @@ from krishiv_spark.errors import LogError
 from krishiv_spark.parquet.identity import table_id
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.tables import TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
@@ -26,8 +27,11 @@ class TableParticipant(Participant[StagedT]):
         streaming: Whether epochs follow one another.
     """
 
-    def __init__(self, folder: TableFolder, *, streaming: bool) -> None:
+    def __init__(
+        self, folder: TableFolder, options: ParquetSinkOptions, *, streaming: bool
+    ) -> None:
         self.folder = folder
+        self._options = options
         self._streaming = streaming
 
     def target(self) -> str | None:
@@ -46,7 +50,7 @@ class TableParticipant(Participant[StagedT]):
 
     def replaced(self, epoch: Epoch) -> Iterator[str]:
         """Files that go: of this query's earlier epochs, or all of them for a batch job."""
-        if not self._streaming:
+        if not self._streaming or self._options.job is not None:
             return self.folder.visible()
         return (name for name, _ in self._files_of(epoch.query))
 

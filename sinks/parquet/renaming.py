@@ -45,8 +45,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def __init__(
         self, options: ParquetSinkOptions, table: Path, mode: OutputMode, *, streaming: bool
     ) -> None:
-        super().__init__(DiskTable(table), streaming=streaming)
-        self._options = options
+        super().__init__(DiskTable(table), options, streaming=streaming)
         self._table = table
         self._mode = mode
 

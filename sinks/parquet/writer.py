@@ -50,7 +50,8 @@ class ParquetWriter(Writer[StagedFiles]):
         table = self._kind.table
         table.check_writable()
         check_same_types(table, self.schema)
-        if self.mode is OutputMode.APPEND or self.streaming:
+        is_stream = self.streaming and self.options.job is None
+        if self.mode is OutputMode.APPEND or is_stream:
             check_partitioning(table, self.options.partition_by)
 
     def stage(

@@ -3,9 +3,11 @@
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from in_foreach_batch import in_foreach_batch
 from pyiceberg.table import StaticTable
 
 from krishiv_spark.formats.iceberg import IcebergDataSource
@@ -23,6 +25,14 @@ class TestIcebergSink(SinkConformance):
             sweeps=False,  # krishiv-spark iceberg vacuum does, when nobody can need them any more
             most_held=2**26,  # a row group
         )
+
+
+@pytest.mark.variant  # the same epochs, as batch jobs with numbers
+class TestIcebergSinkInForeachBatch(TestIcebergSink):
+    random_sequences = 10
+
+    def sink(self, folder):
+        return replace(super().sink(folder), source=in_foreach_batch(IcebergDataSource))
 
 
 @pytest.mark.variant  # who commits what, and when, is the same with partitions

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from in_foreach_batch import in_foreach_batch
 from kafka_topics import Onlooker, make_topic
 
 from krishiv_spark.formats.kafka import KafkaDataSource
@@ -88,6 +89,12 @@ class TestNamedKafkaSink(TestKafkaSink):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder / "logs")}
         return replace(found, options={**found.options, **named})
+
+
+@pytest.mark.variant  # the same epochs, as batch jobs with numbers
+class TestKafkaSinkInForeachBatch(TestKafkaSink):
+    def sink(self, folder):
+        return replace(super().sink(folder), source=in_foreach_batch(KafkaDataSource))
 
 
 class TestReadersOfCommittedRecords(KafkaSink, Suite):

@@ -1,6 +1,7 @@
 """``krishiv-memory`` as a sink, under the kit."""
 
 import pytest
+from in_foreach_batch import in_foreach_batch
 
 import krishiv_spark
 from krishiv_spark.errors import OptionError
@@ -38,6 +39,21 @@ class TestNamedMemorySink(_MemorySink):
             oracle=lambda: rows("result"),
             leftovers=list,
             several_queries=False,  # a name stands for one of them
+        )
+
+
+@pytest.mark.variant  # the same epochs, as batch jobs with numbers
+class TestMemorySinkInForeachBatch(_MemorySink):
+    random_sequences = 20
+
+    def sink(self, folder):
+        self.monkeypatch.setenv("KRISHIV_MEMORY_DIR", str(folder))
+        return SinkUnderTest(
+            source=in_foreach_batch(MemoryDataSource),
+            options={"name": "result"},
+            oracle=lambda: rows("result"),
+            leftovers=list,
+            several_queries=False,
         )
 
 

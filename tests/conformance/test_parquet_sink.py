@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_foreach_batch import in_foreach_batch
 
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
@@ -50,6 +51,12 @@ class TestNamedParquetSink(TestParquetSink):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
         return replace(found, options={**found.options, **named})
+
+
+@pytest.mark.variant  # the same epochs, as batch jobs with numbers
+class TestParquetSinkInForeachBatch(TestParquetSink):
+    def sink(self, folder):
+        return replace(super().sink(folder), source=in_foreach_batch(ParquetDataSource))
 
 
 def staged(folder):

@@ -52,9 +52,9 @@ class IcebergLife:
         return pickle.dumps((writer, writer.plan(None))), self.held(writer.committer())
 
     def held(self, committer):
-        """The newest epoch that the table holds; a batch job has the one epoch 0."""
+        """The newest epoch that the table holds; the id of a batch job is new."""
         if not self.streaming:
-            return 0 if committer.has_done() else None
+            return None
         mark = committer.last_committed(self.query)
         return None if mark is None else mark.epoch
 

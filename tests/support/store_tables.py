@@ -20,10 +20,22 @@ class Onlooker:
         return [key for key in self.below() if not any(map(is_hidden, key.split("/")))]
 
     def rows(self):
-        for key in self.keys():
-            in_path = dict(part.split("=") for part in key.split("/") if "=" in part)
-            for row in pq.ParquetFile(BytesIO(self.read(key))).read().to_pylist():
-                yield {**row, **in_path}
+        """All rows; looks anew if a file goes meanwhile.
+
+        One that is replaced may go while another removal sleeps: a process removes side by side.
+        """
+        keys = self.keys()
+        try:
+            return [row for key in keys for row in self._rows_of(key)]
+        except Exception:
+            if set(keys) <= set(self.keys()):
+                raise
+        return self.rows()
+
+    def _rows_of(self, key):
+        in_path = dict(part.split("=") for part in key.split("/") if "=" in part)
+        for row in pq.ParquetFile(BytesIO(self.read(key))).read().to_pylist():
+            yield {**row, **in_path}
 
     def ids(self):
         return sorted(row["id"] for row in self.rows())

@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 
 from krishiv_spark import errors
 from krishiv_spark.errors import (
+    BatchMismatch,
     CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
@@ -39,6 +40,7 @@ TREE = {
     LogError: (KrishivError,),
     CheckpointMismatch: (KrishivError,),
     SinkError: (KrishivError,),
+    BatchMismatch: (SinkError,),
     CommitRejected: (SinkError,),
     CommitUnknown: (SinkError,),
     Fenced: (SinkError,),

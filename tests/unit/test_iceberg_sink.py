@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from iceberg_life import TABLE, IcebergLife, catalog_of, ids, numbered, race_of_three, table_of
+from numbered_jobs import numbered as numbered_job
+from numbered_jobs import run_job
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
@@ -20,13 +22,13 @@ from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import (
-    CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
     Fenced,
     OptionError,
     SchemaError,
 )
+from krishiv_spark.formats.iceberg import IcebergDataSource
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.sinks.base import Epoch, OutputMode
@@ -716,32 +718,11 @@ def test_changes_that_cannot_be_are_refused(tmp_path, rows, given, reason):
         IcebergLife(tmp_path, **given).epoch(0, pa.table(rows))
 
 
-def test_a_batch_with_a_number_is_written_once(tmp_path):
-    for version, first in ((3, 0), (3, 0), (2, 50), (4, 10)):
-        given = {"txnAppId": "loader", "txnVersion": str(version)}
-        job = IcebergLife(tmp_path, query=f"batch-{version}", streaming=False, **given)
-        job.epoch(0, pa.table({"id": range(first, first + 10)}))
-    assert ids(tmp_path) == list(range(20))
-    assert table_of(tmp_path).properties["krishiv.epoch.loader"] == "4"
-
-
-def test_only_the_newest_batch_of_a_stream_may_come_again(tmp_path):
-    for version, first in ((3, 0), (3, 0), (4, 10)):
-        given = {"txnAppId": "s", "txnVersion": str(version), "txnRepeats": "newest"}
-        IcebergLife(tmp_path, query=f"batch-{version}", streaming=False, **given).epoch(
-            0, numbered(first // 10)
-        )
-    older = {"txnAppId": "s", "txnVersion": "3", "txnRepeats": "newest"}
-    with pytest.raises(CheckpointMismatch, match="batch 3 of s comes after batch 4"):
-        IcebergLife(tmp_path, query="batch-5", streaming=False, **older).plan(numbered(2))
-    assert ids(tmp_path) == list(range(20))
-
-
 def test_the_name_of_a_numbered_batch_may_be_any(tmp_path):
-    for version in (1, 1):
-        given = {"txnAppId": "batch-orders", "txnVersion": str(version)}
-        IcebergLife(tmp_path, query="batch-1", streaming=False, **given).epoch(0, numbered(0))
-        IcebergLife(tmp_path, keepSnapshots="1").epoch(version, numbered(1))
+    job = {"path": TABLE, "warehouse": str(tmp_path), **numbered_job("batch-orders", 1)}
+    for _ in range(2):
+        run_job(IcebergDataSource, job, range(10))
+        IcebergLife(tmp_path, keepSnapshots="1").epoch(1, numbered(1))
     assert ids(tmp_path) == list(range(20))
 
 
@@ -766,9 +747,9 @@ def test_a_job_whose_snapshot_may_have_come_and_gone_is_not_repeated(tmp_path, m
 @pytest.mark.parametrize("name", ["job#1", "a?b", "team/orders", "a b%2F", "größe"])
 def test_names_of_batches_do_not_make_two_files_one(tmp_path, name):
     place = {"location": f"file://{tmp_path}/db/rows"}  # as in object stores, it is read as a URL
-    for version, rows in enumerate((numbered(0), numbered(0, 1))):
-        given = {"txnAppId": name, "txnVersion": str(version), **place, **CHANGES}
-        IcebergLife(tmp_path, query="batch-1", streaming=False, **given).epoch(0, rows)
+    for version, rows in enumerate((range(10), range(1))):
+        given = {"path": TABLE, "warehouse": str(tmp_path), **place, **CHANGES}
+        run_job(IcebergDataSource, {**given, **numbered_job(name, version)}, rows)
     assert ids(tmp_path) == list(range(10))
 
 

@@ -20,8 +20,9 @@ from krishiv_spark.errors import (
     OptionError,
     SinkError,
 )
+from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
-from krishiv_spark.lifecycle.writing import BatchWrite, StreamWrite
+from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import (
@@ -33,6 +34,7 @@ from krishiv_spark.sinks.base import (
     Task,
     TwoPhaseWriter,
 )
+from krishiv_spark.sinks.numbered import JobNumber
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -531,15 +533,13 @@ def test_a_batch_job_is_never_asked_what_it_holds(make, outside, in_task):
 
 
 def test_a_batch_job_that_the_target_knows_by_its_number_is_skipped(make, outside, in_task):
-    class Numbered(Recorder):
-        def has_done(self) -> bool:
-            return bool(self.outside.rows)
-
     for _ in range(2):
-        write = shipped(BatchWrite(make(Numbered)))
+        write = shipped(NumberedWrite(make(Fencing), JobNumber("load", 5)))
         in_task(epoch=None, query=None)
         write.commit([write.write(batches(1))])
-    assert outside.names().count("publish") == 1
+    names = outside.names()
+    # Not even begun once more: whoever is busy with the next one shall not be fenced.
+    assert [names.count(name) for name in ("begin", "stage", "publish")] == [1, 1, 1]
 
 
 # --- aborts

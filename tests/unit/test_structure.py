@@ -41,6 +41,7 @@ SHOWN = [
 DOORS = {  # to the private parts of PyIceberg, kafka-python and PySpark
     "iceberg.internals",
     "kafka.internals",
+    "sinks.each_batch",
     "testing.processes.write_roles",
 }
 NOT_IMPORTED = {"pandas", "pyiceberg-core"}  # PySpark and PyIceberg do that

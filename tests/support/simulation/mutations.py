@@ -153,7 +153,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "failed commit": Mutation(
         "After a failed commit nothing is touched: it may have happened.",
-        [(writing._Write, "_abort", switches.abort_everything)],
+        [(writing.Write, "_abort", switches.abort_everything)],
         Kind({"sink": "shelf"}, {"lose answer": 1}, ("create", "show")),
     ),
     "sweep": Mutation(

@@ -15,7 +15,7 @@ from krishiv_spark import retry
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
-from krishiv_spark.lifecycle import writing
+from krishiv_spark.lifecycle import jobs, writing
 from krishiv_spark.offsets import entries, journal
 from krishiv_spark.sinks import logged, values
 from krishiv_spark.sinks.kafka import attempts, rows, task_writer
@@ -95,7 +95,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (entries, "os", OS),
     (journal, "uuid", UUID),
     (values, "uuid", UUID),
-    (writing, "uuid", UUID),
+    (jobs, "uuid", UUID),
     (writing, "TaskContext", _Context),
     (writing, "tune_worker", lambda: None),
     (logged, "application", lambda: present().world.current.process.application),

@@ -1,0 +1,165 @@
+"""Batch jobs: of one epoch under an id of their own, or with a number that users give them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from krishiv_spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.errors import BatchMismatch, OptionError
+from krishiv_spark.lifecycle.plans import Plan, Staged
+from krishiv_spark.lifecycle.writing import Write, mark_of
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, Writer
+from krishiv_spark.sinks.numbered import JobNumber, is_done
+
+__all__ = ["BatchWrite", "NumberedWrite"]
+
+_ONLY_EPOCH = 0
+
+
+class _JobWrite(Write, DataSourceArrowWriter):
+    """``df.write``. Spark has the planner's copy commit, with its plan."""
+
+    _name: str
+    _job_epoch: int
+
+    def _planned(self) -> tuple[str, None]:
+        return self._name, None
+
+    def _epoch(self, context: TaskContext) -> int:
+        # In ``foreachBatch`` the context names the batch of the stream around it.
+        del context
+        return self._job_epoch
+
+    def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
+        del committer
+        return {Epoch(self._name, number, None if self._plan is None else self._plan.generation)}
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark: driver, once all tasks have succeeded."""
+        self._commit(messages, self._job_epoch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark: driver, when a task or the commit has failed."""
+        self._abort(messages, self._job_epoch)
+
+
+@final
+class BatchWrite(_JobWrite):
+    """A job that nobody will know again."""
+
+    def __init__(self, writer: Writer[Any, Any]) -> None:
+        super().__init__(writer)
+        self._name = f"{BATCH_PREFIX}{uuid.uuid4()}"
+        self._job_epoch = _ONLY_EPOCH
+
+    def _mark(self, committer: Publisher[Any], query: str) -> None:
+        """None, since its id is new."""
+        del committer, query
+
+
+@final
+class NumberedWrite(_JobWrite):
+    """A job that is skipped, whole, if the sink holds it: an epoch of what it is named after.
+
+    Its rows are what tells it from another one of its number. They are known when it is committed,
+    and counted once more when it comes again.
+
+    Args:
+        writer: An author's writer, sealed.
+        job: Its name and number, and what may come again.
+    """
+
+    def __init__(self, writer: Writer[Any, Any], job: JobNumber) -> None:
+        super().__init__(writer)
+        self._job = job
+        self._name = job.name
+        self._job_epoch = job.number
+
+    def _number(self, offsets: PlannedOffsets | None) -> int:
+        del offsets
+        return self._job.number
+
+    def _planned(self) -> tuple[str, None]:
+        if isinstance(self._writer.committer(), TwoPhaseCommitter):
+            return super()._planned()
+        raise OptionError(
+            "'txnAppId' has no effect here: this sink writes a batch that comes again once more. "
+            "Leave it out, or have the sink write exactly once"
+        )
+
+    def _done(self, committer: Publisher[Any], query: str) -> Mark | None:
+        from krishiv_spark.sinks.logged import LogCommitter
+
+        mark = self._mark(committer, query)
+        if not is_done(self._job, mark):
+            return None
+        if isinstance(committer, LogCommitter):
+            committer.verify_target(query)  # as `begin` does, which would fence who is further on
+        return mark
+
+    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
+        return mark_of(committer, query)
+
+    def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
+        del epoch
+        return is_done(self._job, mark)
+
+    # --- rows
+
+    def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
+        if not self._job.compares:
+            return staged
+        from krishiv_spark.checksums import RowChecksum, row_checksum
+
+        return replace(staged, rows=sum(map(row_checksum, batches), RowChecksum()))
+
+    def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
+        if not self._job.compares:
+            return super()._staged(staged, batches, plan)
+        from krishiv_spark.checksums import Counted
+
+        counted = Counted(batches)
+        return replace(super()._staged(staged, counted, plan), rows=counted.rows)
+
+    def _told(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
+        from krishiv_spark.checksums import RowChecksum
+
+        if not self._job.compares:
+            return epoch
+        rows = sum((each.rows for each in received if each.rows is not None), RowChecksum())
+        offsets = PlannedOffsets.of_rows(epoch.number, rows.rows, rows.checksum)
+        return replace(epoch, offsets=offsets)
+
+    def _is_held(self, committer: Publisher[Any], epoch: Epoch, staged: Sequence[Any]) -> bool:
+        if not super()._is_held(committer, epoch, staged):
+            return False
+        mark = self._mark(committer, epoch.query)
+        if mark is not None and mark.epoch == epoch.number:
+            _check_same(epoch, mark)
+        return True
+
+
+def _check_same(epoch: Epoch, mark: Mark) -> None:
+    """Refuse a batch whose rows are not those that the sink holds under its number.
+
+    Raises:
+        BatchMismatch: If both are known and differ.
+    """
+    if epoch.digest is None or mark.digest is None or mark.digest == epoch.digest:
+        return
+    now, before = map(PlannedOffsets.rows_of, (epoch.digest, mark.digest))
+    raise BatchMismatch(
+        f"batch {epoch.number} of {epoch.query} has come again with other rows: {now} now, and the "
+        f"sink holds {before}, which it keeps. "
+        "What computes them does not give the same twice (the time of day, random numbers, a table "
+        "that has changed since): have it do so, so that all outputs of a batch agree; or accept "
+        "it with the option 'txnCompare' = 'false'"
+    )

@@ -1,0 +1,133 @@
+"""``foreachBatch`` with outputs that are exactly once: by query, batch and a name of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, checked_id
+from krishiv_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter
+
+__all__ = ["each_batch", "id_of_query"]
+
+Write: TypeAlias = "Callable[..., DataFrameWriter]"
+
+
+def each_batch(
+    function: Callable[[DataFrame, Write], object],
+    *,
+    query: str | None = None,
+    checkpoint: str | None = None,
+    cache: bool = True,
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that may write each batch to several sinks, exactly once.
+
+        def write_orders(batch, write):
+            write(batch.where("valid"), "good").format("krishiv-parquet").save("/data/orders")
+            write(batch.where("not valid"), "bad").format("krishiv-kafka").options(...).save()
+
+        orders.writeStream.foreachBatch(krishiv_spark.each_batch(write_orders)).option(
+            "checkpointLocation", ...
+        ).start()
+
+    Spark repeats its last batch after a restart. Each output is known by the query's id and its
+    own name, and skips, whole, a batch that it holds; so those that the crash came before are
+    written, and no other. Rows that come again are compared with those that were written, by count
+    and checksum (see `BatchMismatch`).
+
+    Exactly once are the formats ``krishiv-parquet``, ``-kafka``, ``-iceberg`` and ``-memory``, and
+    others that know the options ``txnAppId`` and ``txnVersion``, such as Delta's.
+
+    Args:
+        function: Called on the driver with each batch, and with ``write(frame, name)``, which
+            returns the frame's ``DataFrameWriter`` in mode "append". The name, of up to 60 letters,
+            digits, '-' and '_', is the output's for ever; "output" if a batch has only one.
+        query: A name that is this query's for ever, where Spark does not tell its id (Spark
+            Connect), or where a new checkpoint is to go on with what the sinks hold.
+        checkpoint: Location of the query's checkpoint, in which ``krishiv-kafka`` has its epoch
+            logs; needed where Spark does not tell it.
+        cache: Whether the batch is kept until it is written, so that several outputs compute it
+            once, and see the same rows. A batch with one output needs no copy.
+
+    Raises (from the returned function):
+        OptionError: If the id of the query is not known, or a name is used twice in a batch.
+    """
+
+    def write_batch(batch: DataFrame, number: int) -> None:
+        outputs = _Outputs(query or id_of_query(batch, "each_batch"), number)
+        outputs.checkpoint = checkpoint or _checkpoint_of(batch)
+        if not cache:
+            function(batch, outputs.write)
+            return
+        kept = batch.persist()
+        try:
+            function(kept, outputs.write)
+        finally:
+            kept.unpersist()
+
+    return write_batch
+
+
+class _Outputs:
+    """Those of one batch. Driver."""
+
+    checkpoint: str | None = None
+
+    def __init__(self, query: str, number: int) -> None:
+        self._query = query
+        self._number = number
+        self._names: set[str] = set()
+
+    def write(self, frame: DataFrame, name: str = "output") -> DataFrameWriter:
+        """The writer of an output, which has yet to be given its format."""
+        try:
+            checked_id(name)
+        except ValueError as error:
+            raise OptionError(f"each_batch: write(..., {name!r}): {error}") from error
+        if name in self._names:
+            raise OptionError(
+                f"each_batch: two outputs of a batch are called {name!r}, of which the second "
+                "would be taken for the first: give each a name of its own, write(frame, 'name')"
+            )
+        self._names.add(name)
+        given = {
+            "txnAppId": f"{self._query}-{name}",
+            "txnVersion": str(self._number),
+            "txnRepeats": "newest",
+        }
+        if self.checkpoint is not None:
+            given["checkpointLocation"] = self.checkpoint
+        return frame.write.mode("append").options(**given)
+
+
+def id_of_query(batch: DataFrame, caller: str) -> str:
+    """Spark's id of the query that runs ``foreachBatch`` in this thread.
+
+    Raises:
+        OptionError: If it is not known here.
+    """
+    context = getattr(batch.sparkSession, "_sc", None)
+    found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+    if found is None:
+        raise OptionError(
+            f"{caller}: the id of the query is not known here (Spark Connect does not tell it): "
+            f"give {caller}(..., query='a name that is this query's for ever')"
+        )
+    return str(found)
+
+
+def _checkpoint_of(batch: DataFrame) -> str | None:
+    """Location of the checkpoint of the query that runs here, as the JVM knows it.
+
+    Spark shows that to nobody; ``StreamExecution`` and ``SharedState`` have it.
+    """
+    session: Any = batch.sparkSession
+    try:
+        uuid = session._jvm.java.util.UUID.fromString(id_of_query(batch, "each_batch"))  # noqa: SLF001  see above
+        running = session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
+        return str(running.resolvedCheckpointRoot())
+    except Exception:  # noqa: BLE001  whatever a version of Spark calls it: users can say it
+        return None

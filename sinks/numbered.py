@@ -1,0 +1,111 @@
+"""Batch jobs that users number, so that one that comes again is known: in ``foreachBatch``, say.
+
+Such a job is an epoch of what it is named after, as those of a stream are: it has a mark, and where
+there is an epoch log, an intent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from typing_extensions import Self
+
+from krishiv_spark.checkpoint import BATCH_PREFIX, checked_id
+from krishiv_spark.errors import CheckpointMismatch
+from krishiv_spark.options import Options
+from krishiv_spark.sinks.base import Mark
+
+__all__ = ["JobNumber", "NumberedJobOptions", "given_name", "is_done", "number_of_job"]
+
+
+def given_name(given: str) -> str:
+    """A name that a user gives a query; it becomes a part of paths and of transactional ids.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if checked_id(given).startswith(BATCH_PREFIX):
+        raise ValueError(f"the names of batch jobs begin with {BATCH_PREFIX!r}")
+    return given
+
+
+@dataclass(frozen=True)
+class JobNumber:
+    """What a user calls a batch job.
+
+    Attributes:
+        name: Of the series of jobs.
+        number: Of this one; later ones have higher numbers.
+        repeats: Which numbers may come again: any that is not higher, or only the newest.
+        compares: Whether the rows of a job that comes again are compared with those before.
+    """
+
+    name: str
+    number: int
+    repeats: Literal["any", "newest"] = "any"
+    compares: bool = True
+
+
+class NumberedJobOptions(Options):
+    """Options of a sink whose batch jobs may have numbers."""
+
+    txn_app_id: Annotated[str, AfterValidator(given_name)] | None = Field(
+        default=None,
+        description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
+        "is skipped if the sink holds this or a higher `txnVersion` of it.",
+    )
+    txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
+    txn_repeats: Literal["any", "newest"] = Field(
+        default="any",
+        description="Which numbers may come again and are skipped: any that is not higher, or only "
+        "the newest, as Spark repeats batches; then a lower one is an error, since another batch "
+        "may have had it: the checkpoint was rolled back.",
+    )
+    txn_compare: bool = Field(
+        default=True,
+        description="Whether a batch that is skipped has to have the same rows as the one that was "
+        "written under its number, by count and checksum; else it is an error.",
+    )
+
+    @model_validator(mode="after")
+    def _check_number(self) -> Self:
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise ValueError("options 'txnAppId' and 'txnVersion' belong together")
+        return self
+
+    @property
+    def job(self) -> JobNumber | None:
+        """The number of the batch job, if it has one."""
+        if self.txn_app_id is None or self.txn_version is None:
+            return None
+        return JobNumber(self.txn_app_id, self.txn_version, self.txn_repeats, self.txn_compare)
+
+
+def number_of_job(options: object) -> JobNumber | None:
+    """The number that options give a batch job, if their sink knows such and they do."""
+    return options.job if isinstance(options, NumberedJobOptions) else None
+
+
+def is_done(job: JobNumber, mark: Mark | None) -> bool:
+    """Whether a sink holds a batch job already, or one that comes after it. Anywhere.
+
+    Args:
+        job: As the user numbers it now.
+        mark: The newest that the sink holds of its name.
+
+    Raises:
+        CheckpointMismatch: If it holds a later one, and only the newest may come again.
+    """
+    if mark is None or mark.epoch < job.number:
+        return False
+    if mark.epoch > job.number and job.repeats == "newest":
+        raise CheckpointMismatch(
+            f"batch {job.number} of {job.name} comes after batch {mark.epoch}, which the sink "
+            "holds: the checkpoint was rolled back, restored from an older copy or replaced by a "
+            "new one, or another driver runs on it. Nothing was written: put the newest checkpoint "
+            "back, or use a new one with another name for what it writes ('txnAppId', or 'query' "
+            "of each_batch() and upsert())"
+        )
+    return True

@@ -1,0 +1,125 @@
+"""``foreachBatch`` with several outputs, each exactly once, whatever dies between them."""
+
+from collections import Counter
+from contextlib import closing
+
+import duckdb
+import pytest
+from iceberg_life import table_of
+from kafka_topics import Onlooker, fill, make_topic
+from killers import Killer, assert_each_once
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as sql
+from tables import look, make_input
+
+import krishiv_spark
+from krishiv_spark.kafka.dev import open_cluster
+
+FILES, ROWS = 6, 10
+TOTAL = FILES * ROWS
+
+
+class Copy:
+    """A stream into two tables, whose function can be disturbed."""
+
+    def __init__(self, spark, folder):
+        make_input(folder / "in", FILES, ROWS)
+        self._spark, self._folder = spark, folder
+        self.between, self.seen = [], sql.col("id")
+
+    def run(self):
+        rows = self._spark.readStream.format("krishiv-parquet").option("maxFilesPerTrigger", 2)
+        writer = rows.load(str(self._folder / "in")).writeStream
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        query = writer.foreachBatch(krishiv_spark.each_batch(self._write)).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    def _write(self, batch, write):
+        batch = batch.withColumn("id", self.seen)
+        write(batch, "one").format("krishiv-parquet").save(str(self._folder / "one"))
+        if self.between:
+            self.between.pop()()
+        write(batch, "other").format("krishiv-parquet").save(str(self._folder / "other"))
+
+    def held(self):
+        return [look(self._folder / name)[:2] for name in ("one", "other")]
+
+
+@pytest.fixture
+def copy(spark, tmp_path):
+    return Copy(spark, tmp_path)
+
+
+def fail():
+    raise RuntimeError("between two outputs")
+
+
+def test_a_batch_that_failed_between_its_outputs_is_completed(copy):
+    copy.between = [fail, lambda: None]  # from the end: in the second batch
+    with pytest.raises(StreamingQueryException, match="between two outputs"):
+        copy.run()
+    assert copy.held() == [(40, 40), (20, 20)]
+    copy.run()
+    assert copy.held() == [(TOTAL, TOTAL)] * 2
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_no_mixture(copy):
+    copy.between = [fail]
+    with pytest.raises(StreamingQueryException, match="between two outputs"):
+        copy.run()
+    copy.seen = sql.col("id") + 1000
+    with pytest.raises(StreamingQueryException, match=r"batch 0 .*-one has come again with othe"):
+        copy.run()
+    assert copy.held() == [(20, 20), (0, 0)]
+
+
+def test_two_outputs_of_one_name_are_refused(copy):
+    def write_twice(batch, write):
+        for name in ("one", "other"):
+            write(batch).format("krishiv-parquet").save(str(copy._folder / name))
+
+    copy._write = write_twice
+    with pytest.raises(StreamingQueryException, match="two outputs of a batch are called 'output'"):
+        copy.run()
+
+
+# --- kills
+
+
+@pytest.fixture
+def cluster():
+    with open_cluster() as cluster:
+        for topic in ("source", "target"):
+            make_topic(cluster.bootstrap, topic, partitions=2)
+        yield cluster
+
+
+def kill_again_and_again(bootstrap, folder, rows, kills):
+    fill(bootstrap, "source", rows)
+    places = {"bootstrap": bootstrap, "folder": str(folder), "source": "source"}
+    Killer("each_batch_copy.py", {**places, "target": "target", "rows": 40}).run(kills)
+    table = duckdb.sql(f"SELECT id FROM read_parquet('{folder}/table/*.parquet')").fetchall()
+    assert_each_once(Counter(n for (n,) in table), range(rows), "Parquet")
+    with closing(Onlooker(bootstrap)) as onlooker:
+        even = Counter(int(record.value) for record in onlooker.records("target"))
+    assert_each_once(even, range(0, rows, 2), "Kafka")
+    odd = Counter(table_of(folder / "warehouse").scan().to_arrow()["id"].to_pylist())
+    assert_each_once(odd, range(1, rows, 2), "Iceberg")
+
+
+@pytest.mark.crash
+@pytest.mark.once
+@pytest.mark.long  # two minutes; what dies without Spark is in tests/conformance
+@pytest.mark.timeout(2400)
+def test_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
+    kill_again_and_again(cluster.bootstrap, tmp_path, 800, 4)
+
+
+@pytest.mark.crash
+@pytest.mark.soak
+@pytest.mark.timeout(5400)
+def test_tens_of_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
+    kill_again_and_again(cluster.bootstrap, tmp_path, 4000, 30)
