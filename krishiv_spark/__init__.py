@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from krishiv_spark.formats import register
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
     from krishiv_spark.sinks.each_batch import each_batch
+    from krishiv_spark.sinks.fanout.routed import routed
     from krishiv_spark.sinks.iceberg.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
 
@@ -29,6 +30,7 @@ __all__ = [
     "memory_source",
     "memory_table",
     "register",
+    "routed",
     "upsert",
 ]
 
@@ -39,6 +41,7 @@ _HOMES = {
     "each_batch": "krishiv_spark.sinks.each_batch",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
+    "routed": "krishiv_spark.sinks.fanout.routed",
     "upsert": "krishiv_spark.sinks.iceberg.upsert",
 }
 

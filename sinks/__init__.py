@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         TwoPhaseWriter,
         Writer,
     )
+    from krishiv_spark.sinks.log_view import LogView
     from krishiv_spark.sinks.logged import LogCommitter
+    from krishiv_spark.sinks.logged_writer import LoggedWriter
     from krishiv_spark.sinks.numbered import NumberedJobOptions
     from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
     from krishiv_spark.sinks.values import (
@@ -36,7 +38,9 @@ __all__ = [
     "Epoch",
     "Guarantee",
     "LogCommitter",
+    "LogView",
     "LoggedJob",
+    "LoggedWriter",
     "LostIntentError",
     "Mark",
     "NumberedJobOptions",
@@ -55,6 +59,8 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(__all__, "krishiv_spark.sinks.base"),
     "LogCommitter": "krishiv_spark.sinks.logged",
+    "LogView": "krishiv_spark.sinks.log_view",
+    "LoggedWriter": "krishiv_spark.sinks.logged_writer",
     "LoggedJob": "krishiv_spark.sinks.participant",
     "LostIntentError": "krishiv_spark.sinks.participant",
     "NumberedJobOptions": "krishiv_spark.sinks.numbered",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -60,9 +60,14 @@ class Participant(ABC, Generic[ModelT]):
 
     Attributes:
         staged_type: What tasks stage, a pydantic model: intents keep it as JSON.
+        may_lose: Whether `finish` may raise `LostIntentError`.
+        salvages: Whether the rest of an epoch can be staged again of which a part is visible: then
+            `Writer.plan` is told that part, by `Ownership.salvaged`.
     """
 
     staged_type: type[ModelT]
+    may_lose: ClassVar[bool] = True
+    salvages: ClassVar[bool] = False
 
     # --- committer
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from typing import NamedTuple
 
 from krishiv_spark.errors import NotExclusiveError
 from krishiv_spark.storage import Folder
 
-__all__ = ["read_pointer", "table_id", "write_pointer"]
+__all__ = ["Pointer", "read_pointer", "table_id", "write_pointer"]
 
 _TABLE, _POINTER = "table-id", "epoch-log"
 
@@ -32,17 +33,32 @@ def table_id(meta: Folder) -> str | None:
     return None if found is None else found.decode()
 
 
-def read_pointer(own: Folder) -> str | None:
+class Pointer(NamedTuple):
+    """To an epoch log that is not in the table's folder.
+
+    Attributes:
+        location: Path or URL of the log.
+        route: The part of its epochs that goes into the table; None if all of them do.
+    """
+
+    location: str
+    route: str | None = None
+
+
+def read_pointer(own: Folder) -> Pointer | None:
     """Where the epoch log of a query is that does not keep it in the table's folder.
 
     Args:
         own: Of the query, in ``_krishiv``.
     """
     found = own.read(_POINTER)
-    return None if found is None else found.decode()
+    if found is None:
+        return None
+    location, _, route = found.decode().partition("\n")
+    return Pointer(location, route or None)
 
 
-def write_pointer(own: Folder, location: str) -> None:
+def write_pointer(own: Folder, pointer: Pointer) -> None:
     """Say where the epoch log of a query is, for readers, for other writers and for vacuum."""
-    if read_pointer(own) != location:
-        own.replace(_POINTER, location.encode())
+    if read_pointer(own) != pointer:
+        own.replace(_POINTER, "\n".join(filter(None, pointer)).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import Any
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
-from krishiv_spark.parquet.identity import read_pointer
+from krishiv_spark.parquet.identity import Pointer, read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, staged_folder
+from krishiv_spark.routes import whole_query
+from krishiv_spark.storage import Folder
 from krishiv_spark.storage.disk import DiskFolder
 
-__all__ = ["QueryLog", "TableLog", "files_of", "removed_by", "table_logs"]
+__all__ = ["QueryLog", "TableLog", "table_logs"]
 
 
 class QueryLog(ABC):
@@ -27,8 +29,23 @@ class QueryLog(ABC):
 
     @property
     @abstractmethod
+    def own(self) -> Folder:
+        """What the query keeps in the table's folder."""
+
+    @cached_property
+    def pointer(self) -> Pointer | None:
+        """Where the log is, if it is not in the table's folder."""
+        return read_pointer(self.own)
+
+    @property
+    @abstractmethod
     def log(self) -> EpochLog:
         """The log itself, wherever it is."""
+
+    @property
+    def route(self) -> str | None:
+        """The part of the log's epochs that goes into the table; None if all of them do."""
+        return None if self.pointer is None else self.pointer.route
 
     @abstractmethod
     def near_state(self) -> State | None:
@@ -70,10 +87,29 @@ class QueryLog(ABC):
                 if entry.epoch <= after:
                     break
                 if entry.epoch not in voided and entry.epoch <= until:
-                    found[entry.epoch] = files_of(entry)
-                removed |= removed_by(entry)
+                    found[entry.epoch] = self.files_of(entry)
+                removed |= self.removed_by(entry)
                 voided.discard(entry.epoch)
         return {epoch: files for epoch, files in found.items() if not files & removed}
+
+    def files_of(self, intent: Entry) -> set[str]:
+        """The files that an intent makes visible, relative to the table."""
+        return {
+            f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
+            for item in self._staged(intent)  # see `StagedFiles` and `StagedParts`
+            for file in item.get("files", ())
+        }
+
+    def removed_by(self, intent: Entry | None) -> set[str]:
+        """The files that an intent takes the place of, relative to the table."""
+        staged = () if intent is None else self._staged(intent)
+        return {name for item in staged for name in item.get("removes", ())}
+
+    def _staged(self, intent: Entry) -> Iterable[Mapping[str, Any]]:
+        staged: list[Mapping[str, Any]] = intent.staged
+        if self.route is None:
+            return staged
+        return (part for item in staged for part in item["parts"].get(self.route, ()))
 
 
 @dataclass(frozen=True)
@@ -91,16 +127,22 @@ class TableLog(QueryLog):
     @property
     def log(self) -> EpochLog:
         """See `QueryLog`."""
-        return open_log(self._place, self.query)
+        return open_log(self._place, whole_query(self.query, self.route))
 
     @property
     def is_near(self) -> bool:
         """Whether a reader may look into the log."""
         return os.path.isabs(self._place) and is_folder(self._place)
 
-    @cached_property
+    @property
+    def own(self) -> Folder:
+        """See `QueryLog`."""
+        return DiskFolder(self.folder)
+
+    @property
     def _place(self) -> str:
-        return read_pointer(DiskFolder(self.folder)) or str(log_folder(self.table, self.query))
+        near = str(log_folder(self.table, self.query))
+        return near if self.pointer is None else self.pointer.location
 
     def near_state(self) -> State | None:
         """See `QueryLog`."""
@@ -117,21 +159,6 @@ class TableLog(QueryLog):
             return any(name.isdecimal() for name in os.listdir(self.folder / "staged"))
         except (FileNotFoundError, NotADirectoryError):
             return False
-
-
-def files_of(intent: Entry) -> set[str]:
-    """The files that an intent makes visible, relative to the table."""
-    return {
-        f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
-        for item in intent.staged  # see `StagedFiles`
-        for file in item.get("files", ())
-    }
-
-
-def removed_by(intent: Entry | None) -> set[str]:
-    """The files that an intent takes the place of, relative to the table."""
-    staged: list[Mapping[str, Any]] = [] if intent is None else intent.staged
-    return {name for item in staged for name in item.get("removes", ())}
 
 
 def table_logs(table: Path) -> Iterator[TableLog]:

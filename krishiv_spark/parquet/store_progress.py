@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
-from krishiv_spark.parquet.identity import read_pointer
 from krishiv_spark.parquet.layout import META
-from krishiv_spark.parquet.progress import QueryLog, files_of, removed_by
+from krishiv_spark.parquet.progress import QueryLog
+from krishiv_spark.routes import whole_query
 from krishiv_spark.storage import Folder, Storage, StoreUrl
 
 __all__ = ["StoreTableLog"]
@@ -41,33 +41,33 @@ class StoreTableLog(QueryLog):
     @property
     def log(self) -> EpochLog:
         """See `QueryLog`."""
-        return open_log(str(self._place), self.query, self.storage)
+        return open_log(str(self._place), whole_query(self.query, self.route), self.storage)
 
     @property
     def _place(self) -> StoreUrl:
-        elsewhere = read_pointer(self._own)
         near = self.table / META / self.query / "log"
-        return near if elsewhere is None else StoreUrl.parse(elsewhere)
+        return near if self.pointer is None else StoreUrl.parse(self.pointer.location)
 
     @property
-    def _own(self) -> Folder:
+    def own(self) -> Folder:
+        """See `QueryLog`."""
         return self.storage.folder(self.table / META / self.query)
 
     def is_finished(self, generation: int) -> bool:
         """Whether there is a mark that all is visible that a generation's intent names."""
-        mark = self._own.read(_FINISHED)
+        mark = self.own.read(_FINISHED)
         return mark is not None and int(mark) >= generation
 
     def mark_finished(self, generation: int) -> None:
         """Say that all is visible that a generation's intent names. Driver."""
-        self._own.replace(_FINISHED, str(generation).encode())
+        self.own.replace(_FINISHED, str(generation).encode())
 
     def near_state(self) -> State | None:
         """See `QueryLog`. A reader may look into its own bucket."""
         place = self._place
         if (place.kind, place.authority) != (self.table.kind, self.table.authority):
             return None
-        state = open_log(str(place), self.query, self.storage).state()
+        state = self.log.state()
         return state if state.owner else None
 
     def unfinished(self, state: State) -> bool:
@@ -82,8 +82,8 @@ class StoreTableLog(QueryLog):
         return not is_whole
 
     def _is_visible(self, intent: Entry) -> bool:
-        there = all(self._are_there(files_of(intent)))
-        return there and not any(self._are_there(removed_by(intent)))
+        there = all(self._are_there(self.files_of(intent)))
+        return there and not any(self._are_there(self.removed_by(intent)))
 
     def _are_there(self, names: set[str]) -> list[bool]:
         files = self.storage.files(self.table)

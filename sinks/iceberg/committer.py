@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
     from krishiv_spark.sinks.iceberg.commits import Change
 
-__all__ = ["IcebergCommitter", "TableInHand"]
+__all__ = ["IcebergCommitter", "TableInHand", "check_shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TableInHand:
         return table or open_table(options)
 
 
-def _check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
+def check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
     """Look whether what tasks wrote to a path is there for the driver too; stores need no look.
 
     Raises:
@@ -90,11 +90,15 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         self._mode = mode
         self._in_hand = in_hand
 
+    def table(self) -> Table:
+        """Driver: the table, as this process has seen it last."""
+        return self._in_hand.look(self._options)
+
     def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch in the table's own mark."""
         from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 
-        return last_committed_epoch(self._in_hand.look(self._options).metadata, query)
+        return last_committed_epoch(self.table().metadata, query)
 
     def publish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
         """Driver: one snapshot with the rows and the mark. See `Committer`."""
@@ -106,7 +110,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         committer = Committer(self._options, epoch, change)
         table = self._in_hand.take(self._options)
         try:
-            _check_shared(table.io, staged)
+            check_shared(table.io, staged)
             committer.commit(table)
         # After any other error the outcome is not known, and nothing staged is touched.
         except SinkError:
@@ -114,6 +118,23 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
                 self._clean(change, table, published=False, certain=True)
                 self.discard(staged)
             raise
+        self._clean(change, table, published=True, certain=not committer.unknown)
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
+        """Driver: as `publish`, for an epoch that is true already: nothing staged is removed.
+
+        Raises:
+            Fenced: If the table holds the epoch, or a later one.
+            SinkError: If it is not in the table, or that is not known.
+        """
+        from krishiv_spark.sinks.iceberg.commits import Committer
+
+        change = self._change(epoch, staged)
+        committer, table = (
+            Committer(self._options, epoch, change),
+            self._in_hand.take(self._options),
+        )
+        committer.commit(table)
         self._clean(change, table, published=True, certain=not committer.unknown)
 
     def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> Change:

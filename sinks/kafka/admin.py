@@ -164,7 +164,7 @@ class TransactionAdmin:
         options = KafkaSinkOptions.parse(said, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
         query = options.query_id or SparkCheckpoint(checkpoint, options.storage).query_id()
-        log = writer.log(query)
+        log = writer.committer().log(query)
         if log.state().number == 0:
             raise OptionError(
                 f"query {query} has no epoch log in {log}: if it runs with the option 'epochLog', "

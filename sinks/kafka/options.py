@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from krishiv_spark.kafka.connection import KafkaOptions
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.sinks.log_places import LogPlaceOptions
 
 __all__ = ["KafkaSinkOptions"]
 
@@ -16,14 +16,12 @@ _MAX_TIMEOUT_MS = 900_000
 """A broker's own default for ``transaction.max.timeout.ms``."""
 
 
-class KafkaSinkOptions(KafkaOptions, CheckpointOptions):
+class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     """Options of the sink. Rows have the columns value, key, headers, topic, partition, timestamp.
 
     Attributes:
         topic: Goes before the column.
         delivery: Which of the two writers.
-        checkpoint_location: Spark's; the epoch log lies in it.
-        epoch_log: Another place for the log.
         id_prefix: Transactional ids begin with it.
         timeout_ms: How long a transaction may be open; it has to cover the longest batch.
         compression: Codec of batches.
@@ -33,7 +31,7 @@ class KafkaSinkOptions(KafkaOptions, CheckpointOptions):
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **KafkaOptions.gathers,
-        **CheckpointOptions.gathers,
+        **LogPlaceOptions.gathers,
     }
 
     topic: str | None = Field(
@@ -42,13 +40,6 @@ class KafkaSinkOptions(KafkaOptions, CheckpointOptions):
     delivery: Literal["exactly-once", "at-least-once"] = Field(
         default="exactly-once",
         description="With transactions that the driver ends, or with an idempotent producer alone.",
-    )
-    checkpoint_location: str | None = Field(
-        default=None, description="Spark's own option; the epoch log lies in its folder `krishiv`."
-    )
-    epoch_log: str | None = Field(
-        default=None,
-        description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
     )
     id_prefix: str = Field(
         default="krishiv",

@@ -49,6 +49,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
     """
 
     staged_type = StagedTransaction
+    salvages = True
 
     def __init__(
         self, options: KafkaSinkOptions, is_owner: Callable[[Epoch], bool], *, streaming: bool

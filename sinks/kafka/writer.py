@@ -16,23 +16,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
-    Guarantee,
     Ownership,
     Salvaged,
     Task,
-    Writer,
 )
 from krishiv_spark.sinks.kafka import attempts
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction
-from krishiv_spark.sinks.kafka.checks import check, log_location, planned_topic
+from krishiv_spark.sinks.kafka.checks import check, planned_topic
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.kafka.topics import PlannedTopic
-from krishiv_spark.sinks.logged import LogCommitter
+from krishiv_spark.sinks.log_places import log_in_checkpoint
+from krishiv_spark.sinks.log_view import LogView
+from krishiv_spark.sinks.logged_writer import LoggedWriter
 
 __all__ = ["KafkaAtLeastOnceWriter", "KafkaPlan", "KafkaWriter", "StagedTransaction"]
 
@@ -58,11 +57,10 @@ class KafkaPlan:
         return next((item for item in self.salvaged.staged if item.task == task.partition), None)
 
 
-class KafkaWriter(Writer[StagedTransaction, KafkaPlan]):
+class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
     """An epoch is true when its intent is in the log (`EpochLog.intend`)."""
 
     options_type = KafkaSinkOptions
-    guarantee = Guarantee.EXACTLY_ONCE
     options: KafkaSinkOptions
 
     # --- planner
@@ -95,18 +93,13 @@ class KafkaWriter(Writer[StagedTransaction, KafkaPlan]):
 
     # --- driver
 
-    def committer(self) -> LogCommitter[StagedTransaction]:
-        """Driver: the log of the query, and the brokers."""
-        participant = KafkaParticipant(self.options, self._is_owner, streaming=self.streaming)
-        return LogCommitter(self.log, participant, streaming=self.streaming)
+    def participant(self, view: LogView) -> KafkaParticipant:
+        """Driver: the brokers."""
+        return KafkaParticipant(self.options, view.is_owner, streaming=self.streaming)
 
-    def log(self, query: str) -> EpochLog:
+    def log_location(self, query: str) -> str:
         """Driver: in the checkpoint, or where the option ``epochLog`` says."""
-        location = log_location(self.options, query, streaming=self.streaming)
-        return open_log(location, query, self.options.storage)
-
-    def _is_owner(self, epoch: Epoch) -> bool:
-        return self.log(epoch.query).state().owner == epoch.generation
+        return log_in_checkpoint(self.options, "krishiv-kafka", query, streaming=self.streaming)
 
 
 class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):

@@ -10,17 +10,17 @@ who finds it looks no further.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
 from krishiv_spark.parallel import side_by_side
-from krishiv_spark.parquet.identity import table_id, write_pointer
+from krishiv_spark.parquet.identity import table_id
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-from krishiv_spark.sinks.parquet.participant import TableParticipant
+from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.sinks.parquet.unfinished import discard_open, is_due
 from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
@@ -42,8 +42,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         options: Of the sink.
         table: The table's folder.
         mode: Whether epochs add or replace.
-        is_owner: Whether the generation of an epoch still owns the query. Asked right before
-            uploads are aborted that no intent names.
+        view: Of the log.
         streaming: Whether epochs follow one another.
     """
 
@@ -54,14 +53,13 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         options: ParquetSinkOptions,
         table: StoreTable,
         mode: OutputMode,
-        is_owner: Callable[[Epoch], bool],
+        view: TableLogView,
         *,
         streaming: bool,
     ) -> None:
-        super().__init__(table, options, streaming=streaming)
+        super().__init__(table, options, view, streaming=streaming)
         self._table = table
         self._mode = mode
-        self._is_owner = is_owner
         self._is_due = False
 
     # --- committer
@@ -141,7 +139,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
     def abandon(self, epoch: Epoch) -> None:
         """Driver: remove what failed attempts have left open."""
-        discard_open(self._table, epoch, self._is_owner)
+        discard_open(self._table, epoch, self._view.is_owner)
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes."""
@@ -163,9 +161,8 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         self._is_due = is_due(self._table, query, clean=clean)
         if not self._is_due:
             return
-        if (elsewhere := self._options.log_elsewhere(query)) is not None:
-            write_pointer(self._table.meta(query), elsewhere)
-        discard_open(self._table, Epoch(query, -1, generation), self._is_owner)
+        self._point_to_log(query)
+        discard_open(self._table, Epoch(query, -1, generation), self._view.is_owner)
 
     def unattended(self) -> Iterator[StoreTableLog]:
         """Planner: batch jobs, whose drivers may have died; looked for as often as `sweep` does."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION, log_folder, staged_folder
 from krishiv_spark.paths import local_path, url_scheme
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.parquet.completing import UploadParticipant
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.renaming import DiskParticipant
 from krishiv_spark.sinks.parquet.staging import DiskStaging, Staging, UploadStaging
 from krishiv_spark.sinks.parquet.tables import DiskTable, StoreTable, TableFolder
@@ -39,7 +40,7 @@ class TableKind(Protocol):
         ...
 
     def participant(
-        self, mode: OutputMode, is_owner: Callable[[Epoch], bool], *, streaming: bool
+        self, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> Participant[Any]:
         """Driver: who makes them visible."""
         ...
@@ -79,10 +80,9 @@ class _OnDisk:
         return StagedFiles(folder=folder, files=tuple(files)) if files else None
 
     def participant(
-        self, mode: OutputMode, is_owner: Callable[[Epoch], bool], *, streaming: bool
+        self, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> DiskParticipant:
-        del is_owner  # what a generation stages on a disk is in a folder of its own
-        return DiskParticipant(self._options, self._path, mode, streaming=streaming)
+        return DiskParticipant(self._options, self._path, mode, view, streaming=streaming)
 
     def log_location(self, query: str) -> str:
         return str(log_folder(self._path, query))
@@ -105,9 +105,9 @@ class _InStore:
         return StagedUploads(files=tuple(files)) if files else None
 
     def participant(
-        self, mode: OutputMode, is_owner: Callable[[Epoch], bool], *, streaming: bool
+        self, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> UploadParticipant:
-        return UploadParticipant(self._options, self.table, mode, is_owner, streaming=streaming)
+        return UploadParticipant(self._options, self.table, mode, view, streaming=streaming)
 
     def log_location(self, query: str) -> str:
         return str(self.table.meta_url(query, "log"))

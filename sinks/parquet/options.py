@@ -43,7 +43,3 @@ class ParquetSinkOptions(CheckpointOptions):
         return FileLayout(
             self.partition_by, codec, self.max_records_per_file, self.target_file_size
         )
-
-    def log_elsewhere(self, query: str) -> str | None:
-        """Where the epoch log of a query is, if it is not in the table's folder."""
-        return None if self.epoch_log is None else f"{self.epoch_log.rstrip('/')}/{query}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from krishiv_spark.errors import LogError
-from krishiv_spark.parquet.identity import table_id
+from krishiv_spark.parquet.identity import Pointer, table_id, write_pointer
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
@@ -14,9 +14,22 @@ from krishiv_spark.sinks.parquet.tables import TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
 
-__all__ = ["TableParticipant"]
+__all__ = ["TableLogView", "TableParticipant"]
 
 StagedT = TypeVar("StagedT", bound=StagedFiles)
+
+
+class TableLogView(NamedTuple):
+    """What there is to know of the log of a table's epochs. Driver.
+
+    Attributes:
+        is_owner: Whether the generation of an epoch still owns the query. Asked right before
+            something is removed that no intent names, and that may be of a later generation.
+        pointer: To the log of a query; None if it is in the table's folder.
+    """
+
+    is_owner: Callable[[Epoch], bool]
+    pointer: Callable[[str], Pointer | None]
 
 
 class TableParticipant(Participant[StagedT]):
@@ -24,20 +37,33 @@ class TableParticipant(Participant[StagedT]):
 
     Args:
         folder: Of the table.
+        options: Of the sink.
+        view: Of the log.
         streaming: Whether epochs follow one another.
     """
 
     def __init__(
-        self, folder: TableFolder, options: ParquetSinkOptions, *, streaming: bool
+        self,
+        folder: TableFolder,
+        options: ParquetSinkOptions,
+        view: TableLogView,
+        *,
+        streaming: bool,
     ) -> None:
         self.folder = folder
         self._options = options
+        self._view = view
         self._streaming = streaming
 
     def target(self) -> str | None:
         """Planner: the table, by an id that lies in its folder; wherever that is mounted."""
         found = table_id(self.folder.meta()) if self._streaming else None
         return None if found is None else f"Parquet table {found}"
+
+    def _point_to_log(self, query: str) -> None:
+        """First of all: whoever finds files of a query must find its log."""
+        if (elsewhere := self._view.pointer(query)) is not None:
+            write_pointer(self.folder.meta(query), elsewhere)
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a stream without a log must not have files in the table."""

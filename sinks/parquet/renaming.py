@@ -11,7 +11,6 @@ from pathlib import Path
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
 from krishiv_spark.errors import CommitRejected, CommitUnknown
-from krishiv_spark.parquet.identity import write_pointer
 from krishiv_spark.parquet.layout import (
     DONE_SUFFIX,
     META,
@@ -22,7 +21,7 @@ from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-from krishiv_spark.sinks.parquet.participant import TableParticipant
+from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.tables import DiskTable
 from krishiv_spark.sinks.parquet.targets import make_targets
 from krishiv_spark.sinks.parquet.values import StagedFiles, counted
@@ -37,15 +36,23 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         options: Of the sink.
         table: The table's folder.
         mode: Whether epochs add or replace.
+        view: Of the log.
         streaming: Whether epochs follow one another.
     """
 
     staged_type = StagedFiles
+    may_lose = False
 
     def __init__(
-        self, options: ParquetSinkOptions, table: Path, mode: OutputMode, *, streaming: bool
+        self,
+        options: ParquetSinkOptions,
+        table: Path,
+        mode: OutputMode,
+        view: TableLogView,
+        *,
+        streaming: bool,
     ) -> None:
-        super().__init__(DiskTable(table), options, streaming=streaming)
+        super().__init__(DiskTable(table), options, view, streaming=streaming)
         self._table = table
         self._mode = mode
 
@@ -108,9 +115,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: earlier generations of this query can publish nothing any more."""
         del clean  # stragglers may stage files at any time
-        if (elsewhere := self._options.log_elsewhere(query)) is not None:
-            # First of all: whoever finds files of this query must find its log.
-            write_pointer(self.folder.meta(query), elsewhere)
+        self._point_to_log(query)
         own = self._staged(query, generation)
         # By the planner alone: a straggler that made it again would make the generation look
         # unfinished.

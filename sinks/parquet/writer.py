@@ -15,11 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.errors import Fenced, UploadGoneError
-from krishiv_spark.offsets import EpochLog, open_log
 from krishiv_spark.openfiles import chunks
+from krishiv_spark.parquet.identity import Pointer
 from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.sinks.base import Epoch, Guarantee, OutputMode, Task, Writer
-from krishiv_spark.sinks.logged import LogCommitter
+from krishiv_spark.sinks.base import OutputMode, Task
+from krishiv_spark.sinks.log_view import LogView
+from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.parquet.checks import (
     check_columns,
     check_partitioning,
@@ -28,16 +29,17 @@ from krishiv_spark.sinks.parquet.checks import (
 from krishiv_spark.sinks.parquet.files import TaskFiles
 from krishiv_spark.sinks.parquet.kinds import TableKind, kind_of
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.values import StagedFiles
+from krishiv_spark.sinks.participant import Participant
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]
 
 
-class ParquetWriter(Writer[StagedFiles]):
+class ParquetWriter(LoggedWriter[StagedFiles]):
     """Files in a folder; an epoch is true when its intent is in the log under ``_krishiv/``."""
 
     options_type = ParquetSinkOptions
-    guarantee = Guarantee.EXACTLY_ONCE
     options: ParquetSinkOptions
 
     @cached_property
@@ -73,15 +75,20 @@ class ParquetWriter(Writer[StagedFiles]):
                 "removed it"
             ) from error
 
-    def committer(self) -> LogCommitter[Any]:
-        """Driver: the log of the query, and the table's folder."""
-        participant = self._kind.participant(self.mode, self._is_owner, streaming=self.streaming)
-        return LogCommitter(self.log, participant, streaming=self.streaming)
+    def participant(self, view: LogView) -> Participant[Any]:
+        """Driver: the table's folder."""
 
-    def log(self, query: str) -> EpochLog:
+        def pointer(query: str) -> Pointer | None:
+            place = view.place(query)
+            is_near = place == self._kind.log_location(query)
+            return None if is_near else Pointer(place, view.route)
+
+        of_table = TableLogView(view.is_owner, pointer)
+        return self._kind.participant(self.mode, of_table, streaming=self.streaming)
+
+    def log_location(self, query: str) -> str:
         """Driver: in the table's folder, or where the option ``epochLog`` says."""
-        location = self.options.log_elsewhere(query) or self._kind.log_location(query)
-        return open_log(location, query, self.options.storage)
-
-    def _is_owner(self, epoch: Epoch) -> bool:
-        return self.log(epoch.query).state().owner == epoch.generation
+        elsewhere = self.options.epoch_log
+        if elsewhere is None:
+            return self._kind.log_location(query)
+        return f"{elsewhere.rstrip('/')}/{query}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.names import query_tag
-from krishiv_spark.parquet.progress import QueryLog, TableLog, removed_by
+from krishiv_spark.parquet.progress import QueryLog, TableLog
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sources.parquet.places import Place
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
@@ -72,7 +72,7 @@ class SinkTable:
         for log in logs:
             state = log.near_state()
             visible = None if state is None else log.visible(state)
-            replaced |= set() if state is None else removed_by(state.intent)
+            replaced |= set() if state is None else log.removed_by(state.intent)
             queries[query_tag(log.query)] = TableQuery(log, visible, log.is_staging())
         return cls(root, prefix, queries, frozenset(replaced))
 

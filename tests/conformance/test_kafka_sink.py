@@ -7,10 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from in_foreach_batch import in_foreach_batch
+from kafka_calls import REQUESTS
 from kafka_topics import Onlooker, make_topic
 
 from krishiv_spark.formats.kafka import KafkaDataSource
-from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.testing import (
     FILES,
     Begin,
@@ -28,9 +28,6 @@ from krishiv_spark.testing.suites.base import Suite
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
 pytestmark = pytest.mark.xdist_group("kafka")
-REQUESTS = {
-    f"krishiv_spark.kafka.client:Client.{name}": KafkaFailedError for name in ("ask", "submit")
-}
 
 
 def record(number):

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from in_foreach_batch import in_foreach_batch
+from parquet_files import rows, staged
 
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
@@ -57,14 +57,3 @@ class TestNamedParquetSink(TestParquetSink):
 class TestParquetSinkInForeachBatch(TestParquetSink):
     def sink(self, folder):
         return replace(super().sink(folder), source=in_foreach_batch(ParquetDataSource))
-
-
-def staged(folder):
-    return [file for file in folder.glob("_krishiv/*/staged/**/*") if file.is_file()]
-
-
-def rows(folder):
-    for file in folder.glob("**/*.parquet"):
-        in_path = dict(part.split("=") for part in file.parts if "=" in part)
-        for row in pq.ParquetFile(file).read().to_pylist():
-            yield {**row, **in_path}

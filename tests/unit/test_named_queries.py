@@ -111,7 +111,7 @@ def test_kafka_needs_another_place_for_its_log():
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "queryId": "orders"}
     writer = KafkaDataSource(options=options).streamWriter(spark_schema(SCHEMA), overwrite=False)
     with pytest.raises(OptionError, match=r"give 'epochLog'"):
-        writer._writer.log("orders")
+        writer._writer.log_location("orders")
 
 
 def test_a_checkpoint_of_an_unknown_kind_says_what_can_be_done(stream):

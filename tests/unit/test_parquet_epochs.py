@@ -23,7 +23,7 @@ from sink_life import rows as ids
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet.identity import write_pointer
+from krishiv_spark.parquet.identity import Pointer, write_pointer
 from krishiv_spark.parquet.layout import META, log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -343,7 +343,7 @@ def test_a_log_elsewhere_on_the_same_disks_is_found_by_its_pointer(tmp_path):
     table, log = tmp_path / "table", tmp_path / "log"
     query = Publisher(table, elsewhere=log)
     query.publish(0, 2)
-    write_pointer(DiskFolder(table / META / query.query), str(log))
+    write_pointer(DiskFolder(table / META / query.query), Pointer(str(log)))
     query.stage(1).intend().reveal()
     assert drain(reader(table))[0] == [0, 1]
 

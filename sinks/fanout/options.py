@@ -1,0 +1,56 @@
+"""Options of the sink ``krishiv-fanout``: those of its routes, and what they have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from krishiv_spark.sinks.log_places import LogPlaceOptions
+
+__all__ = ["FORMAT", "FanoutOptions"]
+
+FORMAT = "krishiv-fanout"
+
+_PREFIX = "route."
+_KEY = re.compile(r"route\.([a-z0-9_]{1,40})\.(.+)", re.IGNORECASE)
+
+
+def _by_route(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    found: dict[str, dict[str, str]] = {}
+    for key, text in given.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ValueError(
+                f"option {key!r}: write 'route.<name>.<option>'; names have up to 40 letters, "
+                "digits and '_'"
+            )
+        found.setdefault(match[1].lower(), {})[match[2]] = text
+    return found
+
+
+class FanoutOptions(LogPlaceOptions):
+    """Options of the sink.
+
+    Attributes:
+        routes: By name of the route, its format and that one's options.
+    """
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **LogPlaceOptions.gathers,
+        "routes": (_PREFIX,),
+    }
+
+    routes: Annotated[Mapping[str, Mapping[str, str]], BeforeValidator(_by_route)] = Field(
+        default={},
+        validation_alias="route.<name>.<option>",
+        description="`route.<name>.format` and the options of that format. Rows go there whose "
+        "column of this name, a struct of the target's columns, is not null.",
+    )
+    unrouted: Literal["error", "drop"] = Field(
+        default="error", description="What happens to rows that no route takes."
+    )

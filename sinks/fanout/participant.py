@@ -1,0 +1,200 @@
+"""Several targets as one: an epoch is in all of them, or in none. Driver.
+
+The intent in the one log names what is staged in each target. So whoever finds it finishes it in
+all of them; and nobody finishes anything without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from krishiv_spark.errors import CommitUnknown, SinkError
+from krishiv_spark.routes import part_of_query
+from krishiv_spark.sinks.base import Epoch, Ownership, Salvaged
+from krishiv_spark.sinks.fanout.values import StagedParts
+from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
+
+__all__ = ["FanoutParticipant", "part_of_epoch"]
+
+_Part = Participant[Any]
+_Verb = Callable[[_Part, Epoch, Sequence[Any]], None]
+
+
+def part_of_epoch(epoch: Epoch, route: str) -> Epoch:
+    """What the participant of a route knows an epoch as."""
+    return replace(epoch, query=part_of_query(epoch.query, route))
+
+
+class FanoutParticipant(Participant[StagedParts]):
+    """Finishes the parts of an epoch, one after the other, each as its own participant does.
+
+    First those that may be lost and can be staged again in part, such as Kafka's transactions,
+    whose time runs; last those that are never lost. So a part that is lost is found out as long as
+    what is visible can be left out when the epoch is staged again.
+
+    Args:
+        parts: By route.
+    """
+
+    staged_type = StagedParts
+
+    def __init__(self, parts: Mapping[str, _Part]) -> None:
+        self._parts = dict(sorted(parts.items(), key=_precedence))
+
+    # --- committer
+
+    def prepare(
+        self, epoch: Epoch, staged: Sequence[StagedParts], salvaged: Sequence[StagedParts]
+    ) -> Sequence[StagedParts]:
+        """Committer: each part; what has a time-out comes last, right before the intent."""
+        whole = {
+            route: tuple(
+                part.prepare(
+                    part_of_epoch(epoch, route),
+                    self._of(route, staged),
+                    self._of(route, salvaged),
+                )
+            )
+            for route, part in reversed(self._parts.items())
+        }
+        return [StagedParts(parts=whole)]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
+        """Driver: each part.
+
+        Raises:
+            LostIntentError: If one is lost, and what is visible of the others can be left out when
+                the epoch is staged again.
+            CommitUnknown: If one is lost, and that cannot be done; or as its participant says.
+        """
+        self._end(epoch, staged, lambda part, own, items: part.finish(own, items))
+
+    def salvage(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
+        """Driver: as `finish`."""
+        self._end(epoch, staged, lambda part, own, items: part.salvage(own, items))
+
+    def _end(self, epoch: Epoch, staged: Sequence[StagedParts], verb: _Verb) -> None:
+        visible: dict[str, tuple[Any, ...]] = {}
+        for route, part in self._parts.items():
+            items = self._of(route, staged)
+            try:
+                verb(part, part_of_epoch(epoch, route), items)
+            except LostIntentError as lost:
+                raise self._lost(epoch, route, lost, visible) from lost
+            if items:
+                visible[route] = items
+
+    def _lost(
+        self,
+        epoch: Epoch,
+        route: str,
+        lost: LostIntentError,
+        visible: Mapping[str, tuple[Any, ...]],
+    ) -> SinkError:
+        stays = sorted(name for name in visible if not self._parts[name].salvages)
+        if stays:
+            return CommitUnknown(
+                f"route {route!r}: {lost}. But the epoch is visible already where the routes "
+                f"{', '.join(stays)} go. 'krishiv-spark log resolve --assume committed' passes "
+                "over what is lost; with 'aborted' what can be is taken back, and the epoch staged "
+                f"again (epoch {epoch.number} of query {epoch.query})"
+            )
+        kept = {**visible, route: tuple(lost.salvaged)}
+        salvaged = {name: items for name, items in kept.items() if items}
+        found = [StagedParts(parts=salvaged)] if salvaged else []
+        return LostIntentError(f"route {route!r}: {lost}", found)
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: every part is."""
+        return all(
+            part.is_finished(part_of_epoch(epoch, route)) for route, part in self._parts.items()
+        )
+
+    def discard(self, staged: Sequence[StagedParts]) -> None:
+        """Anywhere: each part; an error keeps none of the others."""
+        self._all(lambda route, part: part.discard(self._of(route, staged)))
+
+    def abandon(self, epoch: Epoch) -> None:
+        """Committer: each part."""
+        self._all(lambda route, part: part.abandon(part_of_epoch(epoch, route)))
+
+    def forget(self, query: str) -> None:
+        """Driver: each part."""
+        self._all(lambda route, part: part.forget(part_of_query(query, route)))
+
+    # --- planner
+
+    def target(self) -> str:
+        """Planner: where all routes go. Another route, or one less, is another target."""
+        found = ((route, self._parts[route].target()) for route in sorted(self._parts))
+        return "; ".join(f"{route}: {target or 'not known'}" for route, target in found)
+
+    def verify_held(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
+        """Planner: each part."""
+        for route, part in self._parts.items():
+            part.verify_held(part_of_epoch(epoch, route), self._of(route, staged))
+
+    def verify_empty_log(self, query: str) -> None:
+        """Planner: each part."""
+        for route, part in self._parts.items():
+            part.verify_empty_log(part_of_query(query, route))
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Planner: each part, whose generations are those of the one log."""
+        for route, part in self._parts.items():
+            part.sweep(part_of_query(query, route), generation, clean=clean)
+
+    def unattended(self) -> Iterator[LoggedJob]:
+        """Planner: batch jobs in the targets, whose logs are there."""
+        # Their intents are of a target's own kind, and of no route.
+        return iter(())
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedParts], *, committed: bool) -> None:
+        """Operator: each part."""
+        for route, part in self._parts.items():
+            own = part_of_epoch(epoch, route)
+            part.assume(own, self._of(route, staged), committed=committed)
+
+    def verify_adopted(self, query: str, epoch: int) -> None:
+        """Operator: each part."""
+        for route, part in self._parts.items():
+            part.verify_adopted(part_of_query(query, route), epoch)
+
+    # --- parts
+
+    def part_of_ownership(self, ownership: Ownership[StagedParts], route: str) -> Ownership[Any]:
+        """Planner: what the sink of a route may know of who owns the query."""
+        found = ownership.salvaged
+        own = None if found is None else Salvaged(found.epoch, self._of(route, found.staged))
+        return Ownership(ownership.generation, ownership.generations, own)
+
+    def _of(self, route: str, staged: Iterable[StagedParts]) -> tuple[Any, ...]:
+        kind = self._parts[route].staged_type
+        return tuple(
+            found if isinstance(found, BaseModel) else kind.model_validate_json(json.dumps(found))
+            for item in staged
+            for found in item.parts.get(route, ())
+        )
+
+    def _all(self, verb: Callable[[str, _Part], None]) -> None:
+        """Each part, whatever becomes of the others; then the first error."""
+        errors = []
+        for route, part in self._parts.items():
+            try:
+                verb(route, part)
+            except Exception as error:  # noqa: BLE001  raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _precedence(named: tuple[str, _Part]) -> tuple[bool, bool, str]:
+    route, part = named
+    return not part.salvages, not part.may_lose, route

@@ -1,0 +1,148 @@
+"""Which sinks can be a route, and how they are made. Any process; no I/O."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
+from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.suggestions import suggest
+
+__all__ = ["check_columns", "make_routes", "naming"]
+
+# By name, so that no process imports what its routes do not use.
+_SINKS = {
+    "krishiv-iceberg": "krishiv_spark.sinks.iceberg.route:IcebergRoute",
+    "krishiv-kafka": "krishiv_spark.sinks.kafka.writer:KafkaWriter",
+    "krishiv-parquet": "krishiv_spark.sinks.parquet.writer:ParquetWriter",
+}
+_OF_THE_WHOLE = {
+    "checkpointlocation": "the checkpoint is that of the query",
+    "queryid": "the query has one name: give 'queryId'",
+    "epochlog": "all routes have one epoch log: give 'epochLog'",
+    "txnappid": "a batch has one number: give 'txnAppId' and 'txnVersion'",
+    "txnversion": "a batch has one number: give 'txnAppId' and 'txnVersion'",
+}
+
+
+def make_routes(
+    options: FanoutOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
+) -> dict[str, LoggedWriter[Any, Any]]:
+    """The sink of each route.
+
+    Args:
+        options: Of the whole.
+        schema: With a struct column for each route; one without has no columns.
+        mode: Of the whole.
+        streaming: Of the whole.
+
+    Raises:
+        OptionError: If there is none, or one of them has no format, another one than can be a
+            route, or an option that is for the whole.
+    """
+    if not options.routes:
+        raise OptionError(
+            f"{FORMAT}: give at least one route, as 'route.good.format' = 'krishiv-parquet' and "
+            "'route.good.path'"
+        )
+    made = {}
+    for name, given in sorted(options.routes.items()):
+        with naming(name):
+            made[name] = _route(options, given, _columns(schema, name), mode, streaming=streaming)
+    return made
+
+
+def _route(
+    options: FanoutOptions,
+    given: Mapping[str, str],
+    columns: pa.Schema,
+    mode: OutputMode,
+    *,
+    streaming: bool,
+) -> LoggedWriter[Any, Any]:
+    own = {key: text for key, text in given.items() if key.lower() != "format"}
+    for key in own:
+        if (why := _OF_THE_WHOLE.get(key.lower())) is not None:
+            raise OptionError(f"option {key!r} cannot be given for a route: {why}")
+    kind = _kind(next((text for key, text in given.items() if key.lower() == "format"), None))
+    if options.job is None and options.query_id is None and options.checkpoint_location is not None:
+        own["checkpointLocation"] = options.checkpoint_location
+    parsed = kind.options_type.parse(own, str(given.get("format", FORMAT)))
+    if getattr(parsed, "storage", None) == ENVIRONMENT:
+        parsed = parsed.model_copy(update={"storage": options.storage})
+    if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
+        raise OptionError("'delivery' = 'at-least-once' would write rows of epochs that come again")
+    return kind(parsed, columns, mode, streaming=streaming)
+
+
+def _kind(name: str | None) -> type[LoggedWriter[Any, Any]]:
+    known = ", ".join(_SINKS)
+    if name is None:
+        raise OptionError(f"option 'format' is required; known: {known}")
+    place = _SINKS.get(name.lower(), name)
+    if ":" not in place:
+        near = suggest(name.lower(), _SINKS)
+        hint = f"did you mean {near!r}?" if near else f"known: {known}"
+        raise OptionError(
+            f"'format' = {name!r} cannot be a route; {hint} Or 'module:Class' of a LoggedWriter"
+        )
+    module, _, kind = place.partition(":")
+    try:
+        found = getattr(import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"'format' = {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, LoggedWriter)):
+        raise OptionError(f"'format' = {name!r} is no LoggedWriter, so it cannot be a route")
+    return found
+
+
+def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
+    """Refuse a frame whose columns are not the routes'. Planner.
+
+    Raises:
+        SchemaError: If a column is no route, a route has no column, or it is no struct.
+    """
+    names = [column.name.lower() for column in schema]
+    for column in schema:
+        if column.name.lower() not in options.routes:
+            near = suggest(column.name.lower(), options.routes)
+            hint = f"did you mean the route {near!r}?" if near else "no route has this name;"
+            raise SchemaError(
+                f"{FORMAT}: column {column.name!r}: {hint} a frame has one struct column for each "
+                "route, as krishiv_spark.routed() makes it"
+            )
+        if not pa.types.is_struct(column.type):
+            raise SchemaError(
+                f"{FORMAT}: column {column.name!r} is {column.type}, not a struct of the columns "
+                "that its target gets, as krishiv_spark.routed() makes it"
+            )
+    missing = sorted(set(options.routes) - set(names))
+    if missing:
+        raise SchemaError(
+            f"{FORMAT}: there is no column {missing[0]!r} for the route of this name; there are "
+            f"{', '.join(schema.names)}"
+        )
+
+
+def _columns(schema: pa.Schema, route: str) -> pa.Schema:
+    kinds = (one.type for one in schema if one.name.lower() == route)
+    return pa.schema(next((list(kind) for kind in kinds if pa.types.is_struct(kind)), []))
+
+
+@contextlib.contextmanager
+def naming(route: str) -> Iterator[None]:
+    """Say in errors about what was given which route they are about."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"{FORMAT}: route {route!r}: {error}") from error
+    except SchemaError as error:
+        raise SchemaError(f"{FORMAT}: route {route!r}: {error}") from error

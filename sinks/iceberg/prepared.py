@@ -1,0 +1,92 @@
+"""The data files of an epoch, written down where its intent can name them. Driver.
+
+An intent must be short, whatever the number of files. So they are in a manifest, which no snapshot
+names: the one that brings them into the table has manifests of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import (
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+)
+from pyiceberg.table.locations import load_location_provider
+
+from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.sinks.iceberg.route import StagedForTable
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+__all__ = ["read_prepared", "write_prepared"]
+
+_NO_SNAPSHOT = -1
+
+
+def write_prepared(table: Table, staged: Sequence[StagedDataFiles]) -> StagedForTable:
+    """All that tasks have staged for an epoch, as its intent names it; durable when this returns.
+
+    Args:
+        table: As it is now; what is staged fits it.
+        staged: By task; none of an epoch that only takes rows away.
+    """
+    metadata = table.metadata
+    files = [file for item in staged for file in item.files]
+    return StagedForTable(
+        table=str(metadata.table_uuid),
+        spec_id=metadata.default_spec_id,
+        after=min((item.after for item in staged), default=0),
+        changes=tuple(path for item in staged for path in item.changes),
+        schema_id=next((item.schema_id for item in staged if item.changes), None),
+        manifest=_write(table, files) if files else None,
+    )
+
+
+def read_prepared(io: FileIO, item: StagedForTable) -> StagedDataFiles:
+    """What an intent names, as tasks had told it.
+
+    Raises:
+        OSError: If it is gone, or cannot be read.
+    """
+    files = () if item.manifest is None else tuple(_read(io, item.manifest, item.spec_id))
+    return StagedDataFiles(
+        item.table, item.spec_id, item.after, files, item.changes, item.schema_id
+    )
+
+
+def _write(table: Table, files: Sequence[DataFile]) -> str:
+    metadata = table.metadata
+    places = load_location_provider(metadata.location, metadata.properties)
+    path = places.new_metadata_location(f"{marked_uuid(metadata.table_uuid)}-m0.avro")
+    output = table.io.new_output(path)
+    with write_manifest(
+        metadata.format_version, metadata.spec(), metadata.schema(), output, _NO_SNAPSHOT, "null"
+    ) as writer:
+        for file in files:
+            entry = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED, snapshot_id=_NO_SNAPSHOT, data_file=file
+            )
+            writer.add_entry(entry)
+    return path
+
+
+def _read(io: FileIO, path: str, spec_id: int) -> list[DataFile]:
+    manifest = ManifestFile.from_args(
+        manifest_path=path,
+        manifest_length=0,
+        partition_spec_id=spec_id,
+        content=ManifestContent.DATA,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=_NO_SNAPSHOT,
+    )
+    return [entry.data_file for entry in manifest.fetch_manifest_entry(io)]

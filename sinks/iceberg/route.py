@@ -1,0 +1,244 @@
+"""A table as one target of several, whose epochs are true by an intent that names its files.
+
+The catalog then takes each epoch once, by its mark, whoever brings it; and what could speak against
+it was looked at before the intent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pydantic import BaseModel, Field
+
+from krishiv_spark.errors import CommitUnknown, Fenced, LogError, OptionError, SinkError
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.base import Epoch, OutputMode, Ownership, Task
+from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target
+from krishiv_spark.sinks.iceberg.writer import IcebergWriter
+from krishiv_spark.sinks.log_view import LogView
+from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.sinks.participant import Participant
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+__all__ = ["IcebergParticipant", "IcebergRoute", "StagedForTable"]
+
+
+class StagedForTable(BaseModel, frozen=True):
+    """What a task has staged; or, in an intent, all that the epoch brings into the table.
+
+    Attributes:
+        staged: What tasks tell; not in intents, which must be short.
+        table: UUID of the table, as in `StagedDataFiles`, and so are the next ones.
+        spec_id: Partition spec.
+        after: Sequence number.
+        changes: Places of changes.
+        schema_id: Schema of changes.
+        manifest: Place of a manifest that names the data files; None if there are none.
+    """
+
+    staged: Any = Field(default=None, exclude=True)
+    table: str
+    spec_id: int
+    after: int
+    changes: tuple[str, ...] = ()
+    schema_id: int | None = None
+    manifest: str | None = None
+
+
+class IcebergRoute(LoggedWriter[StagedForTable, Target]):
+    """``krishiv-iceberg`` as a route of ``krishiv-fanout``."""
+
+    options_type = IcebergSinkOptions
+    options: IcebergSinkOptions
+
+    @cached_property
+    def _sink(self) -> IcebergWriter:
+        return IcebergWriter(self.options, self.schema, self.mode, streaming=self.streaming)
+
+    @cached_property
+    def _target(self) -> Target:
+        return self._sink.plan(None)
+
+    def check(self) -> None:
+        """Planner: the table is there, and can take the rows."""
+        _ = self._target
+
+    def plan(self, ownership: Ownership[StagedForTable] | None) -> Target:
+        """Planner: what tasks need of the table, as `check` has seen it."""
+        del ownership
+        return self._target
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target
+    ) -> StagedForTable | None:
+        """Executor: as the sink itself does."""
+        staged = self._sink.stage(batches, task, plan)
+        return None if staged is None else _of_task(staged)
+
+    def participant(self, view: LogView) -> IcebergParticipant:
+        """Driver: the catalog."""
+        del view  # files have random names, and are removed by vacuum alone
+        return IcebergParticipant(self.options, self._sink.committer(), self.mode)
+
+    def log_location(self, query: str) -> str:
+        """A table by itself needs none."""
+        raise OptionError(f"{FORMAT}: query {query} has its mark in the table, and no epoch log")
+
+
+def _of_task(staged: StagedDataFiles) -> StagedForTable:
+    return StagedForTable(
+        staged=staged, table=staged.table, spec_id=staged.spec_id, after=staged.after
+    )
+
+
+def _remove_prepared(io: FileIO, staged: Sequence[StagedForTable]) -> None:
+    for item in staged:
+        if item.manifest is not None:
+            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+                io.delete(item.manifest)
+
+
+class IcebergParticipant(Participant[StagedForTable]):
+    """One snapshot for each epoch, with its mark.
+
+    Args:
+        options: Of the sink.
+        committer: Of the sink.
+        mode: Whether epochs add or replace.
+    """
+
+    staged_type = StagedForTable
+    may_lose = False
+
+    def __init__(
+        self, options: IcebergSinkOptions, committer: IcebergCommitter, mode: OutputMode
+    ) -> None:
+        self._options = options
+        self._committer = committer
+        self._mode = mode
+
+    def prepare(
+        self,
+        epoch: Epoch,
+        staged: Sequence[StagedForTable],
+        salvaged: Sequence[StagedForTable],
+    ) -> Sequence[StagedForTable]:
+        """Committer: the files fit the table as it is, and are in a manifest of their own.
+
+        Raises:
+            CommitRejected: If they do not fit, or are not there.
+        """
+        from krishiv_spark.sinks.iceberg.changes import check_fits
+        from krishiv_spark.sinks.iceberg.prepared import write_prepared
+
+        del epoch, salvaged  # no part of an epoch is ever lost
+        if not staged and self._mode is OutputMode.APPEND:
+            return ()
+        table = self._committer.table()
+        told = [item.staged for item in staged]
+        check_fits(told, table.metadata)
+        check_shared(table.io, told)
+        return [write_prepared(table, told)]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
+        """Driver: bring the snapshot into the table, unless its mark is there.
+
+        Raises:
+            CommitUnknown: If the table cannot take it now, or does not answer.
+        """
+        if not staged or self.is_finished(epoch):
+            return
+        from krishiv_spark.sinks.iceberg.prepared import read_prepared
+
+        io = self._committer.table().io
+        try:
+            self._committer.finish(epoch, [read_prepared(io, item) for item in staged])
+        except Fenced:
+            if not self.is_finished(epoch):  # by somebody else, meanwhile
+                raise
+        except CommitUnknown:
+            raise
+        except (OSError, SinkError) as error:
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
+                f"{self._options.table_name} does not take it: {error}. Put the table right and "
+                "restart the query, which tries it again; or see 'krishiv-spark log resolve "
+                "--assume'"
+            ) from error
+        _remove_prepared(io, staged)
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: the table has a mark of this epoch, or a later one."""
+        mark = self._committer.last_committed(epoch.query)
+        return mark is not None and mark.epoch >= epoch.number
+
+    def discard(self, staged: Sequence[StagedForTable]) -> None:
+        """Anywhere: remove data files that no snapshot names."""
+        self._committer.discard([item.staged for item in staged if item.staged is not None])
+        if any(item.manifest for item in staged):
+            _remove_prepared(self._committer.table().io, staged)
+
+    # --- planner
+
+    def target(self) -> str:
+        """Planner: the table, by its UUID."""
+        return f"Iceberg table {self._committer.table().metadata.table_uuid}"
+
+    def verify_held(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
+        """Planner: the table is the one that the epoch went into."""
+        now = str(self._committer.table().metadata.table_uuid)
+        if any(item.table != now for item in staged):
+            raise LogError(
+                f"epoch {epoch.number} of query {epoch.query} was written to what was table "
+                f"{self._options.table_name} then, which has been removed or made anew since. "
+                "Nothing was written. 'krishiv-spark log resolve --assume aborted' has the epoch "
+                "written again; '--assume committed' passes over it"
+            )
+
+    def verify_empty_log(self, query: str) -> None:
+        """Planner: a query without a log must not have a mark in the table."""
+        mark = self._committer.last_committed(query)
+        if mark is not None:
+            raise LogError(
+                f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
+                "its epoch log is empty: the log was removed, or the option 'epochLog' has "
+                "changed; put it back, or use a new checkpoint"
+            )
+
+    # --- operator
+
+    def assume(self, epoch: Epoch, staged: Sequence[StagedForTable], *, committed: bool) -> None:
+        """Operator: bring the epoch in if that can be; a snapshot that is there stays.
+
+        Raises:
+            SinkError: If the epoch is in the table and shall not be.
+        """
+        if committed:
+            self.finish(epoch, staged)
+        elif self.is_finished(epoch):
+            raise SinkError(
+                f"table {self._options.table_name} has epoch {epoch.number} of query "
+                f"{epoch.query}: roll the table back to the snapshot before it first, and remove "
+                f"the property 'krishiv.epoch.{epoch.query}'"
+            )
+
+    def verify_adopted(self, query: str, epoch: int) -> None:
+        """Operator: the table's mark must not be ahead.
+
+        Raises:
+            LogError: If it is: epochs up to it would be passed over.
+        """
+        mark = self._committer.last_committed(query)
+        if mark is not None and mark.epoch > epoch:
+            raise LogError(
+                f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
+                f"would pass over those after {epoch} up to it: use a new checkpoint"
+            )

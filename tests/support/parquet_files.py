@@ -1,0 +1,14 @@
+"""What is in a table's folder on a disk, for who knows nothing of ours."""
+
+import pyarrow.parquet as pq
+
+
+def staged(folder):
+    return [file for file in folder.glob("_krishiv/*/staged/**/*") if file.is_file()]
+
+
+def rows(folder):
+    for file in folder.glob("**/*.parquet"):
+        in_path = dict(part.split("=") for part in file.parts if "=" in part)
+        for row in pq.ParquetFile(file).read().to_pylist():
+            yield {**row, **in_path}
