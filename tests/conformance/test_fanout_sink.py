@@ -1,134 +1,22 @@
 """``krishiv-fanout`` under the kit: rows go left, right or both ways, each to a real target."""
 
-import uuid
-from collections import Counter
 from functools import partial
 
-import pyarrow as pa
 import pytest
-from iceberg_onlooker import Onlooker as OnlookerOfTables
-from iceberg_onlooker import options as iceberg_options
-from kafka_calls import REQUESTS
-from kafka_topics import Onlooker, make_topic
-from parquet_files import rows as rows_of_files
-from parquet_files import staged as staged_files
+from fanout_sides import Files, Table, Topic, pair_of
+from kafka_topics import Onlooker
 
-from krishiv_spark.formats.fanout import FanoutDataSource
-from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest
-
-TEXT_ROW = pa.struct([("id", pa.int64()), ("text", pa.string())])
-RECORD = pa.struct([("key", pa.string()), ("value", pa.binary())])
-
-
-class Files:
-    """A side whose rows are Parquet files."""
-
-    kind, sweeps, complete = TEXT_ROW, True, True
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.options = {"format": "krishiv-parquet", "path": str(folder)}
-
-    def row(self, number):
-        return {"id": number, "text": f"rów {number}"}
-
-    def seen(self):
-        return [row["id"] for row in rows_of_files(self.folder)]
-
-    def waiting(self):
-        return staged_files(self.folder)
-
-
-class Table(Files):
-    """A side whose rows are in an Iceberg table."""
-
-    sweeps = False
-
-    def __init__(self, folder):
-        folder.mkdir(parents=True)
-        self.onlooker = OnlookerOfTables(folder)
-        self.options = {"format": "krishiv-iceberg", **iceberg_options(folder)}
-
-    def seen(self):
-        rows = self.onlooker.rows()
-        return rows["id"].to_pylist() if rows else []
-
-    def waiting(self):
-        return ()
-
-
-class Topic:
-    """A side whose rows are records."""
-
-    kind, sweeps, complete = RECORD, True, False
-
-    def __init__(self, folder, cluster, onlooker):
-        del folder
-        self.onlooker, self.topic = onlooker, f"t-{uuid.uuid4().hex}"
-        make_topic(cluster.bootstrap, self.topic, partitions=2)
-        servers = {"kafka.bootstrap.servers": cluster.bootstrap}
-        self.options = {"format": "krishiv-kafka", "topic": self.topic, **servers}
-
-    def row(self, number):
-        return {"key": f"k{number}", "value": b"%d" % number}
-
-    def seen(self):
-        return [int(record.value) for record in self.onlooker.committed(self.topic)]
-
-    def waiting(self):
-        return self.onlooker.waiting(self.topic)
+from krishiv_spark.testing import SinkConformance
 
 
 class Pair:
-    """A sink with two sides; an epoch may be on the first before it is on the second."""
-
     random_sequences = 20
 
     def sides(self):
         raise NotImplementedError
 
     def sink(self, folder):
-        left, right = (make(folder / name) for make, name in zip(self.sides(), "lr", strict=True))
-        given = {"left": left.options, "right": right.options}
-        return SinkUnderTest(
-            source=FanoutDataSource,
-            options={
-                f"route.{name}.{key}": text
-                for name, options in given.items()
-                for key, text in options.items()
-            },
-            schema=pa.schema([("left", left.kind), ("right", right.kind)]),
-            row=partial(row_of, left, right),
-            oracle=lambda: rows_of(left, right),
-            leftovers=lambda: [*left.waiting(), *right.waiting()],
-            sweeps=left.sweeps and right.sweeps,
-            most_held=2**26,
-            whole_epochs=False,
-            complete=left.complete and right.complete,
-            batch=False,
-            outside={**OUTSIDE, **REQUESTS},
-        )
-
-
-def goes(number):
-    """Whether a row goes left, and whether it goes right."""
-    return number % 3 != 1, number % 3 != 2
-
-
-def row_of(left, right, number):
-    wanted = zip((left, right), goes(number), strict=True)
-    return tuple(side.row(number) if is_there else None for side, is_there in wanted)
-
-
-def rows_of(left, right):
-    """Rows that are wherever they go; one that is anywhere twice, or astray, is there twice."""
-    seen = Counter(left.seen()), Counter(right.seen())
-    for number in {*seen[0], *seen[1]}:
-        pairs = [(found[number], goes(number)[place]) for place, found in enumerate(seen)]
-        astray = any(times and not wanted for times, wanted in pairs)
-        if astray or all(times for times, wanted in pairs if wanted):
-            for _ in range(2 if astray else max(times for times, _ in pairs)):
-                yield row_of(left, right, number)
+        return pair_of(self.sides(), folder)
 
 
 class TestFilesAndTable(Pair, SinkConformance):
@@ -136,13 +24,14 @@ class TestFilesAndTable(Pair, SinkConformance):
         return Files, Table
 
 
-class WithTopic(Pair):
-    @pytest.fixture(scope="class")
-    def topic(self, cluster):
-        onlooker = Onlooker(cluster.bootstrap)
-        yield partial(Topic, cluster=cluster, onlooker=onlooker)
-        onlooker.close()
+@pytest.fixture(scope="module")
+def topic(cluster):
+    onlooker = Onlooker(cluster.bootstrap)
+    yield partial(Topic, cluster=cluster, onlooker=onlooker)
+    onlooker.close()
 
+
+class WithTopic(Pair):
     @pytest.fixture(autouse=True)
     def _environment(self, topic):
         self.topic = topic

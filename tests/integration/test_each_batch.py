@@ -1,16 +1,11 @@
 """``foreachBatch`` with several outputs, each exactly once, whatever dies between them."""
 
-from collections import Counter
-from contextlib import closing
-
-import duckdb
 import pytest
-from iceberg_life import table_of
-from kafka_topics import Onlooker, fill, make_topic
-from killers import Killer, assert_each_once
+from kafka_topics import make_topic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 from tables import look, make_input
+from three_targets import kill_again_and_again
 
 import krishiv_spark
 from krishiv_spark.kafka.dev import open_cluster
@@ -97,29 +92,16 @@ def cluster():
         yield cluster
 
 
-def kill_again_and_again(bootstrap, folder, rows, kills):
-    fill(bootstrap, "source", rows)
-    places = {"bootstrap": bootstrap, "folder": str(folder), "source": "source"}
-    Killer("each_batch_copy.py", {**places, "target": "target", "rows": 40}).run(kills)
-    table = duckdb.sql(f"SELECT id FROM read_parquet('{folder}/table/*.parquet')").fetchall()
-    assert_each_once(Counter(n for (n,) in table), range(rows), "Parquet")
-    with closing(Onlooker(bootstrap)) as onlooker:
-        even = Counter(int(record.value) for record in onlooker.records("target"))
-    assert_each_once(even, range(0, rows, 2), "Kafka")
-    odd = Counter(table_of(folder / "warehouse").scan().to_arrow()["id"].to_pylist())
-    assert_each_once(odd, range(1, rows, 2), "Iceberg")
-
-
 @pytest.mark.crash
 @pytest.mark.once
 @pytest.mark.long  # two minutes; what dies without Spark is in tests/conformance
 @pytest.mark.timeout(2400)
 def test_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
-    kill_again_and_again(cluster.bootstrap, tmp_path, 800, 4)
+    kill_again_and_again("each_batch_copy.py", cluster.bootstrap, tmp_path, 800, 4)
 
 
 @pytest.mark.crash
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
 def test_tens_of_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
-    kill_again_and_again(cluster.bootstrap, tmp_path, 4000, 30)
+    kill_again_and_again("each_batch_copy.py", cluster.bootstrap, tmp_path, 4000, 30)
