@@ -54,7 +54,7 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
     return [
         f"`{source.format_name}`",
         "stream, batch" if source.reader_type else "-",
-        "stream, batch" if sink else "-",
+        "-" if sink is None else "stream" if sink.only_streams else "stream, batch",
         sink.guarantee.value if sink else "-",
     ]
 

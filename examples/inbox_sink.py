@@ -14,16 +14,8 @@ from pathlib import Path
 from pyarrow import RecordBatch, types
 from pydantic import BaseModel
 
-from krishiv_spark import datasource, durable, errors, offsets, options
-from krishiv_spark.sinks import (
-    Epoch,
-    Guarantee,
-    LogCommitter,
-    OutputMode,
-    Participant,
-    Task,
-    Writer,
-)
+from krishiv_spark import datasource, durable, errors, options
+from krishiv_spark.sinks import Epoch, LoggedWriter, LogView, OutputMode, Participant, Task
 
 _HELD = types.is_boolean, types.is_integer, types.is_string
 
@@ -77,8 +69,8 @@ class _Inbox(Participant[_File]):  # driver
         """Nothing: what no intent names goes with the folder of its generation."""
 
 
-class _Writer(Writer[_File]):
-    options_type, guarantee = _Options, Guarantee.EXACTLY_ONCE
+class _Writer(LoggedWriter[_File]):
+    options_type = _Options
 
     def check(self) -> None:  # planner
         if self.mode is OutputMode.REPLACE or not self.streaming:
@@ -97,11 +89,12 @@ class _Writer(Writer[_File]):
         durable.sync_file(place)
         return file if rows else None
 
-    def committer(self) -> LogCommitter[_File]:
-        return LogCommitter(self._log, _Inbox(self.options))
+    def participant(self, view: LogView) -> _Inbox:
+        del view  # of the log; for participants that must know whether they still own the query
+        return _Inbox(self.options)
 
-    def _log(self, query: str) -> offsets.EpochLog:
-        return offsets.open_log(str(self.options.beside(query, "log")), query)
+    def log_location(self, query: str) -> str:
+        return str(self.options.beside(query, "log"))
 
 
 class InboxDataSource(datasource.KrishivDataSource):

@@ -115,6 +115,9 @@ class Writer(ABC, Generic[StagedT, PlanT]):
 
     options_type: ClassVar[type[Options]] = Options
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
+    only_streams: ClassVar[bool] = False
+    """Whether `check` refuses batch jobs, but for those that users number."""
+
     _made_of: tuple[tuple[Any, ...], dict[str, Any]]
     _is_sealed = False
 

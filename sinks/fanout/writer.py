@@ -34,6 +34,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
     """Several sinks over one epoch log."""
 
     options_type = FanoutOptions
+    only_streams = True
     options: FanoutOptions
 
     @cached_property
@@ -48,8 +49,9 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
                 "would agree. Write a stream, with trigger(availableNow=True) if it is to end; or "
                 "number the batch, by 'txnAppId' and 'txnVersion' with 'epochLog'"
             )
+        routes = self._routes
         check_columns(self.options, self.schema)
-        for name, route in self._routes.items():
+        for name, route in routes.items():
             with naming(name):
                 route.check()
 

@@ -19,7 +19,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table.locations import load_location_provider
 
 from krishiv_spark.iceberg.naming import marked_uuid
-from krishiv_spark.sinks.iceberg.route import StagedForTable
+from krishiv_spark.sinks.iceberg.staged import StagedForTable
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 if TYPE_CHECKING:

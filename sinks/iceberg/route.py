@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pydantic import BaseModel, Field
 
 from krishiv_spark.errors import CommitUnknown, Fenced, LogError, OptionError, SinkError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Epoch, OutputMode, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.staged import StagedForTable
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.log_view import LogView
@@ -28,29 +28,7 @@ from krishiv_spark.sinks.participant import Participant
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-__all__ = ["IcebergParticipant", "IcebergRoute", "StagedForTable"]
-
-
-class StagedForTable(BaseModel, frozen=True):
-    """What a task has staged; or, in an intent, all that the epoch brings into the table.
-
-    Attributes:
-        staged: What tasks tell; not in intents, which must be short.
-        table: UUID of the table, as in `StagedDataFiles`, and so are the next ones.
-        spec_id: Partition spec.
-        after: Sequence number.
-        changes: Places of changes.
-        schema_id: Schema of changes.
-        manifest: Place of a manifest that names the data files; None if there are none.
-    """
-
-    staged: Any = Field(default=None, exclude=True)
-    table: str
-    spec_id: int
-    after: int
-    changes: tuple[str, ...] = ()
-    schema_id: int | None = None
-    manifest: str | None = None
+__all__ = ["IcebergParticipant", "IcebergRoute"]
 
 
 class IcebergRoute(LoggedWriter[StagedForTable, Target]):
