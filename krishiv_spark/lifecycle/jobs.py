@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, 
 from krishiv_spark.sinks.numbered import JobNumber, is_done
 
 __all__ = ["BatchWrite", "NumberedWrite"]
+
+_log = logging.getLogger(__name__)
 
 _ONLY_EPOCH = 0
 
@@ -82,6 +85,17 @@ class NumberedWrite(_JobWrite):
         self._job = job
         self._name = job.name
         self._job_epoch = job.number
+
+    def _begin(self) -> Plan:
+        plan = super()._begin()
+        if is_done(self._job, plan.mark):
+            _log.warning(
+                "batch %d of %s has come again, as after a crash, and is in this sink already: it "
+                "is skipped here, and written where it is missing",
+                self._job.number,
+                self._name,
+            )
+        return plan
 
     def _number(self, offsets: PlannedOffsets | None) -> int:
         del offsets

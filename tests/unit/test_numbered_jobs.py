@@ -74,6 +74,13 @@ def test_a_number_is_written_once(place):
     place.assert_holds([*range(30, 50), *range(90, 100)])
 
 
+def test_a_batch_that_comes_again_is_said(place, caplog):
+    place.job("load", 1, [1, 2])
+    assert not caplog.records
+    place.job("load", 1, [1, 2])
+    assert "is in this sink already" in caplog.text
+
+
 def test_rows_may_come_again_in_other_tasks_and_in_another_order(place):
     place.job("load", 3, range(10))
     place.job("load", 3, range(9, -1, -1), tasks=3)
