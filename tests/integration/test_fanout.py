@@ -5,6 +5,7 @@ from click.testing import CliRunner
 from iceberg_life import ids
 from kafka_topics import make_topic
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import functions as sql
 from tables import look, make_input
 from three_targets import kill_again_and_again
 
@@ -70,6 +71,17 @@ def test_a_source_follows_a_folder_that_is_one_of_several_targets(copy, spark):
     query.stop()
     found = sorted(row.id for row in spark.table("followed").collect())
     assert found == [n for n in range(TOTAL + 2 * ROWS) if n % 3]
+
+
+def test_in_mode_complete_each_epoch_takes_the_place_of_the_one_before(copy):
+    counts = copy.rows(maxFilesPerTrigger=2).groupBy((sql.col("id") % 3).alias("id")).count()
+    rows = krishiv_spark.routed(counts, **copy.routes)
+    writer = rows.writeStream.format("krishiv-fanout").outputMode("complete")
+    query = writer.options(**copy.options).start()
+    query.processAllAvailable()
+    query.stop()
+    assert look(copy.folder / "good") == (2, 2, 3)
+    assert ids(copy.folder / "bad") == [0]
 
 
 def test_rows_without_a_route_are_an_error_and_none_is_lost_by_it(copy):
