@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
     from krishiv_spark.sinks.each_batch import each_batch
     from krishiv_spark.sinks.fanout.routed import routed
-    from krishiv_spark.sinks.iceberg.upsert import upsert
+    from krishiv_spark.sinks.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
 
 __all__ = [
@@ -42,7 +42,7 @@ _HOMES = {
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
     "routed": "krishiv_spark.sinks.fanout.routed",
-    "upsert": "krishiv_spark.sinks.iceberg.upsert",
+    "upsert": "krishiv_spark.sinks.upsert",
 }
 
 

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import open_store, quoted
-from krishiv_spark.options import ByteSize
+from krishiv_spark.memory.upserts import check_keys, upserted
+from krishiv_spark.options import ByteSize, Names
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 
@@ -34,6 +35,16 @@ class MemorySinkOptions(NumberedJobOptions):
     )
     query_name: str | None = Field(
         default=None, description="The same, as given to Spark's `queryName()`."
+    )
+    mode: Literal["append", "upsert"] = Field(
+        default="append",
+        description="Add the rows, or let each take the place of the row with the same key; the "
+        "driver writes the whole result with each epoch.",
+    )
+    key_columns: Names = Field(
+        default=(),
+        validation_alias=AliasChoices("keyColumns", "key_columns"),
+        description="Columns that identify a row, separated by commas; for `upsert`.",
     )
     max_rows: int | None = Field(default=None, gt=0, description="Most rows that the result holds.")
     max_bytes: ByteSize = Field(
@@ -70,6 +81,18 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             raise OptionError(
                 "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
             )
+        if self.options.mode == "upsert":
+            self._check_upsert()
+
+    def _check_upsert(self) -> None:
+        check_keys(self.options.key_columns, self.schema)
+        if self.mode is OutputMode.REPLACE:
+            raise OptionError("krishiv-memory: 'mode' = 'upsert' cannot replace the whole result")
+        if not self.streaming:
+            raise OptionError(
+                "krishiv-memory: batches that upsert need numbers, 'txnAppId' and 'txnVersion', as "
+                "krishiv_spark.upsert() gives them in foreachBatch: two at once would lose rows"
+            )
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> EncodedRows:
         """Executor: the rows travel in the value. Never None: an empty result has a schema."""
@@ -83,11 +106,17 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
 
     def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
         """Driver: one file takes the epoch's number, whole."""
-        entry, name = self._entry(staged, epoch), self.options.result_name()
-        if self.streaming:
-            self._result_of(epoch.query).publish(epoch.number, entry, name)
-        else:
-            NamedResult(open_store(), name or "").add(entry)
+        name = self.options.result_name()
+        if not self.streaming:
+            NamedResult(open_store(), name or "").add(self._entry(staged, epoch))
+            return
+        result, replaces = self._result_of(epoch.query), self.mode is OutputMode.REPLACE
+        if self.options.mode == "upsert":
+            # Whoever else does this for the epoch creates the same number, and one of them does.
+            bodies = [part.body for part in staged]
+            keys = self.options.key_columns
+            staged, replaces = [upserted(result.bodies(), bodies, keys, self.schema)], True
+        result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
 
     def discard(self, staged: Sequence[EncodedRows]) -> None:
         """Nothing is stored before `publish`."""
@@ -97,13 +126,15 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         name = None if self.options.job is None else self.options.result_name()
         return QueryResult(open_store(), query if name is None else f"{query}.{name}")
 
-    def _entry(self, staged: Sequence[EncodedRows], epoch: Epoch) -> StoreEntry:
+    def _entry(
+        self, staged: Sequence[EncodedRows], epoch: Epoch, *, replaces: bool | None = None
+    ) -> StoreEntry:
         # An empty result has columns all the same.
         rows = staged or [encode([], self.schema)]
         return StoreEntry(
             bodies=[part.body for part in rows],
             rows=sum(part.count for part in rows),
-            replaces=self.mode is OutputMode.REPLACE,
+            replaces=self.mode is OutputMode.REPLACE if replaces is None else replaces,
             bound=self.options.bound(),
             query=epoch.query,
             digest=epoch.digest,

@@ -47,6 +47,10 @@ class QueryResult:
         if self._put(number, entry):
             self.epochs.remove_below(self.epochs.first())
 
+    def bodies(self) -> Iterator[bytes]:
+        """The bodies of its epochs, oldest first."""
+        return (body for _, body in self.epochs.snapshot())
+
     def _put(self, number: int, entry: StoreEntry) -> bool:
         try:
             return self.epochs.put(number, entry)
@@ -135,7 +139,7 @@ class NamedResult:
         """The bodies of all entries, oldest first."""
         for header, body in self.entries.snapshot():
             if header.stream:
-                yield from _bodies(QueryResult(self.store, header.query).epochs)
+                yield from QueryResult(self.store, header.query).bodies()
             else:
                 yield body
 
@@ -174,7 +178,7 @@ def result_bodies(store: Store, key: str) -> list[bytes]:
     if is_name(store, key):
         return list(NamedResult(store, key).bodies())
     if _is_query(store, key):
-        return list(_bodies(QueryResult(store, key).epochs))
+        return list(QueryResult(store, key).bodies())
     raise _unknown(store, key)
 
 
@@ -195,10 +199,6 @@ def _unknown(store: Store, key: str) -> OptionError:
         f"krishiv-memory: no result {key!r} on this machine; known: {known}. A result begins with "
         "the first epoch that its query publishes"
     )
-
-
-def _bodies(log: Log) -> Iterator[bytes]:
-    return (body for _, body in log.snapshot())
 
 
 def _unlink(path: str) -> None:

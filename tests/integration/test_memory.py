@@ -115,6 +115,28 @@ def test_complete_mode_shows_the_newest_result(spark, name, source, checkpoint) 
     assert sorted(found, key=lambda row: row["odd"]) == [{"odd": 0, "n": 1}, {"odd": 1, "n": 2}]
 
 
+def test_update_mode_through_foreach_batch(spark, name, source, checkpoint) -> None:
+    rows = spark.readStream.format("krishiv-memory").load(name)
+    counts = rows.groupBy((col("id") % 3).alias("rest")).agg(count("*").alias("n"))
+    write = krishiv_spark.upsert(f"{name}-out", "rest", format="krishiv-memory")
+
+    def twice(batch: DataFrame, number: int) -> None:
+        write(batch, number)
+        write(batch, number)  # as Spark repeats its last batch
+
+    sink = counts.writeStream.outputMode("update").foreachBatch(twice)
+    query = sink.option("checkpointLocation", checkpoint).start()
+    try:
+        for values in ([1, 2], [3], [4, 7]):
+            push(source, *values)
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    found = krishiv_spark.memory_table(f"{name}-out").to_pylist()
+    assert {row["rest"]: row["n"] for row in found} == {0: 1, 1: 3, 2: 1}
+    assert len(found) == 3
+
+
 def test_available_now_ends_and_honours_limits(spark, name, source, checkpoint) -> None:
     for value in range(3):
         push(source, value)

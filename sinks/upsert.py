@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.each_batch import id_of_query
 
 if TYPE_CHECKING:
@@ -15,9 +14,14 @@ __all__ = ["upsert"]
 
 
 def upsert(
-    table: str, keys: str | Sequence[str], *, query: str | None = None, **options: str
+    table: str,
+    keys: str | Sequence[str],
+    *,
+    format: str = "krishiv-iceberg",  # noqa: A002  Spark's own word for it
+    query: str | None = None,
+    **options: str,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that upserts each batch into an Iceberg table, exactly once.
+    """A function for ``foreachBatch`` that upserts each batch, exactly once.
 
         counts.writeStream.outputMode("update").foreachBatch(
             krishiv_spark.upsert("db.counts", "word", warehouse="/data/warehouse")
@@ -27,8 +31,9 @@ def upsert(
     the batch that it has it already.
 
     Args:
-        table: Name of the table, ``namespace.name``.
+        table: Name of the table, ``namespace.name``; or of the result in memory.
         keys: Columns that identify a row.
+        format: ``krishiv-iceberg`` or ``krishiv-memory``.
         query: Who writes: the same after each restart, and no other query's into this table, nor
             that of an older checkpoint, whose numbers would be taken for these. By default the
             id of Spark's query, which is known in classic sessions only.
@@ -42,7 +47,7 @@ def upsert(
     names = keys if isinstance(keys, str) else ",".join(keys)
 
     def write(batch: DataFrame, number: int) -> None:
-        writer = batch.write.format(FORMAT).mode("append").options(**options)
+        writer = batch.write.format(format).mode("append").options(**options)
         writer = writer.option("mode", "upsert").option("keyColumns", names)
         name = query or id_of_query(batch, "upsert")
         writer = writer.option("txnAppId", name).option("txnVersion", number)

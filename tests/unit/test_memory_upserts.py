@@ -1,0 +1,76 @@
+"""Results in memory whose rows take the place of others."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numbered_jobs import numbered, run_job
+
+from krishiv_spark import memory_table
+from krishiv_spark.errors import OptionError
+from krishiv_spark.formats.memory import MemoryDataSource
+from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.memory.rows import decode, encode
+from krishiv_spark.memory.upserts import upserted
+
+SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
+ROWS = st.lists(st.tuples(st.none() | st.sampled_from("abc"), st.integers(0, 99)), max_size=8)
+
+
+def body(rows, schema=SCHEMA):
+    columns = zip(*rows, strict=True) if rows else [[], []]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return encode([pa.record_batch(arrays, schema=schema)], schema).body
+
+
+def rows_of(encoded):
+    found = [tuple(row.values()) for batch in decode(encoded.body) for row in batch.to_pylist()]
+    assert encoded.count == len(found)
+    return found
+
+
+@given(st.lists(ROWS, max_size=4), st.lists(ROWS, max_size=3))
+def test_of_each_key_the_last_row_stays(held, staged):
+    found = upserted(map(body, held), map(body, staged), ["key"], SCHEMA)
+    wanted = {key: (key, n) for part in (*held, *staged) for key, n in part}
+    assert sorted(rows_of(found), key=repr) == sorted(wanted.values(), key=repr)
+
+
+def test_a_column_that_is_new_is_null_in_older_rows():
+    wider = pa.schema([*SCHEMA, ("m", pa.int64())])
+    new = encode([pa.record_batch([["b"], [2], [3]], schema=wider)], wider).body
+    found = upserted([body([("a", 1)])], [new], ["key"], wider)
+    assert rows_of(found) == [("a", 1, None), ("b", 2, 3)]
+
+
+def job(number, numbers, **options):
+    given = {"path": options.pop("path"), "mode": "upsert", "keyColumns": "id"}
+    run_job(MemoryDataSource, {**given, **numbered("load", number), **options}, numbers)
+
+
+def test_a_batch_is_upserted_once():
+    name = f"r-{uuid.uuid4()}"
+    for number, rows in [(0, range(6)), (1, range(4, 9)), (1, range(4, 9)), (2, [0])]:
+        job(number, rows, path=name)
+    assert sorted(memory_table(name)["id"].to_pylist()) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keyColumns": ""}, "needs the option 'keyColumns'"),
+        ({"keyColumns": "idd"}, "names 'idd', but there are id, text"),
+        ({"mode": "upsrt"}, "mode"),
+    ],
+)
+def test_what_cannot_be_upserted_is_refused(options, said):
+    with pytest.raises((PlanningFailed, OptionError), match=said):
+        job(0, range(3), path="x", **options)
+
+
+def test_batches_without_a_number_are_refused():
+    options = {"path": "x", "mode": "upsert", "keyColumns": "id"}
+    with pytest.raises(PlanningFailed, match="need numbers"):
+        run_job(MemoryDataSource, options, range(3))
