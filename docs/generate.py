@@ -1,7 +1,8 @@
 """Writes the tables of README.md and docs/ that come from the code: ``./run docs``.
 
-A table stands between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``. With
-``--check`` nothing is written, and the exit code says whether anything would change.
+A table stands between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``. Examples are
+written where ``krishiv-spark new`` finds them, too. With ``--check`` nothing is written, and the exit
+code says whether anything would change.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ FILES = (
     "tests/conformance/test_json_example.py",
     "tests/conformance/test_sqlite_example.py",
 )
+TEMPLATES = {
+    ROOT / "krishiv_spark" / "templates" / "connector" / f"{name}.template": ROOT / example
+    for name, example in {
+        "NAME_sink.py": "examples/sqlite_sink.py",
+        "NAME_source.py": "examples/json_source.py",
+        "tests/test_NAME_sink.py": "tests/conformance/test_sqlite_example.py",
+        "tests/test_NAME_source.py": "tests/conformance/test_json_example.py",
+    }.items()
+}
 SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -170,6 +180,7 @@ def main(arguments: list[str]) -> int:
     """Rewrite the pages, or check them."""
     tables = blocks()
     today = {page: regenerated(page.read_text(), tables) for page in PAGES}
+    today |= {template: example.read_text() for template, example in TEMPLATES.items()}
     stale = [page for page, text in today.items() if text != page.read_text()]
     for page in stale:
         print(f"{page.relative_to(ROOT)} is not what the code says")  # noqa: T201
