@@ -1,8 +1,8 @@
 """Writes the tables of README.md and docs/ that come from the code: ``./run docs``.
 
 A table stands between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``. Examples are
-written where ``krishiv-spark new`` finds them, too. With ``--check`` nothing is written, and the exit
-code says whether anything would change.
+written where ``krishiv-spark new`` finds them, too. With ``--check`` nothing is written, and the
+exit code says whether anything would change.
 """
 
 from __future__ import annotations
