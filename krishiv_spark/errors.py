@@ -11,6 +11,7 @@
     │   └── UploadGoneError             somebody has aborted what is being written
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
+    ├── QueryFailed                     a query that somebody waits for has ended with an error
     └── SinkError                       an epoch did not become visible
         ├── BatchMismatch               a batch that comes again has other rows
         ├── CommitRejected              it certainly did not happen
@@ -23,7 +24,7 @@ after an error is its class; the text is for people and is never parsed.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BatchMismatch",
@@ -38,6 +39,7 @@ __all__ = [
     "OffsetError",
     "OffsetVersionError",
     "OptionError",
+    "QueryFailed",
     "SchemaError",
     "SinkError",
     "StorageError",
@@ -97,6 +99,29 @@ class CheckpointMismatch(KrishivError):
     It was rolled back, or restored from an older copy. Nothing was written: to skip the epoch would
     lose rows, to write it would repeat some.
     """
+
+
+class QueryFailed(KrishivError):
+    """A streaming query has ended with an error; its text is the line that says why.
+
+    Args:
+        line: What went wrong.
+        passes: Whether it may pass by itself, so that the query may be started again.
+        name: The class of this module, or of a connector, that the query has failed with; empty
+            for errors of others.
+    """
+
+    def __init__(self, line: str, *, passes: bool = False, name: str = "") -> None:
+        super().__init__(line)
+        self.passes = passes
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _query_failed, (str(self), self.passes, self.name)
+
+
+def _query_failed(line: str, passes: bool, name: str) -> QueryFailed:
+    return QueryFailed(line, passes=passes, name=name)
 
 
 class SinkError(KrishivError):

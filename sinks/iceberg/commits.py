@@ -112,7 +112,7 @@ class Committer:
         if self._last is None:
             remove_expired(table, before)
 
-    def _set_mark(self, transaction: EpochTransaction, progress: marks.Progress) -> None:
+    def _set_mark(self, transaction: EpochTransaction, progress: marks.Reach) -> None:
         query = self._epoch.query
         said = {**marks.properties_of(self._epoch), **progress.properties(query)}
         transaction.set_properties(said)
@@ -127,9 +127,9 @@ class Committer:
             BATCH_PREFIX
         )
 
-    def _progress(self) -> marks.Progress:
+    def _progress(self) -> marks.Reach:
         found = SparkCheckpoint.of(self._options)
-        return marks.Progress() if found is None else marks.progress_of(found, self._epoch)
+        return marks.Reach() if found is None else marks.progress_of(found, self._epoch)
 
     def _compare_and_set(self, transaction: EpochTransaction) -> None:
         """The linearization point: the epoch is true if the catalog takes this, and only then."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = [
-    "Progress",
+    "Reach",
     "last_committed_epoch",
     "outdated",
     "progress_of",
@@ -54,7 +54,7 @@ def summary_of(epoch: Epoch) -> dict[str, str]:
     return {_QUERY: epoch.query, _EPOCH: str(epoch.number), **digest}
 
 
-def progress_of(checkpoint: SparkCheckpoint, epoch: Epoch) -> Progress:
+def progress_of(checkpoint: SparkCheckpoint, epoch: Epoch) -> Reach:
     """How far the epoch goes, by the offsets that Spark wrote down before it ran it.
 
     Args:
@@ -63,15 +63,15 @@ def progress_of(checkpoint: SparkCheckpoint, epoch: Epoch) -> Progress:
     """
     planned = checkpoint.offset_seq(epoch.number)
     if planned is None:
-        return Progress()
+        return Reach()
     told = {"epoch": epoch.number, "offsets": planned.objects}
     text = json.dumps(told, separators=(",", ":"), sort_keys=True)
     is_short = bool(planned.objects) and len(text) <= _LONGEST_OFFSETS
-    return Progress(min(planned.source_watermarks_ms, default=None), text if is_short else None)
+    return Reach(min(planned.source_watermarks_ms, default=None), text if is_short else None)
 
 
 @dataclass(frozen=True)
-class Progress:
+class Reach:
     """How far an epoch goes.
 
     Attributes:

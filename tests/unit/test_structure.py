@@ -30,7 +30,17 @@ STOREYS = [
 ]
 
 
-PUBLIC = ("datasource", "durable", "errors", "offsets", "options", "sinks", "sources", "testing")
+PUBLIC = (
+    "datasource",
+    "durable",
+    "errors",
+    "offsets",
+    "options",
+    "queries",
+    "sinks",
+    "sources",
+    "testing",
+)
 SHOWN = [
     *(ROOT / "examples").glob("*.py"),
     *(ROOT / "examples" / "new_format" / "template").rglob("*.py"),

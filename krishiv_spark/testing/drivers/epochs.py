@@ -9,7 +9,7 @@ from pathlib import Path
 from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.base import unheard, words
 from krishiv_spark.testing.drivers.lives import Life
-from krishiv_spark.testing.drivers.queries import Query
+from krishiv_spark.testing.drivers.queries import PlayedQuery
 from krishiv_spark.testing.drivers.writing import WritingDriver
 from krishiv_spark.testing.processes import write_roles
 from krishiv_spark.testing.processes.pool import Pool
@@ -192,7 +192,7 @@ class EpochDriver(WritingDriver):
             return f"{self._over(answer)}; abort with every message {words(aborted)}"
         return self._over(answer)
 
-    def _committed(self, query: Query, life: Life) -> str:
+    def _committed(self, query: PlayedQuery, life: Life) -> str:
         self._open(life).settle()
         life.unit, epoch, life.next = None, life.next, life.next + 1
         if query.checkpoint is None or query.checkpoint.commit(epoch):

@@ -9,10 +9,10 @@ from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.lives import Checkpoint, Life
 from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
 
-__all__ = ["Query"]
+__all__ = ["PlayedQuery"]
 
 
-class Query:
+class PlayedQuery:
     """One query, or batch jobs one after the other, with one driver awake and at most one asleep.
 
     Args:
@@ -62,7 +62,7 @@ class Query:
         return Stage(left[0]) if left else Commit()
 
 
-_POSSIBLE: dict[type[Step], Callable[[Query, Any], bool]] = {
+_POSSIBLE: dict[type[Step], Callable[[PlayedQuery, Any], bool]] = {
     Begin: lambda query, _: query.awake.asleep is None and query.awake.unit is None,
     Stage: lambda query, step: query.awake.is_open() and query.awake.needs(step),
     Commit: lambda query, _: query.awake.is_open() and query.awake.is_staged(),

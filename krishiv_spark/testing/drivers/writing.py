@@ -8,7 +8,7 @@ from pathlib import Path
 from krishiv_spark.testing.drivers.base import Driver, words
 from krishiv_spark.testing.drivers.ledger import Ledger, Unit
 from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
-from krishiv_spark.testing.drivers.queries import Query
+from krishiv_spark.testing.drivers.queries import PlayedQuery
 from krishiv_spark.testing.processes import write_roles
 from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
@@ -58,14 +58,14 @@ class WritingDriver(Driver):
         super().close()
 
     @property
-    def _query(self) -> Query:
+    def _query(self) -> PlayedQuery:
         return self._queries[0]
 
-    def _new_query(self, number: int) -> Query:
+    def _new_query(self, number: int) -> PlayedQuery:
         folder = self._folder / f"checkpoint-{number}"
         checkpoint = None if self._writing.startswith("batch") else Checkpoint(folder)
         life = self._new_life(self._job(checkpoint), checkpoint, self._new_workers())
-        return Query(number, checkpoint, life)
+        return PlayedQuery(number, checkpoint, life)
 
     def _new_workers(self) -> Workers:
         return Workers(self._pool, self._zone)
@@ -87,7 +87,7 @@ class WritingDriver(Driver):
             overwrite or self._replaces,
         )
 
-    def _next_life(self, query: Query, workers: Workers) -> Life:
+    def _next_life(self, query: PlayedQuery, workers: Workers) -> Life:
         """A new driver of a query, in the place of the one that is awake."""
         job = self._job(query.checkpoint)
         if query.is_reordered:
@@ -103,7 +103,7 @@ class WritingDriver(Driver):
         self._query.awake = self._next_life(self._query, life.workers)
         return f"{self._query.awake.name} starts"
 
-    def _wake_nobody(self, query: Query) -> None:
+    def _wake_nobody(self, query: PlayedQuery) -> None:
         if query.sleeper is not None:
             query.sleeper.workers.close()
         query.sleeper = None
@@ -112,7 +112,7 @@ class WritingDriver(Driver):
             query.checkpoint.put_back()
         query.awake = self._next_life(query, query.awake.workers)
 
-    def _unit(self, query: Query, life: Life, rows: int) -> Unit:
+    def _unit(self, query: PlayedQuery, life: Life, rows: int) -> Unit:
         if query.checkpoint is None:
             return self._ledger.new(f"job {next(self._jobs)}", rows)
         if life.next == len(query.checkpoint.units):

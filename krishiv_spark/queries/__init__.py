@@ -1,0 +1,50 @@
+"""Streaming queries from start to end: handles, progress as values, listeners, restarts. Driver.
+
+    from krishiv_spark import queries
+
+    with queries.start(orders.writeStream.format("krishiv-kafka")...) as query:
+        query.await_termination(timeout=3600)
+
+A thin layer over Spark's own handles, classic or Connect, for queries of any format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from krishiv_spark.lazy import find
+
+if TYPE_CHECKING:
+    from krishiv_spark.queries.handle import Query, start
+    from krishiv_spark.queries.listening import Listening, listen
+    from krishiv_spark.queries.progress import Progress, SourceProgress
+    from krishiv_spark.queries.restarting import run
+    from krishiv_spark.queries.status import QueryState, QueryStatus
+
+__all__ = [
+    "Listening",
+    "Progress",
+    "Query",
+    "QueryState",
+    "QueryStatus",
+    "SourceProgress",
+    "listen",
+    "run",
+    "start",
+]
+
+_HOMES = {
+    "Listening": "krishiv_spark.queries.listening",
+    "Progress": "krishiv_spark.queries.progress",
+    "Query": "krishiv_spark.queries.handle",
+    "QueryState": "krishiv_spark.queries.status",
+    "QueryStatus": "krishiv_spark.queries.status",
+    "SourceProgress": "krishiv_spark.queries.progress",
+    "listen": "krishiv_spark.queries.listening",
+    "run": "krishiv_spark.queries.restarting",
+    "start": "krishiv_spark.queries.handle",
+}
+
+
+def __getattr__(name: str) -> object:
+    return find(__name__, _HOMES, name)

@@ -1,0 +1,257 @@
+"""A handle on a streaming query, classic or Connect. Driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from typing_extensions import Self
+
+from krishiv_spark.errors import QueryFailed
+from krishiv_spark.queries.failures import failure_of
+from krishiv_spark.queries.progress import Progress
+from krishiv_spark.queries.status import QueryStatus, status_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["Query", "Seconds", "in_seconds", "start"]
+
+Seconds: TypeAlias = float | timedelta
+
+_POLL_S = 0.1
+
+
+def in_seconds(given: Seconds) -> float:
+    """A length of time as a number."""
+    return given.total_seconds() if isinstance(given, timedelta) else float(given)
+
+
+def start(
+    writer: DataStreamWriter,
+    *,
+    timeout: Seconds | None = None,
+    idle: Seconds | None = None,
+    grace: Seconds = 60,
+) -> Query:
+    """Start a query.
+
+    Args:
+        writer: From ``frame.writeStream``, with its format or function, options and trigger.
+        timeout: How long it may run, seconds; then it is stopped as by `Query.stop`.
+        idle: How long it may be without a row, seconds; then likewise.
+        grace: How long an epoch under way may take then, seconds.
+
+    Raises:
+        PySparkException: As Spark's own ``start``.
+    """
+    query = Query(writer.start())
+    if timeout is not None or idle is not None:
+        query.stop_when(timeout=timeout, idle=idle, grace=grace)
+    return query
+
+
+class Query(AbstractContextManager["Query"]):
+    """A streaming query that runs, or has run. As a context, it is stopped at the end.
+
+    Args:
+        spark: Spark's own handle, which stays usable.
+    """
+
+    def __init__(self, spark: StreamingQuery) -> None:
+        self.spark = spark
+
+    def __repr__(self) -> str:
+        return f"Query({self.name or self.id}, {self.status.state.value})"
+
+    @property
+    def id(self) -> str:
+        """The id of the query, which is that of its checkpoint."""
+        return str(self.spark.id)
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return str(self.spark.runId)
+
+    @property
+    def name(self) -> str | None:
+        """Spark's ``queryName``; None without one."""
+        return self.spark.name
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has not ended."""
+        return bool(self.spark.isActive)
+
+    @property
+    def status(self) -> QueryStatus:
+        """What it is doing now."""
+        failed = self.failure
+        return status_of(self.spark, None if failed is None else str(failed))
+
+    @property
+    def failure(self) -> QueryFailed | None:
+        """Why it has ended; None if it has not, or without an error."""
+        error = None if self.is_active else self.spark.exception()
+        if error is None:
+            return None
+        found = failure_of(error)
+        made = QueryFailed(found.line, passes=found.passes, name=found.name)
+        made.__cause__ = error
+        return made
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The newest epoch, or the newest time that Spark had nothing to do; None at first."""
+        told: Any = self.spark.lastProgress
+        return None if told is None else Progress.of(told)
+
+    @property
+    def progress(self) -> list[Progress]:
+        """The newest epochs, oldest first; Spark keeps a hundred."""
+        told: Any = self.spark.recentProgress
+        return [Progress.of(one) for one in told]
+
+    def await_termination(self, timeout: Seconds | None = None) -> bool:
+        """Wait until it has ended.
+
+        Args:
+            timeout: How long at most, seconds; None for ever.
+
+        Returns:
+            Whether it has.
+
+        Raises:
+            QueryFailed: If it has ended with an error.
+        """
+        until_s = None if timeout is None else time.monotonic() + in_seconds(timeout)
+        while self.is_active:
+            # In steps: within Spark's own waiting Python takes no signal.
+            left_s = 1.0 if until_s is None else min(1.0, until_s - time.monotonic())
+            if left_s <= 0:
+                return False
+            self._wait(left_s)
+        if (failed := self.failure) is not None:
+            raise failed
+        return True
+
+    def process_all_available(self) -> None:
+        """Wait until all rows that are there now are written. For tests: it may take for ever.
+
+        Raises:
+            QueryFailed: If it ends with an error meanwhile.
+        """
+        try:
+            self.spark.processAllAvailable()
+        except Exception:
+            if (failed := self.failure) is not None:
+                raise failed from failed.__cause__
+            raise
+
+    def stop(self, grace: Seconds = 60) -> bool:
+        """Stop it between two epochs, if that is possible in time.
+
+        An epoch that is stopped in the middle is not seen, and done again by the next start.
+
+        Args:
+            grace: How long the epoch under way may take, seconds.
+
+        Returns:
+            Whether it was stopped between two epochs.
+        """
+        until_s, begun = time.monotonic() + in_seconds(grace), self._newest()
+        in_time = True
+        while self.is_active and self._is_busy() and self._newest() == begun:
+            in_time = time.monotonic() < until_s
+            if not in_time:
+                break
+            time.sleep(_POLL_S)
+        self.spark.stop()
+        return in_time
+
+    def cancel(self) -> None:
+        """Stop it now, in the middle of an epoch if there is one; see `stop`."""
+        self.spark.stop()
+
+    def stop_when(
+        self, *, timeout: Seconds | None = None, idle: Seconds | None = None, grace: Seconds = 60
+    ) -> None:
+        """Have it stopped, in a thread that ends with it.
+
+        Args:
+            timeout: When it has run so long from now on, seconds.
+            idle: When no row has come for so long, seconds.
+            grace: As for `stop`.
+        """
+        watch = _Watch(self, timeout, idle, grace)
+        threading.Thread(
+            target=watch.run, name=f"stops {self.name or self.id}", daemon=True
+        ).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Whoever has an error wants the end, and not to wait for an epoch.
+        self.cancel() if kind is not None else self.stop()
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            self.spark.awaitTermination(max(1, round(seconds)))
+        except Exception:
+            if self.is_active:
+                raise
+
+    def _is_busy(self) -> bool:
+        status: Any = self.spark.status
+        return bool(status["isTriggerActive"])
+
+    def _newest(self) -> int:
+        told: Any = self.spark.lastProgress
+        return -1 if told is None else int(told["batchId"])
+
+
+class _Watch:
+    """Stops a query when its time is up."""
+
+    def __init__(
+        self, query: Query, timeout: Seconds | None, idle: Seconds | None, grace: Seconds
+    ) -> None:
+        self._query = query
+        self._until_s = None if timeout is None else time.monotonic() + in_seconds(timeout)
+        self._idle_s = None if idle is None else in_seconds(idle)
+        self._grace = grace
+        self._busy_s = time.monotonic()
+        self._epoch = -1
+
+    def run(self) -> None:
+        """Look until it has ended, or should."""
+        while self._query.is_active:
+            if self._is_over():
+                self._query.stop(self._grace)
+                return
+            time.sleep(_POLL_S)
+
+    def _is_over(self) -> bool:
+        now_s = time.monotonic()
+        if self._until_s is not None and now_s >= self._until_s:
+            return True
+        newest, status = self._query.last_progress, self._query.spark.status
+        if newest is not None and newest.epoch != self._epoch:
+            self._epoch = newest.epoch
+            if newest.rows:
+                self._busy_s = now_s
+        if status["isDataAvailable"] or status["isTriggerActive"]:
+            self._busy_s = now_s
+        return self._idle_s is not None and now_s - self._busy_s >= self._idle_s
