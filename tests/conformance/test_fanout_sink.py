@@ -10,7 +10,7 @@ from krishiv_spark.testing import SinkConformance
 
 
 class Pair:
-    random_sequences = 20
+    random_sequences = 10
 
     def sides(self):
         raise NotImplementedError
@@ -37,12 +37,14 @@ class WithTopic(Pair):
         self.topic = topic
 
 
+@pytest.mark.variant  # it is the same log, which calls other participants
 @pytest.mark.xdist_group("kafka")
 class TestFilesAndTopic(WithTopic, SinkConformance):
     def sides(self):
         return Files, self.topic
 
 
+@pytest.mark.variant
 @pytest.mark.xdist_group("kafka")
 class TestTopicAndTable(WithTopic, SinkConformance):
     def sides(self):

@@ -17,9 +17,8 @@ from krishiv_spark.kafka import client, connections, coordinators, outcomes, req
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import jobs, writing
 from krishiv_spark.offsets import entries, journal
-from krishiv_spark.sinks import logged, values
+from krishiv_spark.sinks import log_view, logged, values
 from krishiv_spark.sinks.kafka import attempts, rows, task_writer
-from krishiv_spark.sinks.kafka import writer as kafka
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedNetwork
 from simulation.present import present
@@ -112,7 +111,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (rows, "time", TIME),
     (attempts, "warm_ahead", lambda: None),
     (task_writer, "await_warm", lambda: None),
-    (kafka, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
+    (log_view, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
     (SparkCheckpoint, "_folder", _checkpoint_folder),
 ]
 
