@@ -252,6 +252,8 @@ class _Watch:
             self._epoch = newest.epoch
             if newest.rows:
                 self._busy_s = now_s
-        if status["isDataAvailable"] or status["isTriggerActive"]:
+        # While a query starts, it is neither at work nor idle by Spark's flags.
+        is_starting = status["message"].startswith("Initializing")
+        if is_starting or status["isDataAvailable"] or status["isTriggerActive"]:
             self._busy_s = now_s
         return self._idle_s is not None and now_s - self._busy_s >= self._idle_s

@@ -48,16 +48,20 @@ def make_routes(
         OptionError: If there is none, or one of them has no format, another one than can be a
             route, or an option that is for the whole.
     """
-    if not options.routes:
-        raise OptionError(
-            f"{FORMAT}: give at least one route, as 'route.good.format' = 'krishiv-parquet' and "
-            "'route.good.path'"
-        )
+    _require_one(options)
     made = {}
     for name, given in sorted(options.routes.items()):
         with naming(name):
             made[name] = _route(options, given, _columns(schema, name), mode, streaming=streaming)
     return made
+
+
+def _require_one(options: FanoutOptions) -> None:
+    if not options.routes:
+        raise OptionError(
+            f"{FORMAT}: give at least one route, as 'route.good.format' = 'krishiv-parquet' and "
+            "'route.good.path'"
+        )
 
 
 def _route(
@@ -108,8 +112,10 @@ def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
     """Refuse a frame whose columns are not the routes'. Planner.
 
     Raises:
+        OptionError: If there is no route.
         SchemaError: If a column is no route, a route has no column, or it is no struct.
     """
+    _require_one(options)
     names = [column.name.lower() for column in schema]
     for column in schema:
         if column.name.lower() not in options.routes:

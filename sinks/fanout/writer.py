@@ -49,9 +49,9 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
                 "would agree. Write a stream, with trigger(availableNow=True) if it is to end; or "
                 "number the batch, by 'txnAppId' and 'txnVersion' with 'epochLog'"
             )
-        routes = self._routes
+        # First: a misspelt route leaves another one without what it needs.
         check_columns(self.options, self.schema)
-        for name, route in routes.items():
+        for name, route in self._routes.items():
             with naming(name):
                 route.check()
 

@@ -251,7 +251,7 @@ def left_by(cluster, checkpoint) -> None:
         task = Task("query-that-died", 0, number, number, generation=owns.generation)
         staged.append(writer.stage(iter([rows]), task, writer.plan(owns)))
     dumped = [staged[0].model_dump(mode="json")]
-    writer.log("query-that-died").intend(owns.generation, 0, dumped)
+    writer.committer().log("query-that-died").intend(owns.generation, 0, dumped)
 
 
 def command(*arguments: str) -> str:
