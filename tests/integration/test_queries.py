@@ -170,7 +170,8 @@ def test_what_may_pass_is_tried_again(spark, tmp_path, caplog):
         rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) AS value")
         to = rows.writeStream.format("krishiv-kafka").option("topic", "t")
         to = to.option("kafka.bootstrap.servers", "127.0.0.1:1")
-        to = to.option("kafka.request.timeout.ms", "500").option("kafka.max.block.ms", "500")
+        to = to.option("kafka.request.timeout.ms", "500")
+        to = to.option("kafka.default.api.timeout.ms", "1000")
         return queries.start(to.option("checkpointLocation", str(tmp_path / "checkpoint")))
 
     with pytest.raises(QueryFailed) as caught:
