@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -21,7 +21,16 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.suggestions import suggest
 
-__all__ = ["ByteSize", "Duration", "Names", "Options", "SecretStr", "parse_bytes", "parse_duration"]
+__all__ = [
+    "ByteSize",
+    "Duration",
+    "Names",
+    "OptionFault",
+    "Options",
+    "SecretStr",
+    "parse_bytes",
+    "parse_duration",
+]
 
 _MILLISECONDS = {
     unit: size
@@ -99,6 +108,18 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 OptionsT = TypeVar("OptionsT", bound="Options")
 
 
+class OptionFault(NamedTuple):
+    """Something that is wrong with the options that were given.
+
+    Attributes:
+        key: Which one, as it was written; None if it is none or several.
+        text: What is wrong, and what to do.
+    """
+
+    key: str | None
+    text: str
+
+
 class Options(BaseModel):
     """The options of one connector in one direction.
 
@@ -143,23 +164,47 @@ class Options(BaseModel):
                 refuses, given twice under two spellings, missing, or has a bad value; or if a
                 table is being created in SQL.
         """
+        _refuse_table(given, cls._spellings(), format_name)
+        values, faults = cls._sorted_out(given, format_name)
+        for fault in faults:
+            raise OptionError(fault.text)
+        return cls._build(values, format_name)
+
+    @classmethod
+    def faults(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
+        """All that `parse` would refuse, for those who show it at once; nothing if it is right."""
+        values, faults = cls._sorted_out(given, format_name)
+        keys = {cls._spellings().get(key.lower()): key for key in given}
+        try:
+            cls.model_validate(values, by_name=True, by_alias=False)
+        except ValidationError as error:
+            explained = _explained(error, cls, values, format_name)
+            faults += [OptionFault(keys.get(field), text) for field, text in explained]
+        return faults
+
+    @classmethod
+    def _sorted_out(
+        cls, given: Mapping[str, str], format_name: str
+    ) -> tuple[dict[str, Any], list[OptionFault]]:
+        """What was given, by field; and what fits none."""
         spellings = cls._spellings()
-        _refuse_table(given, spellings, format_name)
         values: dict[str, Any] = {}
+        faults: list[OptionFault] = []
         for key, value in given.items():
             field = spellings.get(key.lower())
             if field is None and (gatherer := cls._gatherer(key.lower(), spellings)) is not None:
                 values.setdefault(gatherer, {})[key] = value
             elif field is None:
-                _refuse_unknown(key, cls, format_name)
+                faults += _unknown(key, cls, format_name)
             elif field in cls.refuses:
-                why = cls.refuses[field]
-                raise OptionError(f"{format_name}: option {key!r} cannot be had: {why}")
+                why = f"{format_name}: option {key!r} cannot be had: {cls.refuses[field]}"
+                faults.append(OptionFault(key, why))
             elif field in values and values[field] != value:
-                raise OptionError(f"{format_name}: option {key!r} is given under two names")
+                twice = f"{format_name}: option {key!r} is given under two names"
+                faults.append(OptionFault(key, twice))
             else:
                 values[field] = value
-        return cls._build(values, format_name)
+        return values, faults
 
     @classmethod
     def offered(cls) -> dict[str, str]:
@@ -196,7 +241,8 @@ class Options(BaseModel):
             return cls.model_validate(values, by_name=True, by_alias=False)
         except ValidationError as error:
             # Without its cause, which holds what was given, secrets included.
-            raise OptionError(_explain(error, cls, values, format_name)) from None
+            lines = [text for _, text in _explained(error, cls, values, format_name)]
+            raise OptionError("; ".join(lines)) from None
 
 
 def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_name: str) -> None:
@@ -209,14 +255,14 @@ def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_nam
         )
 
 
-def _refuse_unknown(key: str, model: type[Options], format_name: str) -> None:
+def _unknown(key: str, model: type[Options], format_name: str) -> list[OptionFault]:
     if key.lower() in model.spark_keys or key.lower().startswith(_OF_STORES):
-        return
+        return []
     spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}
     near = suggest(key.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
-    raise OptionError(f"{format_name}: unknown option {key!r}; {hint}")
+    return [OptionFault(key, f"{format_name}: unknown option {key!r}; {hint}")]
 
 
 def _listing(names: Iterable[str]) -> str:
@@ -234,21 +280,23 @@ def _written(model: type[Options], field: str) -> str:
     return _all_spellings(model, field)[0]
 
 
-def _explain(
+def _explained(
     error: ValidationError, model: type[Options], values: Mapping[str, Any], format_name: str
-) -> str:
+) -> list[tuple[str, str]]:
+    """By field, which is empty where several do not agree, what is wrong."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         field = str(problem["loc"][0]) if problem["loc"] else ""
         name = _written(model, field) if field in model.model_fields else field
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "missing":
-            lines.append(f"{format_name}: option {name!r} is required")
+            text = f"{format_name}: option {name!r} is required"
         elif not field or field in model.gathers:
-            lines.append(f"{format_name}: {reason}")
+            text = f"{format_name}: {reason}"
         else:
-            lines.append(f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}")
-    return "; ".join(lines)
+            text = f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}"
+        lines.append((field, text))
+    return lines
 
 
 def _shown(model: type[Options], field: str, values: Mapping[str, Any]) -> str:
