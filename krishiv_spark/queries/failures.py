@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from krishiv_spark.errors import KrishivError
+from krishiv_spark.errors import KrishivError, QueryFailed
 
 __all__ = ["Failure", "failure_of"]
 
@@ -23,7 +23,9 @@ _PLANNING = "PlanningFailed"
 
 _OF_SPARK = re.compile(r"\[[A-Z_.0-9]+\][^\n]*")
 _TERMINATED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
-_AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:")
+_AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:", "failed to connect back")
+"""What is said of a server that is not there, and of a Python process that took too long to start
+(Spark gives that of a source ten seconds)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """Judge an error of Spark's or ours."""
+    if isinstance(error, QueryFailed):
+        return Failure(str(error), error.passes, error.name)
     if isinstance(error, KrishivError):
         return _ours(type(error).__name__, str(error))
     text = str(error)

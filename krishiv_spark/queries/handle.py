@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from krishiv_spark.errors import QueryFailed
 from krishiv_spark.queries.failures import failure_of
+from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.progress import Progress
 from krishiv_spark.queries.status import QueryStatus, status_of
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Query", "Seconds", "in_seconds", "start"]
 
 Seconds: TypeAlias = float | timedelta
-
-_POLL_S = 0.1
 
 
 def in_seconds(given: Seconds) -> float:
@@ -171,7 +170,7 @@ class Query(AbstractContextManager["Query"]):
             in_time = time.monotonic() < until_s
             if not in_time:
                 break
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         self.spark.stop()
         return in_time
 
@@ -231,9 +230,8 @@ class _Watch:
         self._query = query
         self._until_s = None if timeout is None else time.monotonic() + in_seconds(timeout)
         self._idle_s = None if idle is None else in_seconds(idle)
+        self._idle = IdleTime(query.spark)
         self._grace = grace
-        self._busy_s = time.monotonic()
-        self._epoch = -1
 
     def run(self) -> None:
         """Look until it has ended, or should."""
@@ -241,19 +239,9 @@ class _Watch:
             if self._is_over():
                 self._query.stop(self._grace)
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def _is_over(self) -> bool:
-        now_s = time.monotonic()
-        if self._until_s is not None and now_s >= self._until_s:
+        if self._until_s is not None and time.monotonic() >= self._until_s:
             return True
-        newest, status = self._query.last_progress, self._query.spark.status
-        if newest is not None and newest.epoch != self._epoch:
-            self._epoch = newest.epoch
-            if newest.rows:
-                self._busy_s = now_s
-        # While a query starts, it is neither at work nor idle by Spark's flags.
-        is_starting = status["message"].startswith("Initializing")
-        if is_starting or status["isDataAvailable"] or status["isTriggerActive"]:
-            self._busy_s = now_s
-        return self._idle_s is not None and now_s - self._busy_s >= self._idle_s
+        return self._idle_s is not None and self._idle.look() >= self._idle_s

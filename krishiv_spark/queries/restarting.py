@@ -7,11 +7,48 @@ import time
 from collections.abc import Callable
 
 from krishiv_spark.errors import QueryFailed
+from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.handle import Query, Seconds, in_seconds
 
-__all__ = ["run"]
+__all__ = ["Restarts", "run"]
 
 _log = logging.getLogger(__name__)
+
+
+class Restarts:
+    """When a query starts again after an error.
+
+    Args:
+        attempts: How often it may start again without an epoch in between.
+        pause: Before the first new start, seconds; each next one doubles it.
+        longest_pause: Seconds.
+    """
+
+    def __init__(self, attempts: int, pause: Seconds, longest_pause: Seconds) -> None:
+        self._attempts = attempts
+        self._pause_s = in_seconds(pause)
+        self._longest_s = in_seconds(longest_pause)
+        self._again = 0
+
+    def pause_after(self, error: Exception, name: str, *, progressed: bool) -> float:
+        """How long to wait before it starts again, seconds.
+
+        Args:
+            error: It ended with, or could not be started for.
+            name: Of the query.
+            progressed: Whether there was an epoch before the error.
+
+        Raises:
+            Exception: The one that was given, if it is not to start again.
+        """
+        failed = failure_of(error)
+        self._again = 0 if progressed else self._again
+        if not failed.passes or self._again >= self._attempts:
+            raise error
+        seconds: float = min(self._pause_s * 2**self._again, self._longest_s)
+        self._again += 1
+        _log.warning("query %s starts again in %g s: %s", name, seconds, failed.line)
+        return seconds
 
 
 def run(
@@ -36,20 +73,13 @@ def run(
     Raises:
         QueryFailed: If it has ended with an error that does not pass, or has not passed.
     """
-    again = 0
+    policy = Restarts(restarts, pause, longest_pause)
     while True:
         query = make()
         try:
             query.await_termination()
         except QueryFailed as failed:
-            again = 0 if query.progress else again
-            if not failed.passes or again >= restarts:
-                raise
-            seconds = min(in_seconds(pause) * 2**again, in_seconds(longest_pause))
-            again += 1
-            _log.warning(
-                "query %s starts again in %g s: %s", query.name or query.id, seconds, failed
-            )
-            time.sleep(seconds)
+            name, progressed = query.name or query.id, bool(query.progress)
+            time.sleep(policy.pause_after(failed, name, progressed=progressed))
         else:
             return
