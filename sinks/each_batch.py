@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, checked_id
+from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
 from krishiv_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -45,10 +45,11 @@ def each_batch(
         function: Called on the driver with each batch, and with ``write(frame, name)``, which
             returns the frame's ``DataFrameWriter`` in mode "append". The name, of up to 60 letters,
             digits, '-' and '_', is the output's for ever; "output" if a batch has only one.
-        query: A name that is this query's for ever, where Spark does not tell its id (Spark
-            Connect), or where a new checkpoint is to go on with what the sinks hold.
+        query: A name that is this query's for ever, where a new checkpoint is to go on with what
+            the sinks hold, or where nobody tells its id.
         checkpoint: Location of the query's checkpoint, in which ``krishiv-kafka`` has its epoch
-            logs; needed where Spark does not tell it.
+            logs; needed where Spark does not tell it (Spark Connect), nor the query's id, which is
+            then read there.
         cache: Whether the batch is kept until it is written, so that several outputs compute it
             once, and see the same rows. A batch with one output needs no copy.
 
@@ -57,7 +58,7 @@ def each_batch(
     """
 
     def write_batch(batch: DataFrame, number: int) -> None:
-        outputs = _Outputs(query or id_of_query(batch, "each_batch"), number)
+        outputs = _Outputs(query or id_of_query(batch, "each_batch", checkpoint), number)
         outputs.checkpoint = checkpoint or _checkpoint_of(batch)
         if not cache:
             function(batch, outputs.write)
@@ -103,18 +104,25 @@ class _Outputs:
         return frame.write.mode("append").options(**given)
 
 
-def id_of_query(batch: DataFrame, caller: str) -> str:
+def id_of_query(batch: DataFrame, caller: str, checkpoint: str | None = None) -> str:
     """Spark's id of the query that runs ``foreachBatch`` in this thread.
 
+    Args:
+        batch: What the query gives.
+        caller: Who asks, for the message.
+        checkpoint: Of the query; the id stands in it too.
+
     Raises:
-        OptionError: If it is not known here.
+        OptionError: If it is not known here, and not to be found in the checkpoint.
     """
     context = getattr(batch.sparkSession, "_sc", None)
     found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+    if found is None and checkpoint is not None:
+        return SparkCheckpoint(checkpoint).query_id()
     if found is None:
         raise OptionError(
             f"{caller}: the id of the query is not known here (Spark Connect does not tell it): "
-            f"give {caller}(..., query='a name that is this query's for ever')"
+            f"give {caller}(..., checkpoint='where its checkpoint is')"
         )
     return str(found)
 

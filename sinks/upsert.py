@@ -19,6 +19,7 @@ def upsert(
     *,
     format: str = "krishiv-iceberg",  # noqa: A002  Spark's own word for it
     query: str | None = None,
+    checkpoint: str | None = None,
     **options: str,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``foreachBatch`` that upserts each batch, exactly once.
@@ -36,7 +37,9 @@ def upsert(
         format: ``krishiv-iceberg`` or ``krishiv-memory``.
         query: Who writes: the same after each restart, and no other query's into this table, nor
             that of an older checkpoint, whose numbers would be taken for these. By default the
-            id of Spark's query, which is known in classic sessions only.
+            id of Spark's query.
+        checkpoint: Location of the query's checkpoint, where its id is read if Spark does not tell
+            it (Spark Connect).
         options: Further options of the sink; those with dots as ``**{"catalog.uri": ...}``.
 
     Returns:
@@ -49,7 +52,7 @@ def upsert(
     def write(batch: DataFrame, number: int) -> None:
         writer = batch.write.format(format).mode("append").options(**options)
         writer = writer.option("mode", "upsert").option("keyColumns", names)
-        name = query or id_of_query(batch, "upsert")
+        name = query or id_of_query(batch, "upsert", checkpoint)
         writer = writer.option("txnAppId", name).option("txnVersion", number)
         writer.option("txnRepeats", "newest").save(table)
 
