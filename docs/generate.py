@@ -7,6 +7,7 @@ exit code says whether anything would change.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from benchmarks.measure import Figure
@@ -21,6 +23,10 @@ from benchmarks.report import markdown, results
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
 from krishiv_spark.iceberg.options import CatalogSettings
+from krishiv_spark.jobs import job_schema
+from krishiv_spark.jobs.depots import Depot
+from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming
+from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.options import Options
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.settings import MODELS, StoreSettings
@@ -47,6 +53,15 @@ TEMPLATES = {
     }.items()
 }
 SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}
+JOB_PARTS = {
+    "job": JobSpec,
+    "job.depot": Depot,
+    "job.input": JobInput,
+    "job.output": JobOutput,
+    "job.step": JobStep,
+    "job.streaming": Streaming,
+}
+JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -94,7 +109,8 @@ def _written(value: Any, metadata: list[Any]) -> str:
     parsers = {str(part) for part in metadata}
     if value == 0:
         return "0"
-    if isinstance(value, int) and any("parse_duration" in text for text in parsers):
+    is_time = any("parse_duration" in text or "_span" in text for text in parsers)
+    if isinstance(value, int) and is_time:
         return _with_unit(value, [(86_400_000, "d"), (3_600_000, "h"), (1_000, "s"), (1, "ms")])
     if isinstance(value, int) and any("parse_bytes" in text for text in parsers):
         return _with_unit(value, [(2**30, "g"), (2**20, "m"), (2**10, "k"), (1, "b")])
@@ -108,6 +124,25 @@ def _with_unit(value: int, units: Iterable[tuple[int, str]]) -> str:
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def keys_table(model: type[JobModel]) -> str:
+    """One row for each key of a part of a job file; those that several parts have come last."""
+    inherited = {name for base in model.__bases__ for name in getattr(base, "model_fields", {})}
+    shown = (
+        [f"`{field.alias or name}`", _job_default(field), field.description or ""]
+        for name, field in sorted(model.model_fields.items(), key=lambda one: one[0] in inherited)
+        if NOT_USED not in field.metadata and name not in {"title", "description"}
+    )
+    return _table(["key", "default", "meaning"], list(shown))
+
+
+def _job_default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default in (None, [], {}) or isinstance(field.default, JobModel):
+        return "-"
+    return f"`{_written(field.default, field.metadata)}`"
 
 
 def cases_table(suite: type[Suite]) -> str:
@@ -152,6 +187,8 @@ def blocks() -> dict[str, str]:
     }
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
+    for name, part in JOB_PARTS.items():
+        tables[name] = keys_table(part)
     for source in every_format():
         if source.reader_type:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
@@ -181,6 +218,7 @@ def main(arguments: list[str]) -> int:
     tables = blocks()
     today = {page: regenerated(page.read_text(), tables) for page in PAGES}
     today |= {template: example.read_text() for template, example in TEMPLATES.items()}
+    today[JOB_SCHEMA] = json.dumps(job_schema(), indent=2) + "\n"
     stale = [page for page, text in today.items() if text != page.read_text()]
     for page in stale:
         print(f"{page.relative_to(ROOT)} is not what the code says")  # noqa: T201

@@ -22,13 +22,15 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted({found.name for found in pkgutil.iter_modules(commands.__path__)} - _HELPERS)
+        found = {found.name for found in pkgutil.iter_modules(commands.__path__)} - _HELPERS
+        return sorted(name.replace("_", "-") for name in found)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = _OLDER_NAMES.get(cmd_name, cmd_name)
         if module not in self.list_commands(ctx):
             return None
-        found: click.Command = getattr(import_module(f"{commands.__name__}.{module}"), cmd_name)
+        home = import_module(f"{commands.__name__}.{module.replace('-', '_')}")
+        found: click.Command = getattr(home, cmd_name.replace("-", "_"))
         return found
 
     def invoke(self, ctx: click.Context) -> object:

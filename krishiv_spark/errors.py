@@ -11,6 +11,7 @@
     │   └── UploadGoneError             somebody has aborted what is being written
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
+    ├── ManifestError (also ValueError) a job file has mistakes: all of them, each with its place
     ├── QueryFailed                     a query that somebody waits for has ended with an error
     └── SinkError                       an epoch did not become visible
         ├── BatchMismatch               a batch that comes again has other rows
@@ -35,6 +36,7 @@ __all__ = [
     "Fenced",
     "KrishivError",
     "LogError",
+    "ManifestError",
     "NotExclusiveError",
     "OffsetError",
     "OffsetVersionError",
@@ -99,6 +101,18 @@ class CheckpointMismatch(KrishivError):
     It was rolled back, or restored from an older copy. Nothing was written: to skip the epoch would
     lose rows, to write it would repeat some.
     """
+
+
+class ManifestError(KrishivError, ValueError):
+    """A job file, or a file of depots, has mistakes; the text has a line for each.
+
+    A line is ``file:line:column: what is wrong, and what to do``.
+    """
+
+    @property
+    def lines(self) -> list[str]:
+        """One for each mistake."""
+        return str(self).splitlines()
 
 
 class QueryFailed(KrishivError):

@@ -20,13 +20,16 @@ from examples.demo.show import screen
 
 @click.command()
 @click.option("--kafka", is_flag=True, help="Send the flights through a topic of a real broker.")
-def main(*, kafka: bool) -> None:
+@click.option("--job", is_flag=True, help="Run the stream from a job file, flights.yaml.")
+def main(*, kafka: bool, job: bool) -> None:
     """Send a year of flights through a stream that is killed; exit code 1 if anything differs."""
+    if kafka and job:
+        raise click.UsageError("the job file has no topic: give --kafka or --job")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="krishiv-demo-")))
         os.environ["KRISHIV_MEMORY_DIR"] = str(folder / "memory")
         screen.print("[bold]krishiv-spark[/bold]: New York's flights of 2013 through a stream")
-        stream = Stream(folder, _topic(stack) if kafka else None)
+        stream = Stream(folder, _topic(stack) if kafka else None, as_job=job)
         table = flights.events()
         at_kill = run_and_kill(stream, table)
         show.preview(stream.printed)

@@ -21,6 +21,8 @@ from examples.demo import flights
 from examples.demo.show import screen
 from examples.demo.topics import Topic
 
+JOB = Path(__file__).parent / "flights.yaml"
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -29,19 +31,20 @@ class Stream:
     Attributes:
         folder: Files arrive in it, and the table is made in it.
         topic: The flights go through it, if there is one.
+        as_job: Whether the pipeline is a job file, and not a program.
         printed: The lines that the pipeline prints.
     """
 
     folder: Path
     topic: Topic | None
+    as_job: bool = False
     printed: list[str] = field(default_factory=list)
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
         """The pipeline as a process group of its own."""
-        through = [] if self.topic is None else [self.topic.bootstrap, self.topic.name]
         process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo.pipeline", str(self.folder), *through],
+            [sys.executable, "-m", *self._command()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -57,6 +60,14 @@ class Stream:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             reader.join(5)
+
+    def _command(self) -> list[str]:
+        if self.as_job:
+            given = {"FOLDER": self.folder, "AIRLINES": flights.data_folder() / "airlines.csv"}
+            words = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+            return ["krishiv_spark", "run", str(JOB), "--master", "local[2]", *words]
+        through = [] if self.topic is None else [self.topic.bootstrap, self.topic.name]
+        return ["examples.demo.pipeline", str(self.folder), *through]
 
     def rows_through(self) -> int:
         """Rows in the table now, from the footers of its visible files."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
 from krishiv_spark.options import parse_duration
 
-__all__ = ["DRY_RUN", "OLDER_THAN", "clear", "echo", "name_and_value", "seconds"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DRY_RUN", "OLDER_THAN", "clear", "echo", "name_and_value", "open_session", "seconds"]
 
 
 class Sized(Protocol):
@@ -66,3 +69,25 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not equals:
         raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
     return name, value
+
+
+def open_session(
+    remote: str | None, master: str | None, conf: Mapping[str, str], name: str
+) -> SparkSession:
+    """The session of ``spark-submit``, or a new one.
+
+    Args:
+        remote: Of Spark Connect, as ``sc://host``.
+        master: As for ``spark-submit``.
+        conf: Further settings.
+        name: Of the application.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    own = {} if remote else {"spark.ui.showConsoleProgress": "false"}  # it is the server's
+    for setting, text in {**own, **conf}.items():
+        builder = builder.config(setting, text)
+    if remote is not None:
+        return builder.remote(remote).getOrCreate()
+    return (builder if master is None else builder.master(master)).getOrCreate()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from krishiv_spark.commands.common import name_and_value
+from krishiv_spark.commands.common import name_and_value, open_session
 
 __all__ = ["doctor"]
 
@@ -40,7 +40,7 @@ def doctor(*, tasks: int, spark_remote: str | None, master: str | None, **said: 
 
     The exit code is 1 if something will fail.
     """
-    from krishiv_spark.doctor.examining import examine, open_session
+    from krishiv_spark.doctor.examining import examine
     from krishiv_spark.doctor.questions import Questions
 
     asked = Questions(
@@ -52,7 +52,7 @@ def doctor(*, tasks: int, spark_remote: str | None, master: str | None, **said: 
         tasks=tasks,
     )
     conf = dict(map(name_and_value, said["conf"]))
-    found = examine(open_session(spark_remote, master, conf), asked)
+    found = examine(open_session(spark_remote, master, conf, "krishiv-spark doctor"), asked)
     for line in found:
         click.echo(line)
     sys.exit(any(line.level == "WRONG" for line in found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,29 +16,10 @@ from krishiv_spark.doctor.source import DoctorSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["examine", "open_session"]
+__all__ = ["examine"]
 
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
-
-
-def open_session(remote: str | None, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """The session of ``spark-submit``, or a new one.
-
-    Args:
-        remote: Of Spark Connect, as ``sc://host``.
-        master: As for ``spark-submit``.
-        conf: Further settings.
-    """
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName("krishiv-spark doctor")
-    own = {} if remote else {"spark.ui.showConsoleProgress": "false"}  # it is the server's
-    for name, text in {**own, **conf}.items():
-        builder = builder.config(name, text)
-    if remote is not None:
-        return builder.remote(remote).getOrCreate()
-    return (builder if master is None else builder.master(master)).getOrCreate()
 
 
 def examine(spark: SparkSession, asked: Questions) -> list[Finding]:

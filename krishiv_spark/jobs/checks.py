@@ -1,0 +1,220 @@
+"""What a job means, checked without Spark: views, places, options, modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.formats import format_names, format_of
+from krishiv_spark.jobs.depots import Depots
+from krishiv_spark.jobs.located import Located, LocatedPath
+from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
+from krishiv_spark.jobs.naming import mistaken_names
+from krishiv_spark.jobs.places import DataPlace, folder_of, input_place, misfits, output_place
+from krishiv_spark.jobs.problems import Problems
+from krishiv_spark.jobs.ready import ReadyInput, ReadyJob, ReadyOutput
+from krishiv_spark.options import Options
+from krishiv_spark.suggestions import did_you_mean
+
+__all__ = ["JobChecker"]
+
+_ADDRESS = "dataos:"
+
+
+class JobChecker:
+    """Makes a job of what was written, and finds all that is wrong with it.
+
+    Args:
+        tree: Of the file, for places.
+        depots: That addresses name.
+        problems: Told of what is wrong.
+        notes: Given what the user may want to know.
+        left_out: Names of what could not be looked at, since something in it is wrong.
+    """
+
+    def __init__(
+        self,
+        tree: Located,
+        depots: Depots,
+        problems: Problems,
+        notes: list[str],
+        left_out: Iterable[str] = (),
+    ) -> None:
+        self._tree = tree
+        self._left_out = {name.lower() for name in left_out}
+        self._depots = depots
+        self._problems = problems
+        self._notes = notes
+
+    def check(self, job: JobSpec, name: str, base: LocatedPath) -> ReadyJob:
+        """Check a job.
+
+        Args:
+            job: What was written.
+            name: Of the job.
+            base: Where it stands in the file.
+        """
+        self._base = base
+        for where, text in mistaken_names(job, self._left_out):
+            self._wrong(where, text)
+        self._check_streaming(job)
+        checkpoint = self._folder(job.streaming.checkpoint_location, "streaming")
+        inputs = [self._input(one, n) for n, one in enumerate(job.inputs)]
+        outputs = [self._output(job, one, n, checkpoint) for n, one in enumerate(job.outputs)]
+        return ReadyJob(
+            name,
+            job,
+            tuple(one for one in inputs if one is not None),
+            tuple(one for one in outputs if one is not None),
+            checkpoint,
+        )
+
+    # --- streams
+
+    def _check_streaming(self, job: JobSpec) -> None:
+        given = job.streaming.model_fields_set - {"checkpoint_location"}
+        if not job.is_streaming:
+            if given:
+                self._notes.append(
+                    "'streaming' has no effect: no input has 'isStream: true', so the job is a "
+                    "batch"
+                )
+            return
+        streams = [one for one in job.inputs if one.is_stream]
+        if job.streaming.for_each_batch_mode and len(streams) > 1:
+            self._wrong(
+                ("streaming", "forEachBatchMode"),
+                f"a batch is that of one stream, and {len(streams)} inputs have 'isStream: true'",
+            )
+        mode = job.streaming.trigger_mode
+        if job.streaming.batch_mode and mode in {"ProcessingTime", "Continuous"}:
+            self._notes.append("'batchMode' has no effect beside a 'triggerMode' that never ends")
+        if job.streaming.trigger_duration is not None and mode in {"Once", "AvailableNow"}:
+            self._notes.append(f"'triggerDuration' has no effect with 'triggerMode' = {mode}")
+
+    def _check_modes(
+        self, job: JobSpec, output: JobOutput, place: DataPlace, at: LocatedPath
+    ) -> None:
+        in_batches = not job.is_streaming or job.streaming.for_each_batch_mode
+        if in_batches and output.output_mode is not None:
+            why = "the job is a batch" if not job.is_streaming else "each batch is written as one"
+            self._wrong((*at, "outputMode"), f"'outputMode' is for streams: {why}; give 'saveMode'")
+        if job.is_streaming and output.save_mode in {"ignore", "errorIfExists"}:
+            self._wrong((*at, "saveMode"), f"'saveMode' = {output.save_mode} is for batches")
+        if output.output_mode == "update" and not output.keys:
+            self._wrong((*at, "outputMode"), "'outputMode' = update needs 'keys': the columns by "
+                        "which a row takes the place of an earlier one")  # fmt: skip
+        for key, text in misfits(output, place):
+            self._wrong((*at, key), text)
+        if place.format == "krishiv-kafka" and output.save_mode != "append":
+            self._wrong((*at, "saveMode"), "a topic keeps what is there: 'saveMode' is append")
+        if job.streaming.for_each_batch_mode and not place.is_ours:
+            self._notes.append(
+                f"output {output.name!r}: {place.format} writes a batch that comes again, after a "
+                "crash, once more"
+            )
+
+    # --- places
+
+    def _input(self, given: JobInput, number: int) -> ReadyInput | None:
+        at: LocatedPath = ("inputs", number)
+        self._note_address(given.dataset)
+        try:
+            place = input_place(given, self._depots)
+        except ValueError as error:
+            self._wrong((*at, "format" if given.dataset is None else "dataset"), str(error))
+            return None
+        if given.sample_values is not None and (not place.decodes or given.schema_ is not None):
+            self._wrong(
+                (*at, "sampleValues"), "'sampleValues' is for 'format: kafkajson' without 'schema'"
+            )
+        self._check_options(place, place.options, at, writes=False)
+        return ReadyInput(given, place)
+
+    def _output(
+        self, job: JobSpec, given: JobOutput, number: int, folder: str | None
+    ) -> ReadyOutput | None:
+        at: LocatedPath = ("outputs", number)
+        self._note_address(given.dataset)
+        try:
+            place = output_place(given, self._depots)
+        except ValueError as error:
+            self._wrong((*at, "format" if given.dataset is None else "dataset"), str(error))
+            return None
+        self._check_modes(job, given, place, at)
+        checkpoint = self._checkpoint(job, given, folder, at)
+        options = dict(place.options)
+        if checkpoint is not None and place.is_ours:
+            options["checkpointLocation"] = checkpoint
+        self._check_options(place, options, at, writes=True)
+        return ReadyOutput(given, place, checkpoint)
+
+    def _checkpoint(
+        self, job: JobSpec, given: JobOutput, folder: str | None, at: LocatedPath
+    ) -> str | None:
+        own = self._folder(given.checkpoint_location, *at)
+        if not job.is_streaming:
+            return None
+        if job.streaming.for_each_batch_mode:
+            if own is not None:
+                self._wrong(
+                    (*at, "checkpointLocation"),
+                    "in forEachBatchMode all outputs are one query: give 'checkpointLocation' "
+                    "under 'streaming'",
+                )
+            if folder is None:
+                self._wrong(("streaming",), "a stream needs 'checkpointLocation'")
+            return None
+        if own is None and folder is None:
+            self._wrong(
+                at,
+                f"output {given.name!r} needs 'checkpointLocation', here or under 'streaming', "
+                "where each output has a folder",
+            )
+        return own if own is not None or folder is None else f"{folder}/{given.name}"
+
+    def _folder(self, text: str | None, *at: str | int) -> str | None:
+        if text is None:
+            return None
+        self._note_address(text)
+        try:
+            return folder_of(text, self._depots)
+        except ValueError as error:
+            self._wrong((*at, "checkpointLocation"), str(error))
+            return None
+
+    def _note_address(self, text: str | None) -> None:
+        if text is not None and text.startswith(_ADDRESS) and "?" in text:
+            query = text.partition("?")[2]
+            self._notes.append(f"not used here: ?{query} of addresses")
+
+    # --- options
+
+    def _check_options(
+        self, place: DataPlace, options: Mapping[str, str], at: LocatedPath, *, writes: bool
+    ) -> None:
+        if not place.is_ours:
+            return
+        try:
+            model = _options_of(place.format, writes=writes)
+        except OptionError as error:
+            self._wrong((*at, "format"), str(error))
+            return
+        for fault in model.faults(options, place.format):
+            path = (*at, "options") if fault.key is None else (*at, "options", fault.key)
+            self._wrong(path, fault.text)
+
+    def _wrong(self, where: LocatedPath, text: str) -> None:
+        self._problems.add(self._tree.mark_of((*self._base, *where)), text)
+
+
+def _options_of(name: str, *, writes: bool) -> type[Options]:
+    known = [f"krishiv-{found}" for found in format_names()]
+    if name not in known:
+        hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+        raise OptionError(f"there is no format {name!r}; {hint}")
+    source = format_of(name.removeprefix("krishiv-"))
+    side = source.writer_type if writes else source.reader_type
+    if side is None:
+        raise OptionError(f"{name} cannot be {'written' if writes else 'read'}")
+    return side.options_type

@@ -1,0 +1,171 @@
+"""What addresses mean here: ``dataos://depot:collection/dataset?acl=rw``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, PlainValidator
+
+from krishiv_spark.jobs.models import JobModel
+from krishiv_spark.jobs.problems import Problems
+from krishiv_spark.jobs.reading import read_tree, validated
+from krishiv_spark.jobs.values import NotUsed
+from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.suggestions import did_you_mean
+
+__all__ = ["Address", "Depot", "Depots", "read_depots"]
+
+_ADDRESS = re.compile(
+    r"dataos://(?P<depot>[\w-]+)(?::(?P<collection>[\w.-]*))?(?:/(?P<dataset>[^?]*))?(?:\?(?P<rest>.*))?"
+)
+_NO_COLLECTION = {"", "none", "default"}
+
+
+class Address(NamedTuple):
+    """A place, as published files name it.
+
+    Attributes:
+        depot: Which one.
+        collection: Empty for none.
+        dataset: Empty for none; may have '/'.
+        query: What stands behind '?', which says who may do what on another platform.
+    """
+
+    depot: str
+    collection: str
+    dataset: str
+    query: str
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Take an address apart.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        match = _ADDRESS.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(
+                f"{text!r} is no address: write 'dataos://depot:collection/dataset', or leave "
+                "'dataset' away and give 'format' and 'options'"
+            )
+        found = match["collection"] or ""
+        collection = "" if found.lower() in _NO_COLLECTION else found
+        dataset = (match["dataset"] or "").strip("/")
+        return cls(match["depot"], collection, dataset, match["rest"] or "")
+
+
+class _Secret(JobModel):
+    env: str | None = None
+    file: Path | None = None
+
+    def text(self) -> str:
+        if self.env is not None:
+            found = os.environ.get(self.env)
+            if found is None:
+                raise ValueError(f"the environment has no variable {self.env}")
+            return found
+        if self.file is None:
+            raise ValueError("give 'env' with the name of a variable, or 'file' with a path")
+        try:
+            return self.file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"{self.file} cannot be read: {error.strerror}") from None
+
+
+class _SecretText(str):
+    """A value that was not written into the file; shown nowhere."""
+
+    __slots__ = ()
+
+
+def _resolved(given: object) -> str:
+    if isinstance(given, Mapping):
+        return _SecretText(_Secret.model_validate(given).text())
+    return str(given).lower() if isinstance(given, bool) else str(given)
+
+
+_Option = Annotated[str, PlainValidator(_resolved)]
+
+
+class Depot(JobModel):
+    """Where the data of a depot is."""
+
+    format: str | None = Field(default=None, description="Of its datasets, as `krishiv-iceberg`.")
+    folder: str | None = Field(
+        default=None, description="Path or URL, for checkpoints and formats whose data are files."
+    )
+    place: str | None = Field(
+        default=None,
+        description="How table, topic or path are made of `{collection}` and `{dataset}`.",
+    )
+    options: dict[str, _Option] = Field(
+        default={},
+        repr=False,
+        description="Of the format. A value may be `{env: NAME}` or `{file: path}`.",
+    )
+    description: str | None = Field(default=None, description="For people.")
+    tags: NotUsed = Field(default=None, description="Not used here.")
+
+
+class _DepotFile(JobModel):
+    depots: dict[str, Depot]
+
+
+@dataclass(frozen=True)
+class Depots:
+    """The depots that are known.
+
+    Attributes:
+        by_name: Each of them.
+        file: Where they are said; None if there is none.
+    """
+
+    by_name: Mapping[str, Depot] = field(default_factory=dict)
+    file: Path | None = None
+
+    def of(self, address: Address) -> Depot:
+        """The depot of an address.
+
+        Raises:
+            ValueError: If it is not known.
+        """
+        found = self.by_name.get(address.depot)
+        if found is not None:
+            return found
+        if self.file is None:
+            raise ValueError(
+                f"the depot {address.depot!r} is not known: no depots.yaml lies beside the job, "
+                "and none was given with --depots"
+            )
+        known = ", ".join(sorted(self.by_name)) or "none"
+        hint = did_you_mean(address.depot, self.by_name, f"known: {known}")
+        raise ValueError(f"{self.file.name} has no depot {address.depot!r}; {hint}")
+
+    def secrets(self) -> frozenset[str]:
+        """Values that are shown nowhere."""
+        values = (text for depot in self.by_name.values() for text in depot.options.values())
+        return frozenset(str(text) for text in values if isinstance(text, _SecretText) and text)
+
+
+def read_depots(file: Path | None, variables: Variables) -> Depots:
+    """The depots of a file.
+
+    Args:
+        file: Of the user; None if there is none.
+        variables: For ``${NAME}`` in it.
+
+    Raises:
+        ManifestError: With all mistakes in it.
+    """
+    if file is None:
+        return Depots()
+    problems = Problems(str(file))
+    found, _ = validated(_DepotFile, read_tree(file, problems, variables), problems)
+    problems.raise_if_any()
+    return Depots({} if found is None else found.depots, file)

@@ -1,0 +1,174 @@
+"""Runs jobs in a Spark session. Driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.jobs.checkpoints import check_mode_is_kept
+from krishiv_spark.jobs.previews import show_plans, show_rows
+from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
+from krishiv_spark.jobs.supervising import Supervisor, restarts_of
+from krishiv_spark.jobs.views import make_views, read_input
+from krishiv_spark.jobs.writing import stream_writers, write_batch
+from krishiv_spark.queries.handle import Query, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["JobRunner"]
+
+_READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+"""Whether a stream of a Python source reads everything with ``availableNow``; else one batch."""
+
+_CONTINUOUS = (
+    "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so batches "
+    "follow one another, each begun as soon as there is a row. From topic to topic, a record was "
+    "measured to arrive after 0.3 s (docs/jobs.md)"
+)
+"""The figure is that of ``./run bench --only kafka.latency``."""
+
+
+@dataclass
+class JobRunner:
+    """Runs jobs until they end.
+
+    Attributes:
+        spark: The session; each job has views of its own.
+        say: Given each line that tells what happens.
+        strict: Whether what Spark cannot do as it was written is an error.
+        stop: When it is set, everything ends: streams between two epochs if that is possible.
+        is_in_batch: Whether a batch is being written, which nothing but an exception ends.
+    """
+
+    spark: SparkSession
+    say: Callable[[str], object]
+    strict: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+    is_in_batch: bool = False
+
+    def run(self, loaded: LoadedJobs) -> None:
+        """Run all jobs of a file.
+
+        Raises:
+            QueryFailed: If a stream has failed for good.
+            KrishivError, PySparkException: If a job cannot be started, or a batch has failed.
+        """
+        if loaded.side_by_side:
+            self._side_by_side(loaded.jobs)
+            return
+        for job in loaded.jobs:
+            if not self.stop.is_set():
+                self.run_job(job)
+
+    def run_job(self, job: ReadyJob) -> None:
+        """Run one job; raises as `run`."""
+        spark = self._prepared_in_the_end(job)
+        if spark is None:
+            return
+        if job.model.is_streaming:
+            self._stream(spark, job)
+        else:
+            self._batch(spark, job)
+        self.say(f"{job.name}: ended")
+
+    def prepared(self, job: ReadyJob) -> SparkSession:
+        """A session with the views of a job, whose queries and functions Spark has understood.
+
+        Nothing is started, and no stream is moved. Raises as `run`.
+        """
+        self._check_trigger(job)
+        check_mode_is_kept(job)
+        show_rows(self._session(job), job, self.say)
+        show_plans(self._session(job), job, self.say)
+        spark = self._session(job)
+        if not job.writes_batches:
+            make_views(spark, job, {})
+        else:
+            # The steps are those of each batch: the same columns, of a frame that is none.
+            streams = (one for one in job.inputs if one.model.is_stream)
+            empty = {
+                one.model.name: spark.createDataFrame([], read_input(spark, one).schema)
+                for one in streams
+            }
+            make_views(spark, job, empty)
+        return spark
+
+    def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
+        """As `prepared`, again after what may pass; None if everything is to end."""
+        restarts = restarts_of(job.model)
+        while not self.stop.is_set():
+            try:
+                return self.prepared(job)
+            except Exception as error:  # noqa: BLE001  raised there, if it does not pass
+                self.stop.wait(restarts.pause_after(error, job.name, progressed=False))
+        return None
+
+    def _stream(self, spark: SparkSession, job: ReadyJob) -> None:
+        writers = stream_writers(spark, job)
+        for output in job.outputs:
+            self.say(f"{job.name}: {output.model.name} goes to {output.place.shown}")
+        Supervisor(
+            job.model, [partial(start, writer) for writer in writers], self.stop, _has_more(job)
+        ).run()
+
+    def _batch(self, spark: SparkSession, job: ReadyJob) -> None:
+        for output in job.outputs:
+            if self.stop.is_set():
+                return
+            self.is_in_batch = True
+            try:
+                did = write_batch(spark, output)
+            finally:
+                self.is_in_batch = False
+            what = "goes to" if did else "is left out, since something is there:"
+            self.say(f"{job.name}: {output.model.name} {what} {output.place.shown}")
+
+    def _side_by_side(self, jobs: Sequence[ReadyJob]) -> None:
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            runs = [pool.submit(self.run_job, job) for job in jobs]
+            try:
+                for run in as_completed(runs):
+                    if run.exception() is not None:
+                        self.stop.set()  # before the others are waited for
+            except KeyboardInterrupt:
+                self.spark.stop()  # ends what they wait for
+                raise
+            for run in runs:
+                run.result()
+
+    def _session(self, job: ReadyJob) -> SparkSession:
+        """One with views of its own, and the settings of the job that can still be made."""
+        try:
+            spark = self.spark.newSession()
+        except (AttributeError, NotImplementedError):  # Spark Connect before 4.3
+            spark = self.spark
+        for name, text in job.model.spark.items():
+            if spark.conf.isModifiable(name):
+                spark.conf.set(name, text)
+        return spark
+
+    def _check_trigger(self, job: ReadyJob) -> None:
+        if job.model.streaming.trigger_mode != "Continuous" or not job.model.is_streaming:
+            return
+        if self.strict:
+            raise OptionError(f"job {job.name!r}: {_CONTINUOUS}. Without --strict it runs so")
+        self.say(f"{job.name}: {_CONTINUOUS}")
+
+
+def _has_more(job: ReadyJob) -> Callable[[Query], bool]:
+    """Whether a query that has ended with ``availableNow`` may have left rows."""
+    trigger = job.model.streaming.trigger_mode
+    ends = trigger == "AvailableNow" or (trigger is None and job.model.streaming.batch_mode)
+
+    def has_more(query: Query) -> bool:
+        return ends and not _READS_ALL and any(one.rows for one in query.progress)
+
+    return has_more

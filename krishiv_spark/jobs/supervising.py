@@ -1,0 +1,130 @@
+"""The queries of a job from start to end: restarts, limits, and an end in good order. Driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from krishiv_spark.errors import QueryFailed
+from krishiv_spark.jobs.models import JobSpec
+from krishiv_spark.queries.handle import Query
+from krishiv_spark.queries.idling import POLL_S, IdleTime
+from krishiv_spark.queries.restarting import Restarts
+
+__all__ = ["Supervisor", "restarts_of"]
+
+
+class Supervisor:
+    """Runs the queries of one job until all have ended, or one fails for good. Driver.
+
+    Args:
+        job: Says limits, restarts and grace.
+        makes: Each starts one of the queries, on its checkpoint.
+        stop: When it is set, all are stopped, between two epochs if that is possible in time.
+        again: Given a query that has ended without an error, whether it is to be started again.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        makes: Sequence[Callable[[], Query]],
+        stop: threading.Event,
+        again: Callable[[Query], bool],
+    ) -> None:
+        self._job = job
+        self._stop = stop
+        self._again = again
+        self._grace_s = job.grace_time / 1000
+        self._runs = [_Run(make, restarts_of(job)) for make in makes]
+
+    def run(self) -> None:
+        """Until the end.
+
+        Raises:
+            QueryFailed: If one has failed for good; the others are stopped first.
+            PySparkException: If one cannot be started.
+        """
+        until_s = None if self._job.timeout is None else _from_now(self._job.timeout)
+        try:
+            while not self._stop.is_set() and any(not run.is_over for run in self._runs):
+                for run in self._runs:
+                    run.step(self._again)
+                is_late = until_s is not None and time.monotonic() >= until_s
+                if is_late or self._is_idle():
+                    break
+                self._stop.wait(POLL_S)
+        finally:
+            self._end()
+
+    def _is_idle(self) -> bool:
+        if self._job.stop_after_idle is None:
+            return False
+        idle = [run.idle_s() for run in self._runs if not run.is_over]
+        return bool(idle) and min(idle) >= self._job.stop_after_idle / 1000
+
+    def _end(self) -> None:
+        active = [run.query for run in self._runs if run.query is not None and run.query.is_active]
+        if active:
+            self._stop_all(active)
+        for query in active:
+            if (failed := query.failure) is not None and not failed.passes:
+                raise failed
+
+    def _stop_all(self, queries: Sequence[Query]) -> None:
+        with ThreadPoolExecutor(len(queries)) as pool:
+            try:
+                list(pool.map(lambda query: query.stop(self._grace_s), queries))
+            except KeyboardInterrupt:  # whoever asks a second time does not want to wait
+                for query in queries:
+                    query.cancel()
+                raise
+
+
+@dataclass
+class _Run:
+    """One query, which may be started several times."""
+
+    make: Callable[[], Query]
+    restarts: Restarts
+    query: Query | None = None
+    idle: IdleTime | None = None
+    next_start_s: float = 0
+    is_over: bool = False
+
+    def step(self, again: Callable[[Query], bool]) -> None:
+        """Start it if it is time, or see that it has ended."""
+        if self.is_over or time.monotonic() < self.next_start_s:
+            return
+        if self.query is None:
+            self.query = self.make()
+            self.idle = IdleTime(self.query.spark)
+        elif not self.query.is_active:
+            self._ended(self.query, again)
+
+    def idle_s(self) -> float:
+        """Since when it has had nothing to do; 0 while it waits to be started again."""
+        return 0 if self.idle is None else self.idle.look()
+
+    def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
+        failed: QueryFailed | None = query.failure
+        if failed is not None:
+            name, progressed = query.name or query.id, bool(query.progress)
+            pause_s = self.restarts.pause_after(failed, name, progressed=progressed)
+            self.next_start_s = time.monotonic() + pause_s
+        elif not again(query):
+            self.is_over = True
+            return
+        self.query = self.idle = None
+
+
+def restarts_of(job: JobSpec) -> Restarts:
+    """When a query of a job, or the job itself, starts again."""
+    given = job.restart
+    return Restarts(given.attempts, given.pause / 1000, given.longest_pause / 1000)
+
+
+def _from_now(milliseconds: int) -> float:
+    return time.monotonic() + milliseconds / 1000

@@ -1,0 +1,143 @@
+"""Inputs and steps as views of a session. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.jobs.models import JobInput, JobStep
+from krishiv_spark.jobs.ready import ReadyInput, ReadyJob
+from krishiv_spark.jobs.sampling import sampled_schema
+from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.sources.kafka.ddl import parse_fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["make_views", "read_input", "with_samples"]
+
+_OF_STREAMS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+"""Options by which a stream begins elsewhere than a batch, lower case."""
+
+
+def make_views(
+    spark: SparkSession,
+    job: ReadyJob,
+    given: Mapping[str, DataFrame],
+    see: Callable[[str, DataFrame], object] | None = None,
+) -> None:
+    """Make a temporary view of each input and step.
+
+    Args:
+        spark: The session that gets them.
+        job: Whose they are.
+        given: By name, frames that stand for inputs, such as a batch of one; others are read.
+        see: Told of each view.
+
+    Raises:
+        OptionError: If a function of a step cannot be imported, or returns no frame.
+        PySparkException: As Spark refuses a source or a query.
+    """
+    for one in job.inputs:
+        frame = given.get(one.model.name)
+        frame = read_input(spark, one) if frame is None else refined(frame, one.model)
+        _register(frame, one.model.name, see)
+    for step in job.model.flat_steps():
+        _register(refined(_made(spark, step), step), step.name, see)
+
+
+def read_input(
+    spark: SparkSession, given: ReadyInput, *, as_batch: bool = False, rows: int | None = None
+) -> DataFrame:
+    """The rows of an input.
+
+    Args:
+        spark: The session.
+        given: The input.
+        as_batch: Read a stream as a batch from its beginning, which moves nothing.
+        rows: At most so many.
+    """
+    is_stream = given.model.is_stream and not as_batch
+    reader: Any = spark.readStream if is_stream else spark.read
+    options = _options(spark, given)
+    if as_batch:
+        options = {key: text for key, text in options.items() if key.lower() not in _OF_STREAMS}
+    reader = reader.format(given.place.format).options(**options)
+    if given.model.schema_ is not None and not given.place.decodes:
+        reader = reader.schema(given.model.schema_)
+    frame = reader.load()
+    return refined(frame if rows is None else frame.limit(rows), given.model)
+
+
+def with_samples(spark: SparkSession, job: ReadyJob, rows: int | None) -> dict[str, DataFrame]:
+    """The beginnings of a job's streams, by name, as batches; of so many rows, or whole.
+
+    Raises:
+        PySparkException: If a format cannot be read as a batch.
+    """
+    streams = [one for one in job.inputs if one.model.is_stream]
+    return {one.model.name: read_input(spark, one, as_batch=True, rows=rows) for one in streams}
+
+
+def refined(frame: DataFrame, given: JobInput | JobStep) -> DataFrame:
+    """A frame with its watermark, and each row once if that is wanted."""
+    if given.watermark is not None:
+        delay = f"{given.watermark.delay} milliseconds"
+        frame = frame.withWatermark(given.watermark.column, delay)
+    if given.deduplicate is None:
+        return frame
+    if frame.isStreaming and given.watermark is not None:
+        return frame.dropDuplicatesWithinWatermark(given.deduplicate)
+    return frame.dropDuplicates(given.deduplicate)
+
+
+def _register(frame: DataFrame, name: str, see: Callable[[str, DataFrame], object] | None) -> None:
+    frame.createOrReplaceTempView(name)
+    if see is not None:
+        see(name, frame)
+
+
+def _made(spark: SparkSession, step: JobStep) -> DataFrame:
+    if step.sql is not None:
+        return spark.sql(step.sql)
+    module, _, name = str(step.python).partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"step {step.name!r}: {step.python!r} cannot be had: {error}") from error
+    made = function(*(spark.table(view) for view in step.inputs), **step.arguments)
+    if not hasattr(made, "createOrReplaceTempView"):
+        raise OptionError(
+            f"step {step.name!r}: {step.python!r} has returned {type(made).__name__}, not a frame"
+        )
+    frame: DataFrame = made
+    return frame
+
+
+def _options(spark: SparkSession, given: ReadyInput) -> dict[str, str]:
+    """Those of the format; of JSON values, also which columns they become."""
+    options = dict(given.place.options)
+    if not given.place.decodes:
+        return options
+    schema = given.model.schema_
+    if schema is None and given.model.sample_values is not None:
+        kept = {key: text for key, text in options.items() if key.lower() not in _OF_STREAMS}
+        raw = spark.read.format(given.place.format).options(**{**kept, "columns": "value"})
+        schema = sampled_schema(raw.load().limit(given.model.sample_values), given.place.shown)
+    if schema is None:
+        return options
+    headers = str(options.get("includeHeaders", "")).lower() == "true"
+    names = [field.name for field in parse_fields(schema)]
+    kafka = [name for name in SCHEMA.names if name not in names and (headers or name != "headers")]
+    return {
+        "valueFormat": "json",
+        "valueSchema": schema,
+        "columns": ",".join(_listed([*kafka, *names])),
+        **options,
+    }
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

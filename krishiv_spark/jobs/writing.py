@@ -1,0 +1,139 @@
+"""Outputs of a job as Spark's writers. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.jobs.existing import check_save_mode
+from krishiv_spark.jobs.models import Streaming
+from krishiv_spark.jobs.ready import ReadyJob, ReadyOutput
+from krishiv_spark.jobs.views import make_views, read_input
+from krishiv_spark.sinks.each_batch import each_batch
+from krishiv_spark.sinks.upsert import upsert
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["stream_writers", "write_batch"]
+
+
+def stream_writers(spark: SparkSession, job: ReadyJob) -> list[DataStreamWriter]:
+    """The queries of a job whose input is a stream, not yet started; its views are there.
+
+    Raises:
+        OptionError: If the rows of an output are no stream.
+    """
+    if job.writes_batches:
+        return [_all_of_each_batch(spark, job)]
+    return [_one(spark, job, output) for output in job.outputs]
+
+
+def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
+    """Write the rows of a view, as a batch.
+
+    Returns:
+        False if ``ignore`` was given, and something is there.
+
+    Raises:
+        OptionError: If ``errorIfExists`` was given, and something is there.
+    """
+    if not check_save_mode(output):
+        return False
+    rows = spark.table(output.model.source)
+    mode = output.model.save_mode
+    if output.place.is_ours and mode != "overwrite":
+        mode = "append"  # the other two are refused by Spark, and looked after above
+    _of_format(rows.write.mode(mode), output).save()
+    return True
+
+
+def _one(spark: SparkSession, job: ReadyJob, output: ReadyOutput) -> DataStreamWriter:
+    rows = spark.table(output.model.source)
+    if not rows.isStreaming:
+        raise OptionError(
+            f"output {output.model.name!r}: the rows of {output.model.source!r} are no stream, "
+            "since no input with 'isStream: true' is in them: write them by a job of their own"
+        )
+    writer = rows.writeStream.queryName(f"{job.name}.{output.model.name}")
+    if output.checkpoint is not None:
+        writer = writer.option("checkpointLocation", output.checkpoint)
+    writer = _triggered(writer, job.model.streaming)
+    mode = output.model.output_mode or _default_mode(output)
+    if mode == "update" and output.place.is_ours:
+        return writer.outputMode(mode).foreachBatch(_upserts(output))
+    made: DataStreamWriter = _of_format(writer.outputMode(mode), output)
+    return made
+
+
+def _default_mode(output: ReadyOutput) -> str:
+    return "complete" if output.model.save_mode == "overwrite" else "append"
+
+
+def _upserts(output: ReadyOutput) -> Callable[[DataFrame, int], None]:
+    options = {key: text for key, text in output.place.options.items() if key != "path"}
+    named = output.place.options.get("path", options.pop("table", None))
+    return upsert(
+        str(named),
+        output.model.keys,
+        format=output.place.format,
+        checkpoint=output.checkpoint,
+        **options,
+    )
+
+
+def _of_format(writer: Any, output: ReadyOutput) -> Any:
+    writer = writer.format(output.place.format).options(**output.place.options)
+    if output.model.partition_by and not output.place.is_ours:
+        writer = writer.partitionBy(*output.model.partition_by)
+    return writer
+
+
+def _triggered(writer: DataStreamWriter, streaming: Streaming) -> DataStreamWriter:
+    mode = streaming.trigger_mode
+    if mode == "Once":
+        return writer.trigger(once=True)
+    if mode == "AvailableNow" or (mode is None and streaming.batch_mode):
+        return writer.trigger(availableNow=True)
+    # Continuous is refused by Spark for Python sources: a batch as soon as there is a row.
+    pause_ms = streaming.trigger_duration if mode == "ProcessingTime" else None
+    return writer.trigger(processingTime=f"{pause_ms or 0} milliseconds")
+
+
+# --- all outputs of each batch
+
+
+def _all_of_each_batch(spark: SparkSession, job: ReadyJob) -> DataStreamWriter:
+    (stream,) = [one for one in job.inputs if one.model.is_stream]
+    writer = read_input(spark, stream).writeStream.queryName(job.name)
+    writer = writer.option("checkpointLocation", job.batches_checkpoint)
+    several = len(job.outputs) > 1
+    write = each_batch(
+        partial(_write_all, _Batches(job, stream.model.name)),
+        checkpoint=job.batches_checkpoint,
+        cache=several,
+    )
+    return _triggered(writer, job.model.streaming).foreachBatch(write)
+
+
+@dataclass(frozen=True)
+class _Batches:
+    job: ReadyJob
+    stream: str
+
+
+def _write_all(batches: _Batches, batch: DataFrame, write: Callable[..., Any]) -> None:
+    """Spark: driver. The steps on one batch of the stream, then each output."""
+    spark = batch.sparkSession
+    make_views(spark, batches.job, {batches.stream: batch})
+    for output in batches.job.outputs:
+        rows = spark.table(output.model.source)
+        mode = output.model.save_mode
+        if output.place.is_ours:
+            _of_format(write(rows, output.model.name).mode(mode), output).save()
+        else:
+            _of_format(rows.write.mode(mode), output).save()

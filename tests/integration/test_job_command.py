@@ -1,0 +1,147 @@
+"""``krishiv-spark run`` as a process: exit codes, signals, and kills."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from iceberg_life import ids
+from kafka_topics import make_topic
+from patience import PATIENCE, await_that
+from tables import look, make_input
+from three_targets import kill_again_and_again
+
+from krishiv_spark.kafka.dev import open_cluster
+
+COUNT, ROWS = 6, 10
+JOB = """
+inputs:
+  - name: rows
+    format: krishiv-parquet
+    isStream: true
+    options: {path: "${FOLDER}/in", maxFilesPerTrigger: 1}
+outputs:
+  - name: rows
+    format: krishiv-parquet
+    options: {path: "${FOLDER}/out"}
+streaming: {checkpointLocation: "${FOLDER}/checkpoint"}
+spark: {spark.ui.enabled: false, spark.driver.bindAddress: 127.0.0.1}
+logLevel: 'OFF'
+"""
+
+
+@contextmanager
+def command(folder, text, *arguments, session=("--master", "local[2]")):
+    (folder / "job.yaml").write_text(text)
+    line = [sys.executable, "-W", "ignore", "-m", "krishiv_spark", "run", str(folder / "job.yaml")]
+    given = ["--set", f"FOLDER={folder}", *session, *arguments]
+    with subprocess.Popen(
+        [*line, *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def ended(folder, text, *arguments, **more):
+    with command(folder, text, *arguments, **more) as process:
+        said, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, said
+
+
+@pytest.fixture
+def rows(tmp_path):
+    make_input(tmp_path / "in", COUNT, ROWS)
+
+
+@pytest.mark.usefixtures("rows")
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
+def test_a_signal_ends_a_stream_in_good_order(tmp_path, number):
+    with command(tmp_path, JOB) as process:
+        await_that(lambda: look(tmp_path / "out")[0])
+        os.kill(process.pid, number)
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert "ending after the epoch under way" in said
+    seen, distinct, _ = look(tmp_path / "out")
+    assert (seen, seen % ROWS) == (distinct, 0)
+    code, said = ended(tmp_path, JOB + "stopAfterIdle: 1 second\n")
+    assert code == 0, said
+    assert look(tmp_path / "out")[:2] == (COUNT * ROWS,) * 2
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_dry_run_understands_and_starts_nothing(tmp_path):
+    code, said = ended(tmp_path, JOB, "--dry-run")
+    assert (code, "Spark understands it" in said) == (0, True), said
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("rows")
+def test_what_fails_is_one_line_and_a_code(tmp_path):
+    bad = "steps: [{name: bad, sql: SELECT nothing FROM rows}]\n"
+    code, said = ended(tmp_path, JOB + bad, "--dry-run")
+    assert code == 1, said
+    assert "nothing" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    code, said = ended(tmp_path, JOB + "timeout: 3\n")
+    assert code == 2, said
+    assert ":14:1: 'timeout': 3 has no unit" in said
+    code, said = ended(tmp_path, JOB, session=("--master", "nothing"))
+    assert code == 3, said
+    assert "there is no Spark session" in said.splitlines()[-1]
+
+
+TWO = """
+  - name: table
+    view: rows
+    format: iceberg
+    options: {warehouse: "${FOLDER}/warehouse", path: db.rows}
+streaming: {checkpointLocation: "${FOLDER}/checkpoint", batchMode: true, forEachBatchMode: true}
+"""
+
+
+@pytest.mark.once
+@pytest.mark.long  # starts a server each time
+@pytest.mark.usefixtures("rows")
+def test_a_job_runs_over_spark_connect(tmp_path):
+    """Where nobody but the checkpoint tells the id of the query."""
+    text = JOB.replace('\nstreaming: {checkpointLocation: "${FOLDER}/checkpoint"}', TWO.rstrip())
+    for _ in range(2):
+        code, said = ended(tmp_path, text, "--remote", "local[2]", session=())
+        assert code == 0, said
+        assert look(tmp_path / "out")[:2] == (COUNT * ROWS,) * 2
+        assert ids(tmp_path / "warehouse") == list(range(COUNT * ROWS))
+
+
+# --- kills
+
+
+@pytest.fixture
+def cluster():
+    with open_cluster() as cluster:
+        for topic in ("source", "target"):
+            make_topic(cluster.bootstrap, topic, partitions=2)
+        yield cluster
+
+
+@pytest.mark.crash
+@pytest.mark.once
+@pytest.mark.long  # two minutes; each_batch, which it runs on, is killed in tests of its own
+@pytest.mark.timeout(2400)
+def test_kills_of_a_job_lose_and_repeat_no_row(cluster, tmp_path):
+    kill_again_and_again("job_copy.py", cluster.bootstrap, tmp_path, 800, 4)
+
+
+@pytest.mark.crash
+@pytest.mark.soak
+@pytest.mark.timeout(5400)
+def test_tens_of_kills_of_a_job_lose_and_repeat_no_row(cluster, tmp_path):
+    kill_again_and_again("job_copy.py", cluster.bootstrap, tmp_path, 4000, 30)

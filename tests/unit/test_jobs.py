@@ -1,0 +1,263 @@
+"""Job files: what they may say, and that everything that is wrong with one is said at once."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from krishiv_spark.cli import main
+from krishiv_spark.errors import ManifestError
+from krishiv_spark.jobs import job_schema, load
+from krishiv_spark.jobs.depots import Address
+
+FILES = Path(__file__).parents[1] / "support" / "job_files"
+SMALL = """
+inputs:
+  - name: rows
+    format: krishiv-parquet
+    isStream: true
+    options: {{path: /data/in}}
+outputs:
+  - name: rows
+    format: krishiv-parquet
+    options: {{path: /data/out}}
+streaming:
+  checkpointLocation: /data/checkpoint
+{more}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text, name="job.yaml"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return written
+
+
+@pytest.fixture
+def small(write):
+    return lambda more="": write(SMALL.format(more=more))
+
+
+def refused(file, **given):
+    with pytest.raises(ManifestError) as caught:
+        load(file, **given)
+    return caught.value.lines
+
+
+# --- mistakes
+
+
+def planted():
+    """By line, what has to be said of it."""
+    for number, line in enumerate((FILES / "mistakes.yaml").read_text().splitlines(), 1):
+        _, marker, text = line.partition("  # ")
+        if marker:
+            yield number, text
+
+
+def test_every_planted_mistake_is_told_at_once_and_nothing_else():
+    lines = refused(FILES / "mistakes.yaml", depots=FILES / "depots.yaml", variables=FOLDER)
+    told = [re.fullmatch(r".*mistakes\.yaml:(\d+):\d+: (.*)", line) for line in lines]
+    assert None not in told
+    left = list(planted())
+    assert len(left) >= 25
+    unexpected = []
+    for number, text in ((int(match[1]), match[2]) for match in told):
+        found = next((one for one in left if one[0] == number and one[1] in text), None)
+        unexpected.append((number, text)) if found is None else left.remove(found)
+    assert (left, unexpected) == ([], [])
+
+
+FOLDER = {"FOLDER": "/data"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("inputs: [", r":1:10: this is no YAML"),
+        ("- a", r":1:1: there is no mapping"),
+        ("", r":1:1: there is no mapping"),
+        ("a: &a [*a]\n", "levels deep"),
+        ("name: x\n---\nname: y\n", "single document"),
+        ("jobs: []\n", "'jobs' is empty"),
+        ("inputs: 3\noutputs: []\n", "'inputs' has to be a list"),
+    ],
+)
+def test_what_is_no_job_file_is_said_with_its_place(write, text, said):
+    assert any(re.search(said, line) for line in refused(write(text)))
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    (line,) = refused(tmp_path / "job.yaml")
+    assert "cannot be read" in line
+
+
+def test_the_command_tells_all_and_ends_with_2(small):
+    done = CliRunner().invoke(main, ["validate", str(small("timeout: 3\nlogLevel: X"))])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 2)
+    assert CliRunner().invoke(main, ["validate", str(small())]).exit_code == 0
+
+
+# --- variables
+
+
+def test_variables_have_values_from_the_command_the_environment_or_a_default(small, monkeypatch):
+    monkeypatch.setenv("OF_ENVIRONMENT", "from the environment")
+    texts = {"a": "${GIVEN}", "b": "${OF_ENVIRONMENT}", "c": "${NONE:-nothing}", "d": "$${GIVEN}"}
+    file = small(f"spark: {json.dumps(texts)}")
+    (job,) = load(file, variables={"GIVEN": "from the command"}).jobs
+    assert list(job.model.spark.values()) == [
+        "from the command",
+        "from the environment",
+        "nothing",
+        "${GIVEN}",
+    ]
+
+
+def test_a_variable_that_is_given_and_used_nowhere_is_a_mistake(small):
+    (line,) = refused(small("name: ${DAY}"), variables={"DYA": "x", "DAY": "y"})
+    assert "--set DYA=...: no ${DYA} is in the file; did you mean 'DAY'?" in line
+
+
+# --- workflows
+
+
+def test_a_published_workflow_runs_unchanged_beside_its_depots():
+    loaded = load(FILES / "workflow.yaml", depots=FILES / "depots.yaml", variables=FOLDER)
+    (job,) = loaded.jobs
+    (source,), (output,) = job.inputs, job.outputs
+    assert job.name == "orders-stream"
+    assert source.place.format == "krishiv-kafka"
+    assert source.place.options["subscribe"] == "orders"
+    assert source.place.options["failOnDataLoss"] == "false"
+    assert output.place.format == "krishiv-iceberg"
+    assert output.place.options["path"] == "shop.orders"
+    assert output.place.options["tableProperty.write.metadata.previous-versions-max"] == "10"
+    assert job.batches_checkpoint == "/data/checkpoints/flare/orders/_batches"
+    assert [step.name for step in job.model.flat_steps()] == ["texts", "orders_out"]
+    assert job.model.streaming.trigger_duration == 600_000
+    notes = "\n".join(loaded.notes)
+    assert "'steps' belongs into 'job'" in notes
+    assert "not used here: compute, driver, executor, tags" in notes
+    assert "not used here: ?acl=rw of addresses" in notes
+
+
+@pytest.mark.parametrize("key", ["logLevel", "outputs", "steps"])
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_parts_of_a_job_are_found_at_each_level_that_is_published(write, key, levels):
+    tree = yaml.safe_load((FILES / "workflow.yaml").read_text())
+    spec = tree["workflow"]["dag"][0]["spec"]
+    places = [spec["stackSpec"]["job"], spec["stackSpec"], spec]
+    value = next(place.pop(key) for place in places if key in place)
+    places[levels][key] = value
+    file = write(yaml.safe_dump(tree, sort_keys=False))
+    (job,) = load(file, depots=FILES / "depots.yaml", variables=FOLDER).jobs
+    assert (job.model.log_level, len(job.outputs), len(job.model.flat_steps())) == ("INFO", 1, 2)
+
+
+@pytest.mark.parametrize("spelling", ["Continuous", "Continous", "continuous"])
+def test_triggers_are_taken_in_any_case_and_as_they_are_misspelt(write, spelling):
+    text = SMALL.format(more="").replace("streaming:", f"streaming:\n  triggerMode: {spelling}")
+    assert load(write(text)).jobs[0].model.streaming.trigger_mode == "Continuous"
+
+
+# --- depots
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("dataos://lake:shop/orders?acl=rw", ("lake", "shop", "orders", "acl=rw")),
+        ("dataos://lake:none/orders", ("lake", "", "orders", "")),
+        ("dataos://lake:default/a/b", ("lake", "", "a/b", "")),
+        ("dataos://lake/orders", ("lake", "", "orders", "")),
+        ("dataos://lake", ("lake", "", "", "")),
+    ],
+)
+def test_addresses(text, parts):
+    assert Address.parse(text) == parts
+
+
+def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write, monkeypatch):
+    monkeypatch.setenv("JAAS", "hunter2")
+    secret = write("hunter3\n", "secret")
+    depots = write(
+        "depots:\n  lake:\n    format: krishiv-iceberg\n    options:\n      warehouse: /data\n"
+        f"      catalog.token: {{env: JAAS}}\n      catalog.credential: {{file: {secret}}}\n",
+        "depots.yaml",
+    )
+    text = SMALL.format(more="").replace("format: krishiv-parquet\n    options: {path: /data/out}",
+                                         "dataset: dataos://lake:db/t")  # fmt: skip
+    loaded = load(write(text), depots=depots)
+    assert loaded.jobs[0].outputs[0].place.options["catalog.token"] == "hunter2"
+    assert loaded.jobs[0].outputs[0].place.options["catalog.credential"] == "hunter3"
+    assert "hunter" not in repr(loaded)
+    assert loaded.redacted("no hunter2, no hunter3") == "no ***, no ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("depots: {lake: {formt: x}}", "unknown key 'formt'; did you mean 'format'"),
+        ("depots: {lake: {options: {token: {env: NOT_THERE}}}}", "has no variable NOT_THERE"),
+        ("depots: {lake: {options: {token: {file: /not/there}}}}", "/not/there cannot be read"),
+        ("depots: {lake: {options: {token: {}}}}", "give 'env'"),
+    ],
+)
+def test_what_is_wrong_with_depots_is_said_with_its_place(small, write, text, said):
+    (line,) = refused(small(), depots=write(text, "depots.yaml"))
+    assert re.search(rf"depots\.yaml:1:\d+: .*{said}", line)
+
+
+# --- several jobs
+
+
+def test_jobs_that_are_never_reached_are_noted(write):
+    job = yaml.safe_load(SMALL.format(more=""))
+    other = {**job, "streaming": {"checkpointLocation": "/data/other"}}
+    file = write(yaml.safe_dump({"jobs": [{**job, "name": "a"}, {**other, "name": "b"}]}))
+    assert any("job 'a' never ends by itself" in note for note in load(file).notes)
+    file = write(yaml.safe_dump({"order": "sideBySide", "jobs": [job, other]}))
+    loaded = load(file)
+    assert (loaded.notes, [job.name for job in loaded.jobs]) == ((), ["job-1", "job-2"])
+
+
+def test_two_jobs_of_one_name_are_a_mistake(write):
+    job = {**yaml.safe_load(SMALL.format(more="")), "name": "a"}
+    other = {**job, "streaming": {"checkpointLocation": "/data/other"}}
+    (line,) = refused(write(yaml.safe_dump({"jobs": [job, other]})))
+    assert "two jobs are called 'a'" in line
+
+
+def test_two_queries_of_one_checkpoint_are_a_mistake(write):
+    """The second would go on where the first one is."""
+    job = yaml.safe_load(SMALL.format(more=""))
+    (line,) = refused(write(yaml.safe_dump({"jobs": [job, job]})))
+    assert "two queries would have the checkpoint /data/checkpoint/rows" in line
+
+
+# --- the schema
+
+
+def test_the_schema_takes_what_is_right():
+    checker = jsonschema.Draft202012Validator(job_schema())
+    workflow = yaml.safe_load((FILES / "workflow.yaml").read_text())
+    stack = workflow["workflow"]["dag"][0]["spec"]["stackSpec"]
+    assert list(checker.iter_errors(workflow))  # its steps stand in the wrong place
+    stack["job"]["steps"] = stack.pop("steps")
+    assert not list(checker.iter_errors(workflow))
+    assert not list(checker.iter_errors(yaml.safe_load(SMALL.format(more=""))))
+    wrong = yaml.safe_load(SMALL.format(more="explian: true"))
+    assert list(checker.iter_errors(wrong))
+
+
+def test_the_command_prints_the_schema():
+    done = CliRunner().invoke(main, ["job-schema"])
+    assert json.loads(done.output) == job_schema()
