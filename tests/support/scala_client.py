@@ -1,0 +1,56 @@
+"""Spark Connect's client for the JVM, with the Scala compiler: both are among PySpark's jars."""
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from patience import PATIENCE
+from quick_jvm import INSTALLED, OPTIONS
+
+from krishiv_spark.maven import java, run_java
+
+JARS = INSTALLED / "jars"
+SOURCE = Path(__file__).with_name("connect_copy.scala")
+# Arrow reaches into memory, as Spark's own programs let it.
+OPENED = "--add-opens=java.base/java.nio=ALL-UNNAMED"
+
+
+class Stopped(NamedTuple):
+    """What the client told of a query before it ended."""
+
+    query: str
+    rows: int
+    active: bool
+
+
+def compiled(folder: Path) -> Path:
+    """The folder with the classes of the client; `folder` has to be there."""
+    compiler = (*OPTIONS.split(), "-cp", f"{JARS}/*", "scala.tools.nsc.Main")
+    run_java(
+        *compiler, "-d", str(folder), "-cp", _client(), str(SOURCE), failure="Scala refuses it"
+    )
+    return folder
+
+
+def copy(classes: Path, *arguments: str) -> Stopped:
+    """Run the client to its end, by its own arguments."""
+    program = ("-Xmx256m", OPENED, "-cp", f"{classes}:{_client()}", "ConnectCopy", *arguments)
+    done = subprocess.run(
+        [java(), *OPTIONS.split(), *program],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("STOPPED "))
+    _, query, rows, active = said.split()
+    return Stopped(query, int(rows), active == "true")
+
+
+def _client() -> str:
+    """The client first: it brings its own kind of session, which a server's jars have too."""
+    (client,) = (JARS / "connect-repl").glob("spark-connect-client-jvm_*.jar")
+    servers = ("spark-sql_", "spark-connect_")
+    others = (jar for jar in JARS.glob("*.jar") if not jar.name.startswith(servers))
+    return ":".join(map(str, (client, *others)))
