@@ -192,6 +192,10 @@ class SparkCheckpoint:
             return False
         return True
 
+    def has_offsets(self) -> bool:
+        """Whether Spark has planned some epoch."""
+        return bool(_epochs(self._folder("offsets").names()))
+
     def has_commits(self) -> bool:
         """Whether Spark has written down that some epoch is over."""
         return bool(_epochs(self._folder("commits").names()))

@@ -32,6 +32,7 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.refreshes import check_full_refresh
 from krishiv_spark.storage import be_patient
 from krishiv_spark.workers import tune_worker
 
@@ -258,7 +259,10 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
             return self._given, None
         if self._given is not None:
             return self._given, self._checkpoint.planned_offsets()
-        return self._checkpoint.planned()
+        query, planned = self._checkpoint.planned()
+        if planned.epoch == 0 and isinstance(self._writer.committer(), TwoPhaseCommitter):
+            check_full_refresh(self._checkpoint, self._writer.options)
+        return query, planned
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:

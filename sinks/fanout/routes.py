@@ -27,6 +27,7 @@ _SINKS = {
 _OF_THE_WHOLE = {
     "checkpointlocation": "the checkpoint is that of the query",
     "queryid": "the query has one name: give 'queryId'",
+    "fullrefresh": "a pipeline refreshes all routes: give 'fullRefresh'",
     "epochlog": "all routes have one epoch log: give 'epochLog'",
     "txnappid": "a batch has one number: give 'txnAppId' and 'txnVersion'",
     "txnversion": "a batch has one number: give 'txnAppId' and 'txnVersion'",
