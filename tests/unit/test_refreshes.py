@@ -36,6 +36,11 @@ def test_a_refresh_is_allowed_by_its_number_once(flow):
         check(f"{flow}/2", fullRefresh="1")
 
 
+def test_checkpoints_that_somebody_removed_are_passed_over(flow):
+    with pytest.raises(CheckpointMismatch, match="full refresh 9 "):
+        check(f"{flow}/9")
+
+
 def test_the_first_checkpoint_of_a_flow_is_no_refresh(flow):
     check(f"{flow}/0")
 
