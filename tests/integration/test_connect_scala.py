@@ -5,7 +5,8 @@ import uuid
 import pytest
 from connect_server import connect_server
 from kafka_topics import Onlooker, fill, make_topic
-from scala_client import compiled, copy
+from patience import await_that
+from scala_client import compiled, copy, start
 
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -37,33 +38,48 @@ def onlooker(cluster):
 
 
 @pytest.fixture
-def topics(cluster):
-    names = [f"t-{uuid.uuid4().hex}" for _ in range(2)]
-    for name in names:
+def job(server, cluster, checkpoint):
+    """Arguments of the client, after the classes: from one new topic to another."""
+    topics = [f"t-{uuid.uuid4().hex}" for _ in range(2)]
+    for name in topics:
         make_topic(cluster.bootstrap, name, partitions=3)
-    return names
+    return (server, cluster.bootstrap, *topics, checkpoint)
+
+
+@pytest.fixture
+def feed(cluster, job):
+    return lambda numbers: fill(cluster.bootstrap, job[2], len(numbers), first=numbers.start)
+
+
+@pytest.fixture
+def copied(onlooker, job):
+    return lambda: sorted(int(record.value) for record in onlooker.records(job[3]))
 
 
 def test_a_stream_that_is_stopped_and_started_again_writes_each_row_once(
-    server, classes, cluster, onlooker, topics, checkpoint
+    classes, job, feed, copied
 ):
-    source, target = topics
-    job = (server, cluster.bootstrap, source, target, checkpoint)
-
-    def numbers() -> list[int]:
-        return sorted(int(record.value) for record in onlooker.records(target))
-
-    fill(cluster.bootstrap, source, 4000)
+    feed(range(4000))
     first = copy(classes, *job, "1000")
     assert 1000 <= first.rows < 4000
     assert not first.active
-    assert len(set(numbers())) == len(numbers()) >= 1000
-
-    fill(cluster.bootstrap, source, 500, first=4000)
+    assert len(set(copied())) == len(copied()) >= 1000
+    feed(range(4000, 4500))
     second = copy(classes, *job)
     assert (second.query, second.active) == (first.query, False)
-    assert numbers() == list(range(4500))
-
+    assert copied() == list(range(4500))
     third = copy(classes, *job)
     assert (third.query, third.rows) == (first.query, 0)
-    assert numbers() == list(range(4500))
+    assert copied() == list(range(4500))
+
+
+def test_a_stream_outlives_its_client_and_the_next_client_takes_it_over(classes, job, feed, copied):
+    feed(range(1000))
+    with start(classes, *job, "1000000") as client:
+        await_that(lambda: len(copied()) == 1000)
+        client.kill()
+    feed(range(1000, 1500))
+    await_that(lambda: copied() == list(range(1500)))
+    feed(range(1500, 2000))
+    copy(classes, *job)
+    assert copied() == list(range(2000))

@@ -34,18 +34,23 @@ def compiled(folder: Path) -> Path:
 
 def copy(classes: Path, *arguments: str) -> Stopped:
     """Run the client to its end, by its own arguments."""
-    program = ("-Xmx256m", OPENED, "-cp", f"{classes}:{_client()}", "ConnectCopy", *arguments)
-    done = subprocess.run(
-        [java(), *OPTIONS.split(), *program],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (said,) = (line for line in done.stdout.splitlines() if line.startswith("STOPPED "))
+    with start(classes, *arguments) as client:
+        out, _ = client.communicate(timeout=2 * PATIENCE)
+    assert client.returncode == 0, out
+    (said,) = (line for line in out.splitlines() if line.startswith("STOPPED "))
     _, query, rows, active = said.split()
     return Stopped(query, int(rows), active == "true")
+
+
+def start(classes: Path, *arguments: str) -> subprocess.Popen:
+    """The client, running; `communicate` reads what it prints, errors among it."""
+    program = ("-Xmx256m", OPENED, "-cp", f"{classes}:{_client()}", "ConnectCopy", *arguments)
+    return subprocess.Popen(
+        [java(), *OPTIONS.split(), *program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def _client() -> str:
