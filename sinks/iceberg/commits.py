@@ -102,6 +102,7 @@ class Committer:
     def _attempt(self, table: Table) -> None:
         """Look for the mark, build the change upon this very table, and try it."""
         self._check_mark(table)
+        self._check_base(table)
         transaction, before = EpochTransaction(table), table.metadata
         progress = self._progress()
         self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
@@ -151,6 +152,16 @@ class Committer:
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
                 f"published: the table holds epoch {newest.epoch} of the query from another "
                 "driver; two drivers run on one checkpoint"
+            )
+
+    def _check_base(self, table: Table) -> None:
+        """Refuse rows that were computed from another snapshot than the one they would follow."""
+        expected, now = self._options.if_snapshot, table.metadata.current_snapshot_id or "none"
+        if expected not in {None, now}:
+            raise CommitRejected(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
+                f"published: its rows were computed from snapshot {expected} ('ifSnapshot'), and "
+                f"the table is at {now}: compute them from that one"
             )
 
     def _look(self) -> Table | None:

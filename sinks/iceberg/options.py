@@ -34,6 +34,19 @@ Kept = Annotated[int | Literal["all"], BeforeValidator(_count_or_all)]
 """How many of something stay."""
 
 
+def _snapshot_or_none(given: object) -> object:
+    text = given.strip().lower() if isinstance(given, str) else given
+    if text == "none" or not isinstance(text, str):
+        return text
+    if not text.isdigit():
+        raise ValueError("write the id of a snapshot, or 'none'")
+    return int(text)
+
+
+ExpectedSnapshot = Annotated[int | Literal["none"], BeforeValidator(_snapshot_or_none)]
+"""The newest snapshot that a table may have, or that it has none."""
+
+
 def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
@@ -73,6 +86,12 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         min_length=1,
         description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
         "is skipped if the table holds this or a higher `txnVersion` of it.",
+    )
+    if_snapshot: ExpectedSnapshot | None = Field(
+        default=None,
+        description="Batch: write only if this is the newest snapshot of the table, whose rows "
+        "these were computed from, or `none` if it has none; otherwise nothing is written and the "
+        "batch fails with `CommitRejected`.",
     )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",

@@ -40,6 +40,8 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         from krishiv_spark.sinks.iceberg.tables import prepare_table
 
         del ownership
+        if self.options.if_snapshot is not None and self.streaming and not self.options.job:
+            raise OptionError(f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves on by itself")
         rows, upsert_spec = self.schema, self._upsert_spec()
         if upsert_spec is not None:
             if self.mode is OutputMode.REPLACE:
