@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
     from krishiv_spark.sinks.each_batch import each_batch
     from krishiv_spark.sinks.fanout.routed import routed
+    from krishiv_spark.sinks.iceberg.views.aggregate import aggregate
     from krishiv_spark.sinks.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
 
 __all__ = [
+    "aggregate",
     "each_batch",
     "memory_batches",
     "memory_clear",
@@ -39,6 +41,7 @@ _HOMES = {
     "register": "krishiv_spark.formats",
     "memory_batches": "krishiv_spark.memory",
     "memory_clear": "krishiv_spark.memory",
+    "aggregate": "krishiv_spark.sinks.iceberg.views.aggregate",
     "each_batch": "krishiv_spark.sinks.each_batch",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",

@@ -207,6 +207,16 @@ class Options(BaseModel):
         return values, faults
 
     @classmethod
+    def among(cls, given: Mapping[str, str]) -> dict[str, str]:
+        """Those of some options that this model has, as they were given."""
+        spellings = cls._spellings()
+        return {
+            key: text
+            for key, text in given.items()
+            if key.lower() in spellings or cls._gatherer(key.lower(), spellings)
+        }
+
+    @classmethod
     def offered(cls) -> dict[str, str]:
         """The options that users have: by the name that they write, the field."""
         return {

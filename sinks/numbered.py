@@ -106,6 +106,6 @@ def is_done(job: JobNumber, mark: Mark | None) -> bool:
             "holds: the checkpoint was rolled back, restored from an older copy or replaced by a "
             "new one, or another driver runs on it. Nothing was written: put the newest checkpoint "
             "back, or use a new one with another name for what it writes ('txnAppId', or 'query' "
-            "of each_batch() and upsert())"
+            "of each_batch(), upsert() and aggregate())"
         )
     return True

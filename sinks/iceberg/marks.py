@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Reach",
+    "epoch_of_rows",
     "last_committed_epoch",
     "outdated",
     "progress_of",
@@ -134,6 +135,25 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
             f"krishiv-iceberg: table property '{_EPOCH_OF}{query}' is {number!r}, not the number "
             "of an epoch: put back the epoch that the table really holds"
         ) from None
+
+
+def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
+    """The newest epoch of a query among the snapshots that led to the table's rows.
+
+    It is another one than that of `last_committed_epoch` if the table was rolled back, which leaves
+    properties as they are.
+
+    Returns:
+        None if none of the snapshots that are left is of the query.
+    """
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        summary = snapshot.summary
+        if summary is not None and summary.get(_QUERY) == query:
+            return int(summary.get(_EPOCH) or 0)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+    return None
 
 
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:

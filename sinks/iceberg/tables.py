@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,8 +43,16 @@ _CANNOT_COMMIT = {
 }
 
 
-def prepare_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table:
+def prepare_table(
+    options: IcebergSinkOptions, rows: pa.Schema, accept: Callable[[Table], object] | None = None
+) -> Table:
     """The table as it is now, able to take rows; made if it is missing. Planner.
+
+    Args:
+        options: Of the sink.
+        rows: Columns of the rows.
+        accept: Called with the table before anything of it is compared or changed; what it raises
+            is passed on.
 
     Raises:
         OptionError: If there is none and none is to be made, or this sink cannot write it.
@@ -64,6 +72,8 @@ def prepare_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table:
     table = _opened_or_made(options, catalog, rows)
     _check_version(table, options)
     _check_location(table)
+    if accept is not None:
+        accept(table)
     return _fitting(options, table, rows)
 
 

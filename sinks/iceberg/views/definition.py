@@ -1,0 +1,218 @@
+"""What a view shows, as users write it, and what it has to keep for that. Driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["CALLER", "KEY", "OP", "ROWS", "WEIGHT", "Total", "ViewDefinition"]
+
+CALLER = "krishiv_spark.aggregate"
+"""How users know it; messages begin with it."""
+
+WEIGHT = "_weight"
+"""Of a change: 1 for a row that comes, -1 for one that goes. See the source's `readChanges`."""
+
+OP, KEY, ROWS = "_op", "_key", "_rows"
+"""Names of what the sink is told, of a group's key as text, and of its number of rows."""
+
+_CALL = re.compile(r"\s*(\w+)\s*\(\s*(?:(\*)|`([^`]+)`|([^`()*]+?))\s*\)\s*")
+_FUNCTIONS = ("avg", "count", "max", "min", "sum")
+_ADDED, _RANKED = {"avg", "sum"}, {"max", "min"}
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_KEYS = (*_WHOLE, "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary")
+_ORDERED = (*_KEYS, "float", "double")
+
+
+@dataclass(frozen=True)
+class Total:
+    """A column of a view.
+
+    Attributes:
+        name: Of the column.
+        function: One of avg, count, max, min and sum.
+        column: What it is of; None for ``count(*)``.
+    """
+
+    name: str
+    function: str
+    column: str | None
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Total:
+        """What users write, such as ``sum(amount)``; a name may stand in backticks.
+
+        Raises:
+            OptionError: If it is no call of a function that is known, of one column.
+        """
+        found = _CALL.fullmatch(text)
+        if found is None:
+            raise OptionError(
+                f"{CALLER}: {name!r} is {text!r}: write a function of a column, as 'sum(amount)', "
+                "or 'count(*)'; what is to be worked out from columns is made one of the changes "
+                "first, as with withColumn"
+            )
+        function, star, *names = found.groups()
+        if function.lower() not in _FUNCTIONS:
+            hint = did_you_mean(function.lower(), _FUNCTIONS, f"known: {', '.join(_FUNCTIONS)}")
+            raise OptionError(f"{CALLER}: {name!r} is {text!r}, of an unknown function; {hint}")
+        if star and function.lower() != "count":
+            raise OptionError(f"{CALLER}: {name!r} is {text!r}: only count takes '*'")
+        return cls(name, function.lower(), next(filter(None, names), None))
+
+    def __str__(self) -> str:
+        return f"{self.function}({self.column or '*'})"
+
+
+@dataclass(frozen=True)
+class ViewDefinition:
+    """Groups, and totals of each.
+
+    Attributes:
+        by: Columns whose values make a group.
+        totals: In the order of the view's columns.
+    """
+
+    by: tuple[str, ...]
+    totals: tuple[Total, ...]
+
+    @classmethod
+    def of(cls, by: str | Sequence[str], columns: Mapping[str, str]) -> ViewDefinition:
+        """What users write.
+
+        Raises:
+            OptionError: If there is no group or no total, or one cannot be read; if two columns of
+                the view would have one name.
+        """
+        names = tuple(part.strip() for part in by.split(",")) if isinstance(by, str) else tuple(by)
+        made = cls(names, tuple(Total.of(name, text) for name, text in columns.items()))
+        if not all(names) or not names or not columns:
+            raise OptionError(
+                f"{CALLER}: give columns to group by and at least one total, as by='region', "
+                "columns={'total': 'sum(amount)'}"
+            )
+        taken: set[str] = set()
+        for name in [*names, *columns, *made.hidden, OP, WEIGHT]:
+            if name.lower() in taken:
+                raise OptionError(
+                    f"{CALLER}: two columns of the view would be called {name!r}: it has those of "
+                    f"'by', those of 'columns', and of its own {', '.join(made.hidden)}"
+                )
+            taken.add(name.lower())
+        return made
+
+    @property
+    def text(self) -> str:
+        """The same definition gives the same text; the table has it as a property."""
+        told = {"by": self.by, "columns": {total.name: str(total) for total in self.totals}}
+        return json.dumps(told, separators=(",", ":"))
+
+    # --- what is kept
+
+    @property
+    def counted(self) -> list[str]:
+        """Columns whose values that are not null are counted."""
+        return self._columns({*_ADDED, "count"})
+
+    @property
+    def added(self) -> list[str]:
+        """Columns whose values are added up."""
+        return self._columns(_ADDED)
+
+    @property
+    def ranked(self) -> list[str]:
+        """Columns whose values are kept, each with its number."""
+        return self._columns(_RANKED)
+
+    @property
+    def used(self) -> list[str]:
+        """All columns that totals are of."""
+        return self._columns(set(_FUNCTIONS))
+
+    @property
+    def hidden(self) -> list[str]:
+        """Names of the columns that are kept for those that are shown."""
+        kept = [
+            *map(count_of, self.counted),
+            *map(sum_of, self.added),
+            *map(values_of, self.ranked),
+        ]
+        return [KEY, ROWS, *kept]
+
+    def _columns(self, functions: set[str]) -> list[str]:
+        found = (total.column for total in self.totals if total.function in functions)
+        return list(dict.fromkeys(name for name in found if name is not None))
+
+    # --- what comes
+
+    def check(self, changes: StructType) -> None:
+        """Refuse changes that the view cannot be kept by.
+
+        Raises:
+            OptionError: If they lack a column.
+            SchemaError: If a column has a type that its total or group cannot be kept of.
+        """
+        if WEIGHT not in changes.names:
+            raise OptionError(
+                f"{CALLER}: the batch has no column {WEIGHT!r}, which says whether a row comes (1) "
+                "or goes (-1): read the table with the option 'readChanges' = 'true' and leave the "
+                f"column in; rows that only ever come get it by withColumn({WEIGHT!r}, lit(1))"
+            )
+        for place, name in self._named():
+            if name not in changes.names:
+                known = [other for other in changes.names if other not in {WEIGHT, OP}]
+                hint = did_you_mean(name, known, f"there are {', '.join(known)}")
+                raise OptionError(f"{CALLER}: {place} names {name!r}, an unknown column; {hint}")
+        for place, name, kinds, advice in self._wanted():
+            kind = changes[name].dataType
+            if not _is_of(kind, kinds):
+                raise SchemaError(f"{CALLER}: {place}: {name!r} is {kind.simpleString()}; {advice}")
+
+    def _named(self) -> Iterator[tuple[str, str]]:
+        yield from (("'by'", name) for name in self.by)
+        for total in self.totals:
+            if total.column is not None:
+                yield f"'{total.name}' = '{total}'", total.column
+
+    def _wanted(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+        """Of each column where it stands, its name, the types that it may have, and advice."""
+        yield "the changes", WEIGHT, _WHOLE, "it has to be a whole number, 1 or -1"
+        for name in self.by:
+            yield "'by'", name, _KEYS, "cast it to a string, a whole number or a decimal"
+        for total in self.totals:
+            place = f"'{total.name}' = '{total}'"
+            if total.column is not None and total.function in _ADDED:
+                # What comes and goes again would leave its rounding behind.
+                advice = "sums are exact: cast it to a decimal or a whole number"
+                yield place, total.column, _WHOLE, advice
+            if total.column is not None and total.function in _RANKED:
+                yield place, total.column, _ORDERED, "its values have no order here: cast it"
+
+
+def count_of(column: str) -> str:
+    """Name of the column with how many values are not null."""
+    return f"_count_{column}"
+
+
+def sum_of(column: str) -> str:
+    """Name of the column with the sum of the values."""
+    return f"_sum_{column}"
+
+
+def values_of(column: str) -> str:
+    """Name of the column with the distinct values, each with its number."""
+    return f"_values_{column}"
+
+
+def _is_of(kind: DataType, names: tuple[str, ...]) -> bool:
+    return kind.typeName() == "decimal" or kind.simpleString() in names

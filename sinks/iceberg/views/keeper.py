@@ -1,0 +1,210 @@
+"""Keeps a view: each batch of changes is in its table once, with the totals that they make. Driver.
+
+The old totals are read from one snapshot, and the new ones are committed if that is still the
+newest: the catalog's compare-and-set of the sink is the one step in which a batch becomes true.
+Whoever lost it has added to what is no longer so, and begins again with the newest snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from krishiv_spark.arrow import arrow_schema
+from krishiv_spark.errors import CheckpointMismatch, OptionError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.retry import Backoff
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.each_batch import id_of_query
+from krishiv_spark.sinks.iceberg.changes import Append
+from krishiv_spark.sinks.iceberg.commits import Committer
+from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.tables import prepare_table
+from krishiv_spark.sinks.iceberg.views.definition import CALLER, KEY, OP, ViewDefinition
+from krishiv_spark.sinks.iceberg.views.totals import keyed, next_totals
+from krishiv_spark.sinks.numbered import JobNumber, is_done
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ViewKeeper"]
+
+_log = logging.getLogger(__name__)
+
+_PROPERTY = "krishiv.view"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_LONGEST_PAUSE_S = 2.0
+
+
+class ViewKeeper:
+    """What ``foreachBatch`` calls.
+
+    Args:
+        table: Name of the view's table.
+        view: What it shows.
+        options: Of the sink.
+        query: Who writes; None for the id of Spark's query.
+        checkpoint: Where that is read if Spark does not tell it.
+
+    Raises:
+        OptionError: If the options are wrong.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        view: ViewDefinition,
+        options: Mapping[str, str],
+        query: str | None,
+        *,
+        checkpoint: str | None = None,
+    ) -> None:
+        self._table = table
+        self._view = view
+        self._given = {**options, f"tableProperty.{_PROPERTY}": view.text}
+        self._options = IcebergSinkOptions.parse({**self._given, "path": table}, FORMAT)
+        self._query = query
+        self._checkpoint = checkpoint
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Bring a batch into the view, unless it is there."""
+        self._view.check(batch.schema)
+        name = self._query or id_of_query(batch, "aggregate", self._checkpoint)
+        job = JobNumber(name, number, "newest")
+        with _adaptive(batch.sparkSession):
+            changes = keyed(batch, self._view).persist()
+            try:
+                self._bring(changes, job)
+            finally:
+                changes.unpersist()
+
+    def _bring(self, changes: DataFrame, job: JobNumber) -> None:
+        rows = arrow_schema(next_totals(changes, None, self._view).drop(OP).schema)
+        backoff = Backoff(self._options.commit_timeout / 1000, longest_s=_LONGEST_PAUSE_S)
+        while True:
+            table = prepare_table(self._options, rows, self._check_view)
+            if self._holds(table, job):
+                return
+            base = table.metadata.current_snapshot_id
+            try:
+                self._write(changes, job, base)
+            except Exception:
+                # An error of Spark's does not tell what it was: the table does.
+                if not self._was_overtaken(base, job) or not backoff.pause():
+                    raise
+            else:
+                return
+
+    def _check_view(self, table: Table) -> None:
+        """Refuse a table that is no view, or another one.
+
+        Raises:
+            OptionError: If it is.
+        """
+        found = table.metadata.properties.get(_PROPERTY)
+        if found == self._view.text:
+            return
+        is_now = "was not made by this function" if found is None else f"is the view {found}"
+        raise OptionError(
+            f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
+            f"{self._view.text}: name another table, or drop this one and begin with a new "
+            "checkpoint"
+        )
+
+    def _holds(self, table: Table, job: JobNumber) -> bool:
+        """Whether the table has the batch.
+
+        Raises:
+            CheckpointMismatch: If it does not have exactly those before, or has those of others.
+        """
+        mark = last_committed_epoch(table.metadata, job.name)
+        if is_done(job, mark):
+            _log.warning("batch %d of %s is in the view already: skipped", job.number, job.name)
+            return True
+        if mark is None and table.metadata.current_snapshot_id is not None:
+            raise CheckpointMismatch(
+                f"{CALLER}: {self._options.table_name} is kept by another query or checkpoint than "
+                f"{job.name}, whose batches would be counted once more: go on with that one, or "
+                "name another table, or drop this one"
+            )
+        newest = -1 if mark is None else mark.epoch
+        of_rows = epoch_of_rows(table.metadata, job.name)
+        if newest != job.number - 1 or of_rows not in {None, newest}:
+            raise CheckpointMismatch(
+                f"{CALLER}: batch {job.number} of {job.name} does not follow the newest batch in "
+                f"{self._options.table_name}, {newest if of_rows is None else of_rows}: the table "
+                "was made anew or rolled back, or the function was not called for each batch; "
+                "begin with a new checkpoint and no table"
+            )
+        return False
+
+    def _was_overtaken(self, base: int | None, job: JobNumber) -> bool:
+        """Whether somebody else has changed the table, so that it is worth another attempt."""
+        metadata = open_table(self._options).metadata
+        is_held = is_done(job, last_committed_epoch(metadata, job.name))
+        return not is_held and metadata.current_snapshot_id != base
+
+    # --- writing
+
+    def _write(self, changes: DataFrame, job: JobNumber, base: int | None) -> None:
+        """Commit the totals of a snapshot and these changes, if it is still the newest."""
+        told: dict[str, str | int] = {
+            "mode": "upsert",
+            "keyColumns": KEY,
+            "opColumn": OP,
+            "txnAppId": job.name,
+            "txnVersion": job.number,
+            "txnRepeats": job.repeats,
+            # Another driver's totals, of the same changes, may be of another snapshot's.
+            "txnCompare": "false",
+            "ifSnapshot": "none" if base is None else base,
+        }
+        with contextlib.ExitStack() as stack:
+            touched = self._touched(changes, base)
+            if touched is not None:  # several columns are computed from it
+                stack.callback(touched.persist().unpersist)
+            totals = next_totals(changes, touched, self._view)
+            writer = totals.write.format(FORMAT).mode("append").options(**self._given)
+            writer.options(**told).save(self._table)
+        table = open_table(self._options)
+        if not is_done(job, last_committed_epoch(table.metadata, job.name)):
+            self._pass_over(table, job, base)
+
+    def _touched(self, changes: DataFrame, snapshot: int | None) -> DataFrame | None:
+        """Rows of a snapshot whose groups have changes; None without a snapshot."""
+        if snapshot is None:
+            return None
+        reader = changes.sparkSession.read.format(FORMAT)
+        reader = reader.options(**IcebergOptions.among(self._given))
+        rows = reader.option("snapshot-id", snapshot).load(self._table)
+        return rows.join(changes.select(KEY).distinct(), KEY, "left_semi")
+
+    def _pass_over(self, table: Table, job: JobNumber, base: int | None) -> None:
+        """Commit the mark of a batch without rows, of which the sink leaves none.
+
+        So a table has the mark of each batch, and one that lacks some is told from it.
+        """
+        options = self._options.model_copy(update={"if_snapshot": "none" if base is None else base})
+        change = Append(options, ())
+        Committer(options, Epoch(job.name, job.number), change).commit(table)
+
+
+@contextlib.contextmanager
+def _adaptive(spark: SparkSession) -> Iterator[None]:
+    """Have Spark choose the number of tasks by what they have to do.
+
+    A query's own session has this off, for the sake of states, of which there are none here; each
+    step would be the 200 tasks of ``spark.sql.shuffle.partitions``.
+    """
+    before = spark.conf.get(_ADAPTIVE)
+    spark.conf.set(_ADAPTIVE, "true")
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(_ADAPTIVE, before)

@@ -1,0 +1,219 @@
+"""New totals from old ones and changes, by Spark. Driver; rows stay in Spark's tasks.
+
+All that is kept can be added up, so old totals are changes among others: they are put beside the
+new ones and grouped once more. To add two columns would not do: Spark takes digits from the sum of
+two decimals of 38 digits, and none from an aggregate.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql.types import DataType, DecimalType, DoubleType, LongType, StructType
+
+from krishiv_spark.sinks.iceberg.views.definition import (
+    CALLER,
+    KEY,
+    OP,
+    ROWS,
+    WEIGHT,
+    Total,
+    ViewDefinition,
+    count_of,
+    sum_of,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["keyed", "next_totals"]
+
+_MOST_DIGITS = 38
+_MORE_OF_SUM, _MORE_OF_AVERAGE = 10, 4  # digits that Spark's own results have more than the values
+_VALUE, _NUMBER = "value", "n"
+
+
+def keyed(batch: DataFrame, view: ViewDefinition) -> DataFrame:
+    """The columns of the changes that matter, with the key of their group."""
+    weight = _c(WEIGHT).cast("long")
+    strange = F.concat(F.lit(f"{CALLER}: a change has {WEIGHT} = "), _shown(weight))
+    checked = F.when(weight.isin(1, -1), weight).otherwise(
+        F.raise_error(F.concat(strange, F.lit(", which has to be 1 or -1")))
+    )
+    names = dict.fromkeys([*view.by, *view.used])
+    key = F.concat(*(_part(batch.schema[name].dataType, name) for name in view.by))
+    return batch.select(*map(_c, names), checked.alias(WEIGHT), key.alias(KEY))
+
+
+def _part(kind: DataType, name: str) -> Column:
+    """A value as text that no other value has, with its length, so that parts cannot be mixed up.
+
+    The sink finds no row by null, and none by several columns as fast as by one.
+    """
+    text = _c(name).cast("string")
+    if kind.typeName() == "timestamp":  # as text it depends on the session's time zone
+        text = F.unix_micros(_c(name)).cast("string")
+    elif kind.typeName() == "binary":
+        text = F.hex(_c(name))
+    return F.coalesce(F.concat(F.length(text).cast("string"), F.lit(":"), text), F.lit("-"))
+
+
+def next_totals(changes: DataFrame, touched: DataFrame | None, view: ViewDefinition) -> DataFrame:
+    """What the table has to be told, so that it has totals with these changes.
+
+    Args:
+        changes: As `keyed` makes them.
+        touched: Rows of the table as it is now, of the groups that have changes; None without any.
+        view: What the table is a view of.
+
+    Returns:
+        Of each group that is touched one row: `by`, the totals, what is kept for them, and `OP`.
+    """
+    kinds = changes.schema
+    together = _as_kept(changes, view)
+    if touched is not None:
+        together = together.unionByName(touched.select(*map(_c, together.columns)))
+    kept = _added_up(together, view)
+    if view.ranked:
+        kept = kept.join(_values(changes, touched, view.ranked), KEY, "left")
+    kept = kept.withColumn(ROWS, _checked(view))
+    shown = [_total(total, kinds).alias(total.name) for total in view.totals]
+    op = F.when(_c(ROWS) == 0, "delete").otherwise("upsert").alias(OP)
+    return kept.select(*map(_c, view.by), *shown, *map(_c, view.hidden), op)
+
+
+def _as_kept(changes: DataFrame, view: ViewDefinition) -> DataFrame:
+    """Each change as the totals of a group of one row, which is negative if the row goes."""
+    weight = _c(WEIGHT)
+    counts = [
+        F.when(_c(name).isNull(), F.lit(0)).otherwise(weight).cast("long").alias(count_of(name))
+        for name in view.counted
+    ]
+    sums = []
+    for name in view.added:
+        value = _c(name).cast(_as_summed(changes.schema[name].dataType))
+        sums.append(F.when(weight > 0, value).otherwise(-value).alias(sum_of(name)))
+    return changes.select(_c(KEY), *map(_c, view.by), weight.alias(ROWS), *counts, *sums)
+
+
+def _as_summed(kind: DataType) -> DecimalType:
+    return DecimalType(_MOST_DIGITS, kind.scale if isinstance(kind, DecimalType) else 0)
+
+
+def _added_up(rows: DataFrame, view: ViewDefinition) -> DataFrame:
+    kept = [ROWS, *map(count_of, view.counted)]
+    sums = [sum_of(name) for name in view.added]
+    return rows.groupBy(KEY).agg(
+        *(F.first(_c(name)).alias(name) for name in view.by),  # those of a key are all the same
+        *(F.sum(_c(name)).alias(name) for name in kept),
+        *(F.try_sum(_c(name)).alias(name) for name in sums),  # null if there are too many digits
+    )
+
+
+def _values(changes: DataFrame, touched: DataFrame | None, ranked: list[str]) -> DataFrame:
+    """Of each group and column the distinct values, in their order, each with its number."""
+    pairs = [_new_pairs(changes, name) for name in ranked]
+    if touched is not None:
+        pairs += [_old_pairs(touched, name) for name in ranked]
+    # A row has a value in one column, and nulls in the others.
+    together = functools.reduce(
+        lambda some, more: some.unionByName(more, allowMissingColumns=True), pairs
+    )
+    names = [values_of(name) for name in ranked]
+    summed = together.groupBy(KEY, *map(_c, names)).agg(F.sum(_NUMBER).alias(_NUMBER))
+    number = F.when(_c(_NUMBER) < 0, _gone_too_often()).otherwise(_c(_NUMBER))
+    left = summed.where(_c(_NUMBER) != 0).withColumn(_NUMBER, number)
+    return left.groupBy(KEY).agg(*map(_listed, names))
+
+
+def _new_pairs(changes: DataFrame, column: str) -> DataFrame:
+    values = changes.where(_c(column).isNotNull())
+    return values.select(KEY, _c(WEIGHT).alias(_NUMBER), _c(column).alias(values_of(column)))
+
+
+def _old_pairs(touched: DataFrame, column: str) -> DataFrame:
+    pairs = touched.select(KEY, F.explode(_c(values_of(column))).alias("pair"))
+    return pairs.select(KEY, f"pair.{_NUMBER}", F.col(f"pair.{_VALUE}").alias(values_of(column)))
+
+
+def _listed(name: str) -> Column:
+    pair = F.struct(_c(name).alias(_VALUE), _c(_NUMBER))
+    return F.sort_array(F.collect_list(F.when(_c(name).isNotNull(), pair))).alias(name)
+
+
+def _checked(view: ViewDefinition) -> Column:
+    """The number of rows, if the changes add up."""
+    wrong = _c(ROWS) < 0
+    for name in view.counted:
+        count = _c(count_of(name))
+        wrong = wrong | (count < 0) | (count > _c(ROWS))
+    return F.when(wrong, _gone_too_often()).otherwise(_c(ROWS))
+
+
+def _gone_too_often() -> Column:
+    return F.raise_error(
+        F.concat(
+            F.lit(f"{CALLER}: more rows of group "),
+            _c(KEY),
+            F.lit(
+                " have gone than had come: the stream of changes has to begin with all rows of the "
+                "table ('startingOffsets' = 'earliest' or 'current'), and what is done to changes "
+                "on their way has to be the same for a row that goes as when it came"
+            ),
+        )
+    ).cast("long")
+
+
+# --- what is shown
+
+
+def _total(total: Total, kinds: StructType) -> Column:
+    if total.column is None:
+        return _c(ROWS)
+    if total.function == "count":
+        return _c(count_of(total.column))
+    if total.function in {"max", "min"}:
+        values = _c(values_of(total.column))
+        place = F.lit(0) if total.function == "min" else F.size(values) - 1
+        return F.get(values, place).getField(_VALUE)
+    kind = kinds[total.column].dataType
+    found = _sum(total.column, kind) if total.function == "sum" else _average(total.column, kind)
+    too_long = f"{CALLER}: {total.name!r} = '{total}' of group "
+    advice = f" has more digits than {_type_of_sum(kind).simpleString()}: cast the column to more"
+    error = F.raise_error(F.concat(F.lit(too_long), _c(KEY), F.lit(advice)))
+    return F.when(_c(count_of(total.column)) > 0, F.coalesce(found, error))
+
+
+def _sum(column: str, kind: DataType) -> Column:
+    return _c(sum_of(column)).try_cast(_type_of_sum(kind))
+
+
+def _average(column: str, kind: DataType) -> Column:
+    """As Spark divides: whole numbers as doubles, decimals with four digits more."""
+    count = _c(count_of(column))
+    if not isinstance(kind, DecimalType):
+        return _c(sum_of(column)).cast(DoubleType()) / count
+    precision, scale = (
+        min(_MOST_DIGITS, digits + _MORE_OF_AVERAGE) for digits in (kind.precision, kind.scale)
+    )
+    quotient = _sum(column, kind) / count.cast(DecimalType(20, 0))
+    return quotient.try_cast(DecimalType(precision, scale))
+
+
+def _type_of_sum(kind: DataType) -> DataType:
+    """As Spark's own sum has it."""
+    if not isinstance(kind, DecimalType):
+        return LongType()
+    return DecimalType(min(_MOST_DIGITS, kind.precision + _MORE_OF_SUM), kind.scale)
+
+
+def _c(name: str) -> Column:
+    """A column by its name, whatever characters that has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _shown(value: Column) -> Column:
+    return F.coalesce(value.cast("string"), F.lit("null"))
