@@ -16,7 +16,6 @@ from krishiv_spark.arrow import arrow_schema
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.each_batch import id_of_query
 from krishiv_spark.sinks.iceberg.changes import Append
@@ -38,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 _PROPERTY = "krishiv.view"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-_LONGEST_PAUSE_S = 2.0
+_MOST_ATTEMPTS = 10
 
 
 class ViewKeeper:
@@ -85,8 +84,8 @@ class ViewKeeper:
 
     def _bring(self, changes: DataFrame, job: JobNumber) -> None:
         rows = arrow_schema(next_totals(changes, None, self._view).drop(OP).schema)
-        backoff = Backoff(self._options.commit_timeout / 1000, longest_s=_LONGEST_PAUSE_S)
-        while True:
+        # By number, not by time: to work out the totals may take longer than 'commitTimeout'.
+        for left in reversed(range(_MOST_ATTEMPTS)):
             table = prepare_table(self._options, rows, self._check_view)
             if self._holds(table, job):
                 return
@@ -95,7 +94,7 @@ class ViewKeeper:
                 self._write(changes, job, base)
             except Exception:
                 # An error of Spark's does not tell what it was: the table does.
-                if not self._was_overtaken(base, job) or not backoff.pause():
+                if not left or not self._was_overtaken(base, job):
                     raise
             else:
                 return
