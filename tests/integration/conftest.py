@@ -1,8 +1,10 @@
 """Where streams of Spark's keep what they have."""
 
 import pytest
+from kafka_topics import make_topic
 from store_or_skip import open_when_possible
 
+from krishiv_spark.kafka.dev import open_cluster
 from servers.stores import Store
 
 
@@ -12,3 +14,12 @@ def store(request, tmp_path) -> Store:
     (tmp_path / "store").mkdir()
     with open_when_possible(request.param, tmp_path / "store") as store:
         yield store
+
+
+@pytest.fixture
+def two_topics():
+    """A cluster with what `three_targets` copies: the topics "source" and "target", both empty."""
+    with open_cluster() as cluster:
+        for topic in ("source", "target"):
+            make_topic(cluster.bootstrap, topic, partitions=2)
+        yield cluster

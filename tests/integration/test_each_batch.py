@@ -1,14 +1,12 @@
 """``foreachBatch`` with several outputs, each exactly once, whatever dies between them."""
 
 import pytest
-from kafka_topics import make_topic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 from tables import look, make_input
 from three_targets import kill_again_and_again
 
 import krishiv_spark
-from krishiv_spark.kafka.dev import open_cluster
 
 FILES, ROWS = 6, 10
 TOTAL = FILES * ROWS
@@ -84,24 +82,16 @@ def test_two_outputs_of_one_name_are_refused(copy):
 # --- kills
 
 
-@pytest.fixture
-def cluster():
-    with open_cluster() as cluster:
-        for topic in ("source", "target"):
-            make_topic(cluster.bootstrap, topic, partitions=2)
-        yield cluster
-
-
 @pytest.mark.crash
 @pytest.mark.once
 @pytest.mark.long  # two minutes; what dies without Spark is in tests/conformance
 @pytest.mark.timeout(2400)
-def test_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
-    kill_again_and_again("each_batch_copy.py", cluster.bootstrap, tmp_path, 800, 4)
+def test_kills_lose_and_repeat_no_row_of_three_outputs(two_topics, tmp_path):
+    kill_again_and_again("each_batch_copy.py", two_topics.bootstrap, tmp_path, 800, 4)
 
 
 @pytest.mark.crash
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
-def test_tens_of_kills_lose_and_repeat_no_row_of_three_outputs(cluster, tmp_path):
-    kill_again_and_again("each_batch_copy.py", cluster.bootstrap, tmp_path, 4000, 30)
+def test_tens_of_kills_lose_and_repeat_no_row_of_three_outputs(two_topics, tmp_path):
+    kill_again_and_again("each_batch_copy.py", two_topics.bootstrap, tmp_path, 4000, 30)

@@ -3,7 +3,6 @@
 import pytest
 from click.testing import CliRunner
 from iceberg_life import ids
-from kafka_topics import make_topic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as sql
 from tables import look, make_input
@@ -11,7 +10,6 @@ from three_targets import kill_again_and_again
 
 import krishiv_spark
 from krishiv_spark.cli import main
-from krishiv_spark.kafka.dev import open_cluster
 
 FILES, ROWS = 6, 10
 TOTAL = FILES * ROWS
@@ -150,24 +148,16 @@ def test_a_batch_write_says_what_to_do_instead(copy, spark):
 # --- kills
 
 
-@pytest.fixture
-def cluster():
-    with open_cluster() as cluster:
-        for topic in ("source", "target"):
-            make_topic(cluster.bootstrap, topic, partitions=2)
-        yield cluster
-
-
 @pytest.mark.crash
 @pytest.mark.once
 @pytest.mark.long  # a minute; what dies without Spark is in tests/conformance
 @pytest.mark.timeout(2400)
-def test_kills_lose_and_repeat_no_row_of_three_targets(cluster, tmp_path):
-    kill_again_and_again("fanout_copy.py", cluster.bootstrap, tmp_path, 800, 4)
+def test_kills_lose_and_repeat_no_row_of_three_targets(two_topics, tmp_path):
+    kill_again_and_again("fanout_copy.py", two_topics.bootstrap, tmp_path, 800, 4)
 
 
 @pytest.mark.crash
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
-def test_tens_of_kills_lose_and_repeat_no_row_of_three_targets(cluster, tmp_path):
-    kill_again_and_again("fanout_copy.py", cluster.bootstrap, tmp_path, 4000, 30)
+def test_tens_of_kills_lose_and_repeat_no_row_of_three_targets(two_topics, tmp_path):
+    kill_again_and_again("fanout_copy.py", two_topics.bootstrap, tmp_path, 4000, 30)

@@ -8,12 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 from iceberg_life import ids
-from kafka_topics import make_topic
 from patience import PATIENCE, await_that
 from tables import look, make_input
 from three_targets import kill_again_and_again
-
-from krishiv_spark.kafka.dev import open_cluster
 
 COUNT, ROWS = 6, 10
 JOB = """
@@ -124,24 +121,16 @@ def test_a_job_runs_over_spark_connect(tmp_path):
 # --- kills
 
 
-@pytest.fixture
-def cluster():
-    with open_cluster() as cluster:
-        for topic in ("source", "target"):
-            make_topic(cluster.bootstrap, topic, partitions=2)
-        yield cluster
-
-
 @pytest.mark.crash
 @pytest.mark.once
 @pytest.mark.long  # two minutes; each_batch, which it runs on, is killed in tests of its own
 @pytest.mark.timeout(2400)
-def test_kills_of_a_job_lose_and_repeat_no_row(cluster, tmp_path):
-    kill_again_and_again("job_copy.py", cluster.bootstrap, tmp_path, 800, 4)
+def test_kills_of_a_job_lose_and_repeat_no_row(two_topics, tmp_path):
+    kill_again_and_again("job_copy.py", two_topics.bootstrap, tmp_path, 800, 4)
 
 
 @pytest.mark.crash
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
-def test_tens_of_kills_of_a_job_lose_and_repeat_no_row(cluster, tmp_path):
-    kill_again_and_again("job_copy.py", cluster.bootstrap, tmp_path, 4000, 30)
+def test_tens_of_kills_of_a_job_lose_and_repeat_no_row(two_topics, tmp_path):
+    kill_again_and_again("job_copy.py", two_topics.bootstrap, tmp_path, 4000, 30)
