@@ -1,23 +1,18 @@
 """``krishiv-kafka`` as a sink, under the kit: a consumer of committed records reads the topic."""
 
-import json
-import uuid
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 from in_foreach_batch import in_foreach_batch
-from kafka_calls import REQUESTS
-from kafka_topics import Onlooker, make_topic
+from kafka_sinks import into_topic
+from kafka_topics import Onlooker
 
 from krishiv_spark.formats.kafka import KafkaDataSource
 from krishiv_spark.testing import (
-    FILES,
     Begin,
     Commit,
     Crash,
     SinkConformance,
-    SinkUnderTest,
     Stage,
     Stop,
     Straggler,
@@ -28,10 +23,6 @@ from krishiv_spark.testing.suites.base import Suite
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
 pytestmark = pytest.mark.xdist_group("kafka")
-
-
-def record(number):
-    return f"k{number}", json.dumps({"n": number}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +45,7 @@ class KafkaSink:
 
     def sink(self, folder):
         del folder
-        bootstrap, topic = self.cluster.bootstrap, f"t-{uuid.uuid4().hex}"
-        make_topic(bootstrap, topic, partitions=2)
-        return SinkUnderTest(
-            source=KafkaDataSource,
-            options={"kafka.bootstrap.servers": bootstrap, "topic": topic},
-            schema=pa.schema([("key", pa.string()), ("value", pa.binary())]),
-            row=record,
-            any_value=("value",),
-            most_held=2**25,  # what waits for the broker's answers
-            oracle=lambda: [(each.key.decode(), each.value) for each in self.look(topic)],
-            leftovers=lambda: self.onlooker.waiting(topic),
-            whole_epochs=False,  # a transaction becomes visible, then the next
-            complete=False,
-            overwrite=False,
-            outside={**FILES, **REQUESTS},
-        )
+        return into_topic(self.cluster.bootstrap, self.look, self.onlooker.waiting)
 
 
 class TestKafkaSink(KafkaSink, SinkConformance):

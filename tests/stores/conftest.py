@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from store_or_skip import open_when_possible
 
+from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
 
@@ -35,6 +37,14 @@ def store(request, servers) -> Store:
     found = servers(request.param)
     url = f"{found.url}/{uuid.uuid4().hex}"
     return replace(found, url=url)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Kafka's, for what keeps only its log in a store."""
+    warm_up()  # here, so that no process of the kit loads compiled code
+    with open_cluster() as found:
+        yield found
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist names the groups after that
