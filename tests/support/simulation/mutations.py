@@ -60,10 +60,16 @@ class Mutation:
         return None
 
     def _fails(self, seed: int) -> bool:
-        """Whether a history fails without the rule only."""
+        """Whether a history fails without the rule only.
+
+        Raises:
+            AssertionError: If it fails since the switch does not fit the code any more.
+        """
         with self.switched_off():
-            if history(seed, self.kind).violation is None:
-                return False
+            violation = history(seed, self.kind).violation
+        if violation is None:
+            return False
+        assert "TypeError" not in violation, violation
         with _replaced(self.always):
             return history(seed, self.kind).violation is None
 

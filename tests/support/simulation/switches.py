@@ -31,12 +31,15 @@ def false(*_: Any, **__: Any) -> bool:
 # --- the epoch log
 
 
-def intend_unfenced(log: EpochLog, generation: int, epoch: int, staged: object) -> State:
+def intend_unfenced(
+    log: EpochLog, generation: int, epoch: int, staged: object, offsets: Any = None
+) -> State:
     """An intent goes wherever there is room."""
     del generation
     while True:
         before = log.state()
-        state = log._append(before, new_entry("intent", epoch=epoch, staged=staged))
+        intent = new_entry("intent", epoch=epoch, staged=staged, offsets=offsets)
+        state = log._append(before, intent)
         if state is not None:
             return state
 
@@ -62,7 +65,7 @@ def fold_removing_first(log: EpochLog, state: State) -> None:
     listing = log._journal.list()
     newest = listing.newest_snapshot
     if state.number - newest >= log._fold_every:
-        log._remove_covered(listing, state.number, keep=newest)
+        log._journal.remove(entry_name(entry) for entry in listing.entries if entry <= state.number)
         log._journal.replace(snapshot_name(state.number), to_bytes(state))
 
 
