@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from krishiv_spark.doctor.findings import Finding, Findings
+from krishiv_spark.doctor.findings import SYNCHRONISE, Finding, Findings
 from krishiv_spark.doctor.reports import Report
 
 __all__ = ["compare"]
@@ -71,7 +71,7 @@ def _check_clock(said: Findings, client: Report, each: Report) -> None:
     if off_s > _TOLERATED_S:
         said.wrong(
             f"{each}: its clock is {off_s:.0f} s or more off that of the machine that asks",
-            "synchronise the clocks (NTP): stores refuse signatures of another time",
+            SYNCHRONISE,
         )
 
 

@@ -10,7 +10,10 @@ from pydantic import BaseModel
 
 from krishiv_spark.errors import KrishivError
 
-__all__ = ["Finding", "Findings", "Level"]
+__all__ = ["SYNCHRONISE", "Finding", "Findings", "Level"]
+
+SYNCHRONISE = "synchronise the clocks (NTP): stores refuse signatures of another time"
+"""What to do about a clock."""
 
 Level = Literal["ok", "note", "WRONG"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from krishiv_spark.doctor.findings import Findings
+from krishiv_spark.doctor.findings import SYNCHRONISE, Findings
 from krishiv_spark.doctor.questions import Questions
 from krishiv_spark.errors import KrishivError, StorageError
 from krishiv_spark.offsets.journal import check_exclusive, open_journal
@@ -19,6 +20,8 @@ _REACH = (
     "docs/storage.md has both"
 )
 _PROBE = "probe"
+_CLOCK = "clock"
+_TOLERATED_S = 60  # stores refuse signatures when a clock is 5 to 15 minutes off
 _LEAST_FREE = 2**30
 
 
@@ -31,7 +34,26 @@ def check_checkpoint(asked: Questions, said: Findings) -> None:
         journal = open_journal(str(asked.folder(asked.checkpoint)), asked.storage)
         check_exclusive(journal)
         well("can be written, and creates files exclusively")
+        _check_clock(asked, asked.checkpoint, said)
     _check_path(asked.checkpoint, said)
+
+
+def _check_clock(asked: Questions, location: str, said: Findings) -> None:
+    """The time at which a store says that a file was written is the driver's, to a minute."""
+    place = asked.folder(location)
+    if place.kind == "disk":
+        return
+    begun_s = time.time()
+    asked.storage.folder(place).replace(_CLOCK, b"")
+    ended_s = time.time()
+    found = asked.storage.files(place).identity(f"{place}/{_CLOCK}")
+    if found is None:
+        raise StorageError(f"{place}/{_CLOCK} was written, and is not there")
+    written_s = found.modified_ns // 10**9  # what is finer may be no time (`Identity`)
+    behind_s, ahead_s = written_s - ended_s, begun_s - written_s - 1
+    if max(behind_s, ahead_s) > _TOLERATED_S:
+        off = f"{behind_s:.0f} s behind" if behind_s > 0 else f"{ahead_s:.0f} s ahead of"
+        said.wrong(f"{location}: the driver's clock is {off} the store's", SYNCHRONISE)
 
 
 def _check_path(checkpoint: str, said: Findings) -> None:
@@ -66,6 +88,7 @@ def prepare_target(asked: Questions, said: Findings) -> None:
         if place.kind != "disk":
             asked.storage.uploads(place).verify()
         well("can be written")
+        _check_clock(asked, asked.target, said)
 
 
 def check_shared(asked: Questions, said: Findings) -> None:
