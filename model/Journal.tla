@@ -205,7 +205,8 @@ Refuse(p) ==
 
 \* --- fold
 
-\* `base` is the newest snapshot that the fold has seen; `listing` what is left to be removed.
+\* `base` is the newest snapshot that the fold has seen; `listing` what is left to be removed. A fold
+\* removes some of that, and leaves the rest to those that come after it.
 None(l) == l.entries = {} /\ l.snapshots = {}
 
 FoldList(p) ==
@@ -213,11 +214,13 @@ FoldList(p) ==
   /\ r.at = "foldlist"
   /\ \E l \in Listings(r.first) : Listed("FoldList", p, l) /\
        LET newest == Highest(l.snapshots)
-           covered == [entries |-> {n \in l.entries : n <= IF Rule("lag") THEN newest ELSE r.gen},
-                       snapshots |-> {n \in l.snapshots : n < newest \/ ~Rule("older")}]
+           due == r.gen - newest >= FoldEvery
+           before == IF due THEN newest ELSE Highest(l.snapshots \ {newest})
+           covered == [entries |-> {n \in l.entries : n <= IF due /\ ~Rule("lag") THEN r.gen ELSE before},
+                       snapshots |-> {n \in l.snapshots : n < before \/ (due /\ ~Rule("older"))}]
            going == [r EXCEPT !.first = Nothing, !.base = newest, !.listing = covered,
-                              !.at = IF Rule("snapshotfirst") \/ None(covered) THEN "write" ELSE "remove"]
-       IN Now(p, IF r.gen - newest >= FoldEvery THEN going ELSE Resting(r))
+                              !.at = IF due /\ (Rule("snapshotfirst") \/ None(covered)) THEN "write" ELSE "remove"]
+       IN Now(p, IF due \/ ~None(covered) THEN going ELSE Resting(r))
   /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
 Snapshot(p) ==
@@ -234,7 +237,8 @@ Remove(p, n) ==
   IN /\ r.at = "remove" /\ n \in r.listing.entries
      /\ n = Lowest(r.listing.entries)
      /\ entries' = [entries EXCEPT ![n] = "none"]
-     /\ Now(p, IF more THEN left ELSE done)
+     /\ \E stops \in IF Rule("snapshotfirst") THEN {TRUE, FALSE} ELSE {FALSE} :
+          Now(p, IF more /\ ~stops THEN left ELSE done)
      /\ step' = [action |-> "Remove", process |-> p, number |-> n]
      /\ UNCHANGED <<log, snapshots, wrong>>
 

@@ -13,7 +13,16 @@ from pydantic import ConfigDict, Field
 from krishiv_spark.offsets.offset import Value, canonical_json
 from krishiv_spark.offsets.planned import PlannedOffsets
 
-__all__ = ["Claim", "Entry", "State", "entry_name", "new_entry", "snapshot_name", "to_bytes"]
+__all__ = [
+    "Claim",
+    "Entry",
+    "Handover",
+    "State",
+    "entry_name",
+    "new_entry",
+    "snapshot_name",
+    "to_bytes",
+]
 
 
 # Keys stand for ever in logs that are there, which drivers of earlier releases read beside ours: a
@@ -170,6 +179,19 @@ class State(Value):
     @staticmethod
     def _previous(epoch: int | None, offsets: PlannedOffsets | None) -> dict[str, Any]:
         return {"previous_epoch": epoch, "previous_offsets": offsets}
+
+
+class Handover(Value):
+    """What one process of a driver has read of a log, for another one.
+
+    Attributes:
+        state: What the log said. Without the newest intent, if that is finished.
+        version: In which version the entry at its end was listed; empty if the storage does not
+            tell.
+    """
+
+    state: State
+    version: str
 
 
 def new_entry(kind: Literal["owner", "intent", "void", "adopted"], **fields: Any) -> Entry:

@@ -39,6 +39,7 @@ from krishiv_spark.errors import (
 from krishiv_spark.offsets.entries import (
     Claim,
     Entry,
+    Handover,
     State,
     entry_name,
     new_entry,
@@ -58,6 +59,8 @@ from krishiv_spark.storage import ENVIRONMENT, Storage
 __all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"]
 
 _FOLD_EVERY = 64
+# One request after the other: all 64 at once would hold an epoch up for a second.
+_REMOVED_AT_ONCE = 8
 
 
 class EpochLog:
@@ -104,6 +107,20 @@ class EpochLog:
             LogError: As `state`.
         """
         return self._known if self._known.owner >= generation else self.state()
+
+    def seen(self) -> str:
+        """What this process has read, for `recall` in another one of its driver."""
+        state = self._known
+        if self.is_finished(state):  # what it names may be thousands of files
+            state = state.model_copy(update={"intent": None})
+        return to_bytes(self._stored.seen(state)).decode()
+
+    def recall(self, seen: str) -> None:
+        """Read on from where another process of this driver is, unless this one is further on."""
+        found = Handover.model_validate_json(seen)
+        if found.state.number > self._known.number:
+            self._known = found.state
+            self._stored.recall(found)
 
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
@@ -261,18 +278,19 @@ class EpochLog:
     def fold(self, state: State) -> None:
         """Keep the folder small: now and then snapshot a state, and remove what is not needed.
 
-        What is removed is covered by the snapshot before.
+        What is removed is covered by the snapshot before; a little each time.
 
         Call it when the newest intent of the state is finished; the planner does, right after
         its own owner entry.
         """
-        if state.number - self._stored.newest_snapshot < self._fold_every:
-            return  # by the newest snapshot that was seen, and there may be a newer one
-        listing = self._journal.list()
-        newest = listing.newest_snapshot
-        if state.number - newest >= self._fold_every:
+        listing = self._stored.listing
+        if self._is_due(state, listing):
+            listing = self._journal.list()  # there may be a newer snapshot
+        before = listing.snapshot_before
+        if self._is_due(state, listing):
+            before = listing.newest_snapshot
             self._journal.replace(snapshot_name(state.number), to_bytes(state))
-            self._remove_covered(listing, newest)
+        self._remove_covered(listing, before)
 
     def destroy(self) -> None:
         """Remove the log, of a job that is over."""
@@ -294,13 +312,16 @@ class EpochLog:
             check_exclusive(self._journal)
             self._probed = True
 
+    def _is_due(self, state: State, listing: Listing) -> bool:
+        return state.number - listing.newest_snapshot >= self._fold_every
+
     def _remove_covered(self, listing: Listing, before: int) -> None:
         # What the snapshot before covers, and no more: a listing that runs meanwhile, and may not
         # see the newest one, meets that one and every entry after it. Ascending, so that an owner
         # entry goes before what comes after it.
         covered = [entry_name(entry) for entry in listing.entries if entry <= before]
         older = [snapshot_name(other) for other in listing.snapshots if other < before]
-        self._journal.remove([*covered, *older])
+        self._journal.remove([*covered, *older][:_REMOVED_AT_ONCE])
 
     def _append(self, before: State, entry: Entry) -> State | None:
         """Create the entry after a state; None if it is another's, or has come too late."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +47,11 @@ class Listing:
         """Its number; 0 without one."""
         return self.snapshots[-1] if self.snapshots else 0
 
+    @property
+    def snapshot_before(self) -> int:
+        """The number of the snapshot before the newest; 0 without one."""
+        return self.snapshots[-2] if len(self.snapshots) > 1 else 0
+
     @classmethod
     def of(
         cls, names: Iterable[str], versions: Mapping[str, str] = MappingProxyType({})
@@ -73,6 +78,10 @@ class Journal(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """The content under a name, or None when it is not there."""
+        ...
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """As `read`, of several, which may be read side by side."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -117,6 +126,10 @@ class FolderJournal:
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""
         return self.folder.read(name)
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """See `Journal`."""
+        return self.folder.read_each(names)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Journal`."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from krishiv_spark.errors import LogError
-from krishiv_spark.offsets.entries import Entry, State, entry_name, snapshot_name
+from krishiv_spark.offsets.entries import Entry, Handover, State, entry_name, snapshot_name
 from krishiv_spark.offsets.journal import Journal, Listing
 from krishiv_spark.offsets.offset import Value
 
@@ -29,12 +29,12 @@ class StoredEntries:
         journal: Where the entries are.
 
     Attributes:
-        newest_snapshot: Number of the newest snapshot that was seen; 0 for none.
+        listing: What it has shown last.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.newest_snapshot = 0
+        self.listing = Listing()
         self._seen = ("", "")
 
     def state(self, known: State) -> State:
@@ -60,7 +60,17 @@ class StoredEntries:
 
     def note_end(self, state: State, listing: Listing) -> None:
         """Remember in which version a listing shows the entry at the end of a state."""
+        self.listing = listing
         self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
+
+    def seen(self, state: State) -> Handover:
+        """A state that this process has read, as another one may take it over."""
+        version = self._seen[1] if self._seen[0] == state.nonce else ""
+        return Handover(state=state, version=version)
+
+    def recall(self, seen: Handover) -> None:
+        """Know the entry at the end of a state again, as who has seen it does."""
+        self._seen = (seen.state.nonce, seen.version)
 
     def backwards(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
@@ -84,18 +94,18 @@ class StoredEntries:
         later = [number for number in listing.entries if number > state.number]
         if later != list(range(state.number + 1, state.number + 1 + len(later))):
             return None  # somebody folds or appends while we look: look again
-        for number in later:
-            entry = self._entry(number)
-            if entry is None:
+        names = [entry_name(number) for number in later]
+        for name, data in zip(names, self._journal.read_each(names), strict=True):
+            if data is None:
                 return None
-            state = state.after(entry)
+            state = state.after(self._parsed(name, data, Entry))
         return state
 
     def _base(self, listing: Listing, known: State) -> State | None:
         """The newest state from which to read on: one that was seen before, or a snapshot."""
         # Entries at or below the snapshot are passed over, even if they are there: a driver that
         # slept through the fold may have created them.
-        self.newest_snapshot = snapshot = listing.newest_snapshot
+        snapshot = listing.newest_snapshot
         is_listed = known.number > snapshot and known.number in listing.entries
         if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
             return known
@@ -117,14 +127,18 @@ class StoredEntries:
 
     def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
         data = self._journal.read(name)
+        return None if data is None else self._parsed(name, data, form)
+
+    def _parsed(self, name: str, data: bytes, form: type[ValueT]) -> ValueT:
         try:
-            return None if data is None else _parsed(form, data)
+            found: ValueT = _parsed(form, data)
         except ValidationError as error:
             raise LogError(
                 f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
                 f"({error.error_count()} problems, first: {error.errors()[0]['msg']}); restore it "
                 "from a backup, or upgrade krishiv-spark"
             ) from error
+        return found
 
 
 @functools.lru_cache(maxsize=8)

@@ -45,6 +45,7 @@ __all__ = [
     "Publisher",
     "Salvaged",
     "SupportsGenerations",
+    "SupportsRecall",
     "Task",
     "TwoPhaseCommitter",
     "TwoPhaseWriter",
@@ -273,4 +274,20 @@ class SupportsGenerations(Protocol):
         Raises:
             Fenced: If a later generation has begun.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsRecall(Protocol):
+    """Ability of a committer that has its planner's knowledge sent along. It is made anew in each.
+
+    Nothing may depend on it but how much there is to look up: what was seen may have changed.
+    """
+
+    def seen(self, query: str) -> str:
+        """What is known of a query that was begun. Planner, last of all; it goes to each task."""
+        ...
+
+    def recall(self, query: str, seen: str) -> None:
+        """Take over what `seen` has returned in the planner. Committer, first of all."""
         ...

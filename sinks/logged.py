@@ -56,7 +56,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self._streaming = streaming
         self._begun: int | None = None
 
-    # --- planner: `SupportsGenerations`
+    # --- planner, and by it the committer: `SupportsGenerations`, `SupportsRecall`
 
     def begin(self, epoch: Epoch) -> Ownership[ModelT]:
         """Append the owner entry, finish what an earlier generation published, then clean up."""
@@ -70,6 +70,14 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
         return Ownership(state.owner, state.generations, self._salvaged(state))
+
+    def seen(self, query: str) -> str:
+        """What the log says, with the own owner entry at its end. See `SupportsRecall`."""
+        return self.log(query).seen()
+
+    def recall(self, query: str, seen: str) -> None:
+        """Spare the committer what it would read: all since the newest snapshot, if it is new."""
+        self.log(query).recall(seen)
 
     def begun_here(self, query: str, number: int) -> Epoch | None:
         """The newest generation, if its owner entry names this application and the epoch."""

@@ -38,6 +38,7 @@ class Plan:
         offsets: What Spark planned for the epoch, where there is a checkpoint.
         mark: The newest epoch that the external system holds.
         payload: What `Writer.plan` returned.
+        seen: What `SupportsRecall.seen` returned.
     """
 
     query: str | None
@@ -46,6 +47,7 @@ class Plan:
     mark: Mark | None = None
     payload: Any = None
     generations: int = 0
+    seen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ class Staged(WriterCommitMessage):
         payload: What `Writer.stage` returned.
         offsets: What Spark planned for the epoch, where that is known.
         rows: What the task was given, of a batch job with a number.
+        seen: `Plan.seen`, for the committer.
     """
 
     task: Task
     payload: Any
     offsets: PlannedOffsets | None = None
     rows: RowChecksum | None = None
+    seen: str | None = None
 
     @property
     def epoch(self) -> Epoch:

@@ -27,6 +27,7 @@ from krishiv_spark.sinks.base import (
     OutputMode,
     Publisher,
     SupportsGenerations,
+    SupportsRecall,
     Task,
     TwoPhaseCommitter,
     Writer,
@@ -82,7 +83,8 @@ class Write:
             self._holds(epoch, mark)
         if owns is None:
             return Plan(query, None, offsets, mark, payload)
-        return Plan(query, owns.generation, offsets, mark, payload, owns.generations)
+        seen = committer.seen(query) if isinstance(committer, SupportsRecall) else None
+        return Plan(query, owns.generation, offsets, mark, payload, owns.generations, seen)
 
     def _planned(self) -> tuple[str | None, PlannedOffsets | None]:
         """Planner: id of the streaming query or batch job, and what Spark has planned.
@@ -120,7 +122,8 @@ class Write:
                 f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
                 f"at epoch {plan.offsets.epoch} already: two drivers run on it, stop one of them"
             )
-        staged = Staged(task, None, plan.offsets or self._unseen_offsets(context, plan))
+        offsets = plan.offsets or self._unseen_offsets(context, plan)
+        staged = Staged(task, None, offsets, seen=plan.seen)
         batches = (conform(batch, self._writer.schema) for batch in iterator)
         if self._holds(staged.epoch, plan.mark):
             return self._skipped(staged, batches)
@@ -161,6 +164,8 @@ class Write:
         epoch = self._told(epoch_of(received, number), received)
         staged = [message.payload for message in received if message.payload is not None]
         committer = self._writer.committer()
+        if isinstance(committer, SupportsRecall) and (seen := received[0].seen) is not None:
+            committer.recall(epoch.query, seen)
         if self._is_held(committer, epoch, staged):
             _check_owner(committer, epoch)
         # Without rows there is nothing to add; but what is replaced goes all the same, and a batch

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from krishiv_spark.durable import make_folder, sync_folder, write_aside
@@ -50,6 +50,10 @@ class DiskFolder:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """See `Folder`."""
+        return [self.read(name) for name in names]
 
     def below(self) -> Iterator[str]:
         """See `Folder`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from krishiv_spark.errors import StorageError
@@ -42,6 +42,10 @@ class HdfsFolder:
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""
         return self._hdfs.read(self._path(name))
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """See `Folder`."""
+        return [self.read(name) for name in names]  # its client is one thread's
 
     def below(self) -> Iterator[str]:
         """See `Folder`."""

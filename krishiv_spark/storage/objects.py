@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
+from krishiv_spark.parallel import side_by_side
 from krishiv_spark.storage.answers import explain, is_absent, is_busy
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.profiles import profile_credentials
@@ -61,6 +62,10 @@ class ObjectFolder:
             return bytes(obstore.get(store, self._key(name)).bytes())
 
         return self._find("read", name, read)
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """See `Folder`."""
+        return side_by_side(self.read, names)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder`."""

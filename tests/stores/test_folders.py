@@ -36,6 +36,14 @@ def test_a_name_is_created_once_and_keeps_what_the_first_one_wrote(folder):
     assert list(folder.names()) == [ODD]
 
 
+def test_several_files_are_read_in_the_order_in_which_they_are_named(folder):
+    names = [f"{number}" for number in range(20)]
+    for name in names[:-1]:
+        folder.create(name, name.encode())
+    assert list(folder.read_each(names)) == [*(name.encode() for name in names[:-1]), None]
+    assert list(folder.read_each([])) == []
+
+
 def test_the_end_of_a_file_is_read_however_short_it_is(folder):
     folder.create("x", b"12345")
     folder.create("empty", b"")

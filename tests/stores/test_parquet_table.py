@@ -13,6 +13,7 @@ from store_users import new_token
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown, Fenced, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
@@ -239,7 +240,9 @@ def slow_down(*_):
 # --- what it costs
 
 
-def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch):
+@pytest.fixture
+def asked(monkeypatch):
+    """What stores are asked, by the verb and what is not the name of an object."""
     asked = Counter()
 
     def counting(kind):
@@ -251,11 +254,15 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
 
         monkeypatch.setattr(kind, "ask", counted)
 
-    driver = table.life()
-    driver.epoch(0, rows(0, 10))
     counting(Bucket)
     counting(s3.S3Client)
     counting(azure.AzureClient)
+    return asked
+
+
+def test_an_epoch_costs_few_requests_however_many_there_were(table, asked):
+    driver = table.life()
+    driver.epoch(0, rows(0, 10))
     costs = []
     for number in range(1, 4):
         asked.clear()
@@ -263,6 +270,18 @@ def test_an_epoch_costs_few_requests_however_many_there_were(table, monkeypatch)
         costs.append(asked.total())
     assert costs[0] == costs[-1]
     assert costs[-1] <= 13, asked
+
+
+def test_a_commit_process_that_is_new_reads_nothing_of_the_log(table, asked):
+    driver = table.life()
+    for number in range(4):
+        driver.epoch(number, rows(0, 10))
+    driver.plan()
+    messages = [driver.task(4, 0, rows(0, 10))]
+    open_log.cache_clear()
+    asked.clear()
+    driver.commit(4, messages)
+    assert not asked["read "], asked
 
 
 # --- what goes

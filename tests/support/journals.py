@@ -64,6 +64,9 @@ class ModelJournal:
     def read(self, name: str) -> bytes | None:
         return self.names.get(name)
 
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.read(name) for name in names]
+
     def create(self, name: str, data: bytes) -> bool:
         if name in self.names:
             return False
@@ -93,6 +96,13 @@ class ModelJournal:
         return [created for created in self.history if created.counts]
 
 
+class Unversioned(ModelJournal):
+    """As on a disk: a listing does not tell in which version anything is."""
+
+    def listing(self) -> Listing:
+        return Listing.of(self.names)
+
+
 class Around:
     """A journal around another: `called` sees every call before it is made.
 
@@ -110,6 +120,9 @@ class Around:
 
     def read(self, name: str) -> bytes | None:
         return self.called("read", lambda: self.inner.read(name))
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.read(name) for name in names]
 
     def create(self, name: str, data: bytes) -> bool:
         return self.called("create", lambda: self.inner.create(name, data))

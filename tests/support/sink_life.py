@@ -42,7 +42,7 @@ class Life:
     def task(self, epoch: int, partition: int, batch: pa.RecordBatch, attempt: int = 0) -> Staged:
         plan = self._planned._plan
         task = Task(self._query, epoch, partition, attempt, plan.generation)
-        staged = Staged(task, None, plan.offsets)
+        staged = Staged(task, None, plan.offsets, seen=plan.seen)
         if is_held(staged.epoch, plan.mark):
             return staged
         return replace(

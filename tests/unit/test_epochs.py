@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from journals import (
     Interrupted,
     ModelJournal,
     Slow,
+    Unversioned,
     entry,
     interleave,
     snapshot,
@@ -483,6 +485,16 @@ class Drivers(RuleBasedStateMachine):
         self.logs[driver].fold(self.logs[driver].state())
 
     @rule(driver=drivers)
+    def hand_over(self, driver: int) -> None:
+        """The planner's process to the committer's, which is new, or has seen earlier epochs."""
+        if self.entries[-1:] == ["owner"] and self.generations[driver] == len(self.entries):
+            seen = self.logs[driver].seen()
+            for log in (EpochLog(self.journal, self.fold_every), self.logs[driver - 1]):
+                log.recall(seen)
+                assert log.state().number == len(self.entries)
+                self.logs[driver] = log
+
+    @rule(driver=drivers)
     def die(self, driver: int) -> None:
         self.logs[driver] = EpochLog(self.journal, self.fold_every)
 
@@ -755,7 +767,7 @@ def test_a_log_stays_small_and_costs_the_same_for_ever():
             assert cold <= 2 + 64
             costs[epoch] = begin
         publish_cost = counting.during(lambda epoch=epoch: publish(log, epoch)).total()
-        assert publish_cost <= 20 + 2 * 64
+        assert publish_cost <= 12 + 8  # those that a fold removes at once
         assert len(journal.names) <= 2 * 64 + 6
         journal.history.clear()
     assert costs[100] == costs[9_999]
@@ -771,6 +783,73 @@ def test_an_epoch_makes_no_more_calls_than_these():
     assert calls["list"] <= 5
     assert calls["read"] <= 8
     assert not calls["replace"] + calls["remove"]
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_a_committer_reads_nothing_that_its_planner_has_read(versioned):
+    journal = Counting(ModelJournal() if versioned else Unversioned())
+    planner = EpochLog(journal)
+    for epoch in range(20):
+        publish(planner, epoch)
+    generation, committer = planner.begin().owner, EpochLog(journal)
+    committer.recall(planner.seen())
+    looks = journal.during(committer.state)
+    assert looks == Counter(list=1, read=0 if versioned else 1)
+    state = committer.intend(generation, 20, ["a"])
+    assert state == EpochLog(journal).state()
+
+
+def test_what_a_planner_has_seen_holds_no_more_when_another_takes_over():
+    journal = ModelJournal()
+    planner, other, committer = (EpochLog(journal) for _ in range(3))
+    publish(planner, 0)
+    generation = planner.begin().owner
+    other.begin()
+    committer.recall(planner.seen())
+    with pytest.raises(Fenced):
+        committer.intend(generation, 1, ["a"])
+    committer = EpochLog(journal)
+    committer.recall(planner.seen())
+    assert committer.state().owner == other.state().owner
+
+
+def test_what_a_planner_has_seen_of_a_log_that_is_gone_is_not_believed():
+    journal = ModelJournal()
+    planner, committer = EpochLog(journal), EpochLog(journal)
+    publish(planner, 0)
+    planner.begin()
+    journal.names.clear()
+    generation = EpochLog(journal).begin().owner
+    committer.recall(planner.seen())
+    assert committer.state().owner == generation == 1
+
+
+def test_what_a_planner_has_seen_is_short_however_much_a_finished_intent_names():
+    planner = EpochLog(ModelJournal())
+    state = publish(planner, 0, [f"file {number}" for number in range(10_000)])
+    planner.note_finished(state)
+    planner.begin(claim(1))
+    assert len(planner.seen()) < 2_000
+
+
+def test_what_a_planner_has_seen_is_not_taken_for_finished_unless_it_is():
+    journal = ModelJournal()
+    planner, committer = EpochLog(journal), EpochLog(journal)
+    state = publish(planner, 0, ["a"])
+    committer.recall(planner.seen())
+    assert committer.recent(state.owner) == state
+    assert not committer.is_finished(state)
+
+
+def test_a_fold_removes_a_few_entries_at_a_time_and_all_before_the_next():
+    journal = Counting(ModelJournal())
+    log = EpochLog(journal)
+    removed = [
+        journal.during(lambda epoch=epoch: publish(log, epoch))["remove"] for epoch in range(200)
+    ]
+    assert max(removed) == 8
+    assert sum(removed) > 200
+    assert len(journal.list().entries) <= 2 * 64 + 2
 
 
 def test_a_folder_stays_small(tmp_path):

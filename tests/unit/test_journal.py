@@ -39,6 +39,12 @@ def test_a_name_is_created_once_and_keeps_what_the_first_one_wrote(journal):
     assert journal.read(entry(1)) == body("first")
 
 
+def test_several_entries_are_read_in_the_order_in_which_they_are_named(journal):
+    for number in (1, 2):
+        journal.replace(entry(number), b"%d" % number)
+    assert list(journal.read_each([entry(2), entry(3), entry(1)])) == [b"2", None, b"1"]
+
+
 def test_a_name_that_was_removed_can_be_created_again(journal):
     journal.create(entry(1), body("first"))
     journal.remove([entry(1)])

@@ -119,6 +119,17 @@ class Fencing(Recorder):
             raise Fenced("another driver took over")
 
 
+class Recalling(Fencing):
+    """One whose planner has something to tell to its committer."""
+
+    def seen(self, query: str) -> str:
+        self.outside.calls.append(("seen", query))
+        return f"generation {self.outside.generation}"
+
+    def recall(self, query: str, seen: str) -> None:
+        self.outside.calls.append(("recall", query, seen))
+
+
 class Printer(AtLeastOnceWriter[list]):
     """One without two phases, without a checkpoint."""
 
@@ -351,6 +362,17 @@ def test_a_commit_publishes_what_was_staged_with_its_generation(make, outside):
     StreamWrite(make(), "q").commit(messages, 2)
     assert outside.calls[-1] == ("publish", Epoch("q", 2, 5), [[0], [1], [2]])
     assert outside.rows == {("q", 2): [0, 1, 2]}
+
+
+def test_a_committer_is_told_first_what_the_planner_has_seen_last(make, outside, in_task):
+    write = shipped(StreamWrite(make(Recalling), "q"))
+    assert outside.names()[-2:] == ["last_committed", "seen"]
+    in_task(epoch=0)
+    message = write.write(batches(1))
+    outside.calls.clear()
+    StreamWrite(make(Recalling), "q").commit([message], 0)
+    assert outside.calls[0] == ("recall", "q", "generation 1")
+    assert outside.names() == ["recall", "last_committed", "publish"]
 
 
 def test_a_commit_plans_nothing(make, outside):

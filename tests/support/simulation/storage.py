@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,6 +80,9 @@ class SimulatedJournal:
     def read(self, name: str) -> bytes | None:
         found: bytes | None = self._call(f"read {name}", lambda: self._store.objects.get(name))
         return found
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.read(name) for name in names]
 
     def create(self, name: str, data: bytes) -> bool:
         created: bool = self._call(f"create {name}", lambda: self._store.create(name, data))

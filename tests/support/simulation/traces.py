@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no stubs
 
+from krishiv_spark.errors import Fenced
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.offsets.journal import Listing
 from simulation.storage import Store
@@ -43,12 +46,14 @@ class Replay:
         fold_every: The constant ``FoldEvery`` of the trace.
 
     Attributes:
-        deceived: Owner entries that a process believes to be its own, and that the log never had:
-            their numbers had been used before.
+        deceived: Entries that a process believes to be its own, and that the log never had: their
+            numbers had been used before.
+        epochs: Numbers for those that are published.
     """
 
     def __init__(self, store: Store, fold_every: int) -> None:
         self.deceived: set[int] = set()
+        self.epochs = itertools.count()
         self._store = store
         self._fold_every = fold_every
         self._creators: dict[int, _Process] = {}
@@ -93,7 +98,7 @@ class Replay:
         return self._store.create(name, data)
 
     def believes(self, process: _Process, number: int) -> None:
-        """A process has begun, with an owner entry of that number."""
+        """A process has appended an entry of that number."""
         if self._creators.get(number) is not process:
             self.deceived.add(number)
 
@@ -117,11 +122,13 @@ class _Process:
         self._log._probed = True
         self._hub = getcurrent()
         self._work: Any = None
+        self._generation = 0
         self._listing: Listing | None = None
 
     def call(self, op: str) -> None:
         """Begin a call of its log, up to its first request."""
-        self._work = greenlet({"begin": self._begin, "fold": self._fold}[op])
+        verbs = {"begin": self._begin, "intend": self._intend, "fold": self._fold}
+        self._work = greenlet(verbs[op])
         self.go_on()
 
     def go_on(self, listing: Listing | None = None) -> None:
@@ -139,7 +146,13 @@ class _Process:
             self.go_on()
 
     def _begin(self) -> None:
-        self._replay.believes(self, self._log.begin().owner)
+        self._generation = self._log.begin().owner
+        self._replay.believes(self, self._generation)
+
+    def _intend(self) -> None:
+        with suppress(Fenced):
+            state = self._log.intend(self._generation, next(self._replay.epochs), [])
+            self._replay.believes(self, state.number)
 
     def _fold(self) -> None:
         self._log.fold(self._log._known)
@@ -157,6 +170,9 @@ class _Process:
     def read(self, name: str) -> bytes | None:
         data: bytes | None = self._ask("read", lambda: self._replay.objects.get(name))
         return data
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.read(name) for name in names]
 
     def create(self, name: str, data: bytes) -> bool:
         created: bool = self._ask("create", lambda: self._replay.create(self, name, data))
