@@ -25,6 +25,8 @@ _TASKS, _ROWS = 2, 100
 _ALL = "all requests"
 _BYTES = "bytes of listings"
 _GOAL = Goal(12)
+_FOLDS = 32
+"""Epochs from one fold of the log to the next; in a quarter of them it removes entries."""
 
 
 @dataclass
@@ -108,7 +110,7 @@ def _figures(stream: Stream, last: int) -> Iterator[Figure]:
     for kind in sorted({kind for count in counts for kind in count}):
         unit = "bytes" if kind == _BYTES else "requests"
         goal = _GOAL if kind == _ALL else None
-        windows = {"epoch 10": counts[8:13], f"epoch {last}": counts[last - 4 :]}
+        windows = {"epoch 10": counts[8:13], f"epoch {last}": counts[-_FOLDS:]}
         for when, seen in windows.items():
             values = [float(count[kind]) for count in seen]
             if any(values):
