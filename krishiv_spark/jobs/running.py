@@ -45,6 +45,8 @@ class JobRunner:
         say: Given each line that tells what happens.
         strict: Whether what Spark cannot do as it was written is an error.
         stop: When it is set, everything ends: streams between two epochs if that is possible.
+        on_session: Given the session of each job before its queries start, for listeners: Spark's
+            hear the queries of one session only.
         is_in_batch: Whether a batch is being written, which nothing but an exception ends.
     """
 
@@ -52,6 +54,7 @@ class JobRunner:
     say: Callable[[str], object]
     strict: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
+    on_session: Callable[[SparkSession], object] | None = None
     is_in_batch: bool = False
 
     def run(self, loaded: LoadedJobs) -> None:
@@ -73,6 +76,8 @@ class JobRunner:
         spark = self._prepared_in_the_end(job)
         if spark is None:
             return
+        if self.on_session is not None:
+            self.on_session(spark)
         if job.model.is_streaming:
             self._stream(spark, job)
         else:

@@ -19,11 +19,12 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(job)
-    spark.streams.addListener(Progress())
     file = Path(__file__).parent / "job_files" / "three_targets.yaml"
     loaded = jobs.load(file, variables={"BROKER": job["bootstrap"], "FOLDER": job["folder"]})
     print("STARTED", flush=True)
-    jobs.JobRunner(spark, lambda line: print(line, flush=True)).run(loaded)
+    runner = jobs.JobRunner(spark, lambda line: print(line, flush=True))
+    runner.on_session = lambda session: session.streams.addListener(Progress())
+    runner.run(loaded)
     print("DONE", flush=True)
 
 

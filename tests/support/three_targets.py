@@ -21,7 +21,9 @@ def kill_again_and_again(script, bootstrap, folder, rows, kills):
     """
     fill(bootstrap, "source", rows)
     places = {"bootstrap": bootstrap, "folder": str(folder), "source": "source"}
-    Killer(script, {**places, "target": "target", "rows": 40}).run(kills)
+    killer = Killer(script, {**places, "target": "target", "rows": 40})
+    killer.run(kills)
+    assert killer.kills["driver"], "everything was copied before anything was killed"
     table = duckdb.sql(f"SELECT id FROM read_parquet('{folder}/table/*.parquet')").fetchall()
     assert_each_once(Counter(n for (n,) in table), range(rows), "Parquet")
     with closing(Onlooker(bootstrap)) as onlooker:
