@@ -45,8 +45,8 @@ class JobRunner:
         say: Given each line that tells what happens.
         strict: Whether what Spark cannot do as it was written is an error.
         stop: When it is set, everything ends: streams between two epochs if that is possible.
-        on_session: Given the session of each job before its queries start, for listeners: Spark's
-            hear the queries of one session only.
+        on_session: Given each session that is made, of a job or for its previews: Spark's listeners
+            and registered sources are those of one session.
         is_in_batch: Whether a batch is being written, which nothing but an exception ends.
     """
 
@@ -76,8 +76,6 @@ class JobRunner:
         spark = self._prepared_in_the_end(job)
         if spark is None:
             return
-        if self.on_session is not None:
-            self.on_session(spark)
         if job.model.is_streaming:
             self._stream(spark, job)
         else:
@@ -158,6 +156,11 @@ class JobRunner:
         for name, text in job.model.spark.items():
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, text)
+        # By this it is the active one of this thread, where Spark looks for Python sources when a
+        # stream is started (`DataSource.lookupDataSource`); in a new thread there is none.
+        spark.createDataFrame([], "nothing INT")
+        if self.on_session is not None:
+            self.on_session(spark)
         return spark
 
     def _check_trigger(self, job: ReadyJob) -> None:

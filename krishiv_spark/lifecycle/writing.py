@@ -71,6 +71,7 @@ class Write:
         number = self._number(offsets)
         epoch = Epoch(query, number or 0, offsets=offsets)
         committer, owns = writer.committer(), None
+        self._check_checkpoint(committer, offsets)
         if isinstance(committer, SupportsGenerations):
             if (mark := self._done(committer, query)) is not None:
                 return Plan(query, mark=mark)
@@ -92,6 +93,9 @@ class Write:
         None for a sink without a checkpoint.
         """
         raise NotImplementedError
+
+    def _check_checkpoint(self, committer: Publisher[Any], offsets: PlannedOffsets | None) -> None:
+        """Planner: refuse one from which rows would be written again; nothing has changed yet."""
 
     def _number(self, offsets: PlannedOffsets | None) -> int | None:
         """Planner: of the epoch; None if only its tasks know it."""
@@ -264,10 +268,13 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
             return self._given, None
         if self._given is not None:
             return self._given, self._checkpoint.planned_offsets()
-        query, planned = self._checkpoint.planned()
-        if planned.epoch == 0 and isinstance(self._writer.committer(), TwoPhaseCommitter):
-            check_full_refresh(self._checkpoint, self._writer.options)
-        return query, planned
+        return self._checkpoint.planned()
+
+    def _check_checkpoint(self, committer: Publisher[Any], offsets: PlannedOffsets | None) -> None:
+        is_first = offsets is not None and offsets.epoch == 0
+        known = self._checkpoint if self._given is None else None
+        if known is not None and is_first and isinstance(committer, TwoPhaseCommitter):
+            check_full_refresh(known, self._writer.options)
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:
