@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["JobRunner"]
 
 _READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-"""Whether a stream of a Python source reads everything with ``availableNow``; else one batch."""
+"""Whether a stream of a Python source reads everything with ``availableNow`` or ``once``; else one
+batch, as large as the source's limits allow."""
 
 _CONTINUOUS = (
     "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so batches "
@@ -172,9 +173,10 @@ class JobRunner:
 
 
 def _has_more(job: ReadyJob) -> Callable[[Query], bool]:
-    """Whether a query that has ended with ``availableNow`` may have left rows."""
+    """Whether a query that has ended when all was read may have left rows."""
     trigger = job.model.streaming.trigger_mode
-    ends = trigger == "AvailableNow" or (trigger is None and job.model.streaming.batch_mode)
+    in_batch_mode = trigger is None and job.model.streaming.batch_mode
+    ends = trigger in {"Once", "AvailableNow"} or in_batch_mode
 
     def has_more(query: Query) -> bool:
         return ends and not _READS_ALL and any(one.rows for one in query.progress)
