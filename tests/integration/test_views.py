@@ -74,6 +74,7 @@ MORE = [row("a", -5, "3.33", e=-1.5), row("a", 2**40, "0.01"), row("b", None, No
 GONE = [OLD[0], OLD[3]]
 
 
+@pytest.mark.long  # 36 s; test_view_crash.py compares each snapshot with a recomputation
 def test_it_shows_what_spark_s_own_sql_gives(view):
     view.bring(0, *OLD)
     view.bring(1, *MORE, *[(*one[:-1], -1) for one in GONE])
