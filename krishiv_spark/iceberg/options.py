@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.paths import local_path
+from krishiv_spark.redaction import without_secrets
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.settings import secrets_in
@@ -188,10 +189,7 @@ class IcebergOptions(StorageOptions):
     def redacted(self, text: str) -> str:
         """A text without the secrets of catalog and stores."""
         secrets = self.catalog.secrets() | secrets_in(dict(self.storage.options))
-        # The longest first: one that is a part of another would leave the rest of it.
-        for secret in sorted(secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        return without_secrets(text, secrets)
 
     def catalog_properties(self) -> dict[str, str]:
         """All that PyIceberg's ``load_catalog`` is given; some of it is secret.

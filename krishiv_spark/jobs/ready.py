@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
 from krishiv_spark.jobs.places import DataPlace
+from krishiv_spark.redaction import without_secrets
 
 __all__ = ["LoadedJobs", "ReadyInput", "ReadyJob", "ReadyOutput"]
 
@@ -105,7 +106,4 @@ class LoadedJobs:
 
     def redacted(self, text: str) -> str:
         """A text without the secrets."""
-        # The longest first: one that is a part of another would leave the rest of it.
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        return without_secrets(text, self.secrets)
