@@ -20,6 +20,7 @@ from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
 from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
 from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.options import Options
+from krishiv_spark.plain_secrets import warn_of_plain_secrets
 from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
 from krishiv_spark.sinks.checkpoints import name_of_query
 from krishiv_spark.sinks.numbered import number_of_job
@@ -107,12 +108,15 @@ class KrishivDataSource(DataSource):
         if self.reader_type is None:
             raise OptionError(f"{self.format_name} is a sink only: it cannot be read")
         options = self.reader_type.options_type.parse(self.options, self.format_name)
+        if schema is not None:  # when rows are to be read, not each time when columns are asked for
+            warn_of_plain_secrets(type(options), self.options, self.format_name)
         return self.reader_type(options, schema, streaming=streaming)
 
     def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any, Any]:
         if self.writer_type is None:
             raise OptionError(f"{self.format_name} is a source only: it cannot be written")
         options = self.writer_type.options_type.parse(self.options, self.format_name)
+        warn_of_plain_secrets(type(options), self.options, self.format_name)
         mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND
         kind = self.writer_for(options) or self.writer_type
         return kind(options, arrow_schema(schema), mode, streaming=streaming)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     SecretStr,
     ValidationError,
@@ -19,6 +17,8 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.option_values import ByteSize, Duration, Names, parse_bytes, parse_duration
+from krishiv_spark.references import resolved
 from krishiv_spark.suggestions import suggest
 
 __all__ = [
@@ -32,78 +32,8 @@ __all__ = [
     "parse_duration",
 ]
 
-_MILLISECONDS = {
-    unit: size
-    for size, units in (
-        (1, ("ms", "millisecond", "milliseconds")),
-        (1_000, ("s", "second", "seconds")),
-        (60_000, ("m", "min", "mins", "minute", "minutes")),
-        (3_600_000, ("h", "hour", "hours")),
-        (86_400_000, ("d", "day", "days")),
-        (604_800_000, ("w", "week", "weeks")),
-    )
-    for unit in units
-}
-_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _OF_STORES = "storage."
 """Of the store that a checkpoint is in: said to each connector (`krishiv_spark.storage`)."""
-
-_QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
-
-
-def parse_duration(text: object) -> object:
-    """Turn ``"10 minutes"``, ``"7d"`` or ``"500 ms"`` into milliseconds.
-
-    Args:
-        text: A whole number and a unit; an int is taken as milliseconds already.
-
-    Raises:
-        ValueError: If the number or the unit cannot be read; a bare number has no unit.
-    """
-    if not isinstance(text, str):
-        return text
-    number, unit = _quantity(text, "a number and a unit, such as '10 minutes', '30 s' or '7d'")
-    if unit not in _MILLISECONDS:
-        raise ValueError(f"{text!r} needs a unit of time: ms, s, min, h, d or w")
-    return number * _MILLISECONDS[unit]
-
-
-def parse_bytes(text: object) -> object:
-    """Turn ``"128m"``, ``"1 GiB"`` or ``"65536"`` into bytes; units are powers of 1024.
-
-    Raises:
-        ValueError: If the number or the unit cannot be read.
-    """
-    if not isinstance(text, str):
-        return text
-    number, unit = _quantity(text, "a number of bytes, such as '134217728', '128m' or '1 GiB'")
-    unit = re.sub(r"(?<=[kmgt])i?b$", "", unit)
-    if unit not in _BYTES:
-        raise ValueError(f"{text!r} needs a unit of size: b, k, m, g or t")
-    return number * _BYTES[unit]
-
-
-def _quantity(text: str, wanted: str) -> tuple[int, str]:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return int(match[1]), match[2].lower()
-
-
-def _split(text: object) -> object:
-    if isinstance(text, str):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    return text
-
-
-Duration = Annotated[int, BeforeValidator(parse_duration)]
-"""Milliseconds, written with a unit."""
-
-ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
-"""Bytes, written with or without a unit."""
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-"""Names separated by commas."""
 
 OptionsT = TypeVar("OptionsT", bound="Options")
 
@@ -190,8 +120,15 @@ class Options(BaseModel):
         spellings = cls._spellings()
         values: dict[str, Any] = {}
         faults: list[OptionFault] = []
-        for key, value in given.items():
+        for key, text in given.items():
             field = spellings.get(key.lower())
+            try:
+                value = (
+                    _without_reference(text) if key.lower() in cls.spark_keys else resolved(text)
+                )
+            except ValueError as error:
+                faults.append(OptionFault(key, f"{format_name}: option {key!r}: {error}"))
+                continue
             if field is None and (gatherer := cls._gatherer(key.lower(), spellings)) is not None:
                 values.setdefault(gatherer, {})[key] = value
             elif field is None:
@@ -214,6 +151,19 @@ class Options(BaseModel):
             key: text
             for key, text in given.items()
             if key.lower() in spellings or cls._gatherer(key.lower(), spellings)
+        }
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """The keys, among some that `parse` takes, of options that hold what must not be shown.
+
+        Override to add those among the keys that a field gathers.
+        """
+        fields = ((key, cls._spellings().get(key.lower())) for key in given)
+        return {
+            key
+            for key, field in fields
+            if field is not None and _is_secret(cls.model_fields[field].annotation)
         }
 
     @classmethod
@@ -253,6 +203,12 @@ class Options(BaseModel):
             # Without its cause, which holds what was given, secrets included.
             lines = [text for _, text in _explained(error, cls, values, format_name)]
             raise OptionError("; ".join(lines)) from None
+
+
+def _without_reference(text: str) -> str:
+    if resolved(text) is not text:
+        raise ValueError("Spark reads it too, and knows no references: write the value itself")
+    return text
 
 
 def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_name: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
 from krishiv_spark.errors import OptionError
+from krishiv_spark.jvm import running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -132,10 +133,8 @@ def _checkpoint_of(batch: DataFrame) -> str | None:
 
     Spark shows that to nobody; ``StreamExecution`` and ``SharedState`` have it.
     """
-    session: Any = batch.sparkSession
     try:
-        uuid = session._jvm.java.util.UUID.fromString(id_of_query(batch, "each_batch"))  # noqa: SLF001  see above
-        running = session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
+        running = running_query(batch.sparkSession, id_of_query(batch, "each_batch"))
         return str(running.resolvedCheckpointRoot())
     except Exception:  # noqa: BLE001  whatever a version of Spark calls it: users can say it
         return None

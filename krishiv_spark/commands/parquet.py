@@ -67,7 +67,7 @@ def _vacuum_store(url: StoreUrl, given: tuple[str, ...], guard_s: float, *, dry_
     from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
     from krishiv_spark.sinks.parquet.tables import StoreTable
 
-    table = StoreTable(url, Storage.of(dict(map(name_and_value, given))))
+    table = StoreTable(url, Storage.given(dict(map(name_and_value, given))))
     clear(store_orphans(table, guard_s), lambda orphan: orphan.remove(), dry_run=dry_run)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from krishiv_spark.references import resolved_options
 from krishiv_spark.storage import Storage, StoreUrl
 
 __all__ = ["Questions"]
@@ -36,8 +37,12 @@ class Questions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Questions:
-        """From the options of the data source, with names in lower case."""
-        given = {key.lower(): text for key, text in options.items()}
+        """From the options of the data source, with names in lower case. Driver.
+
+        Raises:
+            OptionError: If what one of them names cannot be looked up.
+        """
+        given = {key.lower(): text for key, text in resolved_options(options).items()}
         own = {key: given.pop(key) for key in _OWN if key in given}
         tasks, cleans = int(given.pop("tasks")), given.pop("cleans") == "true"
         return cls(**own, options=given, tasks=tasks, cleans=cleans)

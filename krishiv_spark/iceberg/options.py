@@ -24,6 +24,7 @@ __all__ = ["FORMAT", "CatalogSettings", "IcebergOptions"]
 FORMAT = "krishiv-iceberg"
 """How users know the connector; messages begin with it."""
 
+_CATALOG = "catalog."
 _DEFAULT_NAMESPACE = "default"
 _DEFAULT_TABLE = "table"
 _EMBEDDED_FILE = "catalog.db"
@@ -47,7 +48,7 @@ class CatalogSettings:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> CatalogSettings:
         """Settings by their names, with ``catalog.`` in front."""
-        plain = {key.lower().removeprefix("catalog."): text for key, text in given.items()}
+        plain = {key.lower().removeprefix(_CATALOG): text for key, text in given.items()}
         return cls(tuple(sorted(plain.items())))
 
     def __bool__(self) -> bool:
@@ -93,8 +94,15 @@ class IcebergOptions(StorageOptions):
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **StorageOptions.gathers,
-        "catalog": ("catalog.",),
+        "catalog": (_CATALOG,),
     }
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`."""
+        of_catalog = {key: text for key, text in given.items() if key.lower().startswith(_CATALOG)}
+        hiding = {k for k, text in of_catalog.items() if CatalogSettings.of({k: text}).secrets()}
+        return super().secret_keys(given) | hiding
 
     path: str | None = Field(
         default=None,

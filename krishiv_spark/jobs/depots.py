@@ -16,6 +16,7 @@ from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.reading import read_tree, validated
 from krishiv_spark.jobs.values import NotUsed
 from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.references import Referenced
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["Address", "Depot", "Depots", "read_depots"]
@@ -64,29 +65,24 @@ class _Secret(JobModel):
     env: str | None = None
     file: Path | None = None
 
-    def text(self) -> str:
+    def text(self) -> Referenced:
         if self.env is not None:
             found = os.environ.get(self.env)
             if found is None:
                 raise ValueError(f"the environment has no variable {self.env}")
-            return found
+            return Referenced(found, f"${{env:{self.env}}}")
         if self.file is None:
             raise ValueError("give 'env' with the name of a variable, or 'file' with a path")
         try:
-            return self.file.read_text(encoding="utf-8").strip()
+            text = self.file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ValueError(f"{self.file} cannot be read: {error.strerror}") from None
-
-
-class _SecretText(str):
-    """A value that was not written into the file; shown nowhere."""
-
-    __slots__ = ()
+        return Referenced(text, f"${{file:{self.file.absolute()}}}")
 
 
 def _resolved(given: object) -> str:
     if isinstance(given, Mapping):
-        return _SecretText(_Secret.model_validate(given).text())
+        return _Secret.model_validate(given).text()
     return str(given).lower() if isinstance(given, bool) else str(given)
 
 
@@ -150,7 +146,7 @@ class Depots:
     def secrets(self) -> frozenset[str]:
         """Values that are shown nowhere."""
         values = (text for depot in self.by_name.values() for text in depot.options.values())
-        return frozenset(str(text) for text in values if isinstance(text, _SecretText) and text)
+        return frozenset(str(text) for text in values if isinstance(text, Referenced) and text)
 
 
 def read_depots(file: Path | None, variables: Variables) -> Depots:

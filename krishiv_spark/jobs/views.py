@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.jobs.handing import options_for
 from krishiv_spark.jobs.models import JobInput, JobStep
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob
 from krishiv_spark.jobs.sampling import sampled_schema
@@ -118,7 +119,7 @@ def _made(spark: SparkSession, step: JobStep) -> DataFrame:
 
 def _options(spark: SparkSession, given: ReadyInput) -> dict[str, str]:
     """Those of the format; of JSON values, also which columns they become."""
-    options = dict(given.place.options)
+    options = options_for(spark, given.place)
     if not given.place.decodes:
         return options
     schema = given.model.schema_

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.existing import check_save_mode
+from krishiv_spark.jobs.handing import options_for
 from krishiv_spark.jobs.models import Streaming
 from krishiv_spark.jobs.ready import ReadyJob, ReadyOutput
 from krishiv_spark.jobs.views import make_views, read_input
@@ -48,7 +49,7 @@ def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
     mode = output.model.save_mode
     if output.place.is_ours and mode != "overwrite":
         mode = "append"  # the other two are refused by Spark, and looked after above
-    _of_format(rows.write.mode(mode), output).save()
+    _of_format(rows.sparkSession, rows.write.mode(mode), output).save()
     return True
 
 
@@ -65,8 +66,8 @@ def _one(spark: SparkSession, job: ReadyJob, output: ReadyOutput) -> DataStreamW
     writer = _triggered(writer, job.model.streaming)
     mode = output.model.output_mode or _default_mode(output)
     if mode == "update" and output.place.is_ours:
-        return writer.outputMode(mode).foreachBatch(_upserts(output))
-    made: DataStreamWriter = _of_format(writer.outputMode(mode), output)
+        return writer.outputMode(mode).foreachBatch(_upserts(spark, output))
+    made: DataStreamWriter = _of_format(spark, writer.outputMode(mode), output)
     return made
 
 
@@ -74,9 +75,10 @@ def _default_mode(output: ReadyOutput) -> str:
     return "complete" if output.model.save_mode == "overwrite" else "append"
 
 
-def _upserts(output: ReadyOutput) -> Callable[[DataFrame, int], None]:
-    options = {key: text for key, text in output.place.options.items() if key != "path"}
-    named = output.place.options.get("path", options.pop("table", None))
+def _upserts(spark: SparkSession, output: ReadyOutput) -> Callable[[DataFrame, int], None]:
+    options = options_for(spark, output.place)
+    path, table = options.pop("path", None), options.pop("table", None)
+    named = table if path is None else path
     return upsert(
         str(named),
         output.model.keys,
@@ -86,8 +88,8 @@ def _upserts(output: ReadyOutput) -> Callable[[DataFrame, int], None]:
     )
 
 
-def _of_format(writer: Any, output: ReadyOutput) -> Any:
-    writer = writer.format(output.place.format).options(**output.place.options)
+def _of_format(spark: SparkSession, writer: Any, output: ReadyOutput) -> Any:
+    writer = writer.format(output.place.format).options(**options_for(spark, output.place))
     if output.model.partition_by and not output.place.is_ours:
         writer = writer.partitionBy(*output.model.partition_by)
     return writer
@@ -134,6 +136,6 @@ def _write_all(batches: _Batches, batch: DataFrame, write: Callable[..., Any]) -
         rows = spark.table(output.model.source)
         mode = output.model.save_mode
         if output.place.is_ours:
-            _of_format(write(rows, output.model.name).mode(mode), output).save()
+            _of_format(spark, write(rows, output.model.name).mode(mode), output).save()
         else:
-            _of_format(rows.write.mode(mode), output).save()
+            _of_format(spark, rows.write.mode(mode), output).save()

@@ -6,6 +6,7 @@ TLS, SASL, back-off and time limits are those of kafka-python.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +66,9 @@ _UNUSED = frozenset(
     }
 )
 """Settings of the Java clients that change nothing here and harm nothing."""
+
+
+_SECRET = re.compile(r"password$|^(kafka\.)?sasl\.jaas\.config$")
 
 
 def _servers(text: str) -> list[str]:
@@ -230,6 +234,11 @@ class KafkaOptions(Options):
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "kafka": ("kafka.", "bootstrap.servers", "security.protocol", "ssl.", "sasl."),
     }
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`."""
+        return super().secret_keys(given) | {key for key in given if _SECRET.search(key.lower())}
 
     kafka: Annotated[Connection, BeforeValidator(_connection)] = Field(
         validation_alias="kafka.bootstrap.servers",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.references import resolved_options
 from krishiv_spark.storage.disk import DiskFolder
 from krishiv_spark.storage.disk_files import DISK
 from krishiv_spark.storage.files import Files
@@ -37,8 +38,13 @@ class Storage:
 
     @classmethod
     def given(cls, options: Mapping[str, str]) -> Storage:
-        """From all options of a query; others are passed over."""
-        return cls.of({k: v for k, v in options.items() if k.lower().startswith(PREFIX)})
+        """From all options of a query; others are passed over.
+
+        Raises:
+            OptionError: If what one of them names cannot be looked up (`krishiv_spark.references`).
+        """
+        own = {key: text for key, text in options.items() if key.lower().startswith(PREFIX)}
+        return cls.of(resolved_options(own))
 
     def folder(self, location: str | StoreUrl) -> Folder:
         """A folder of whichever store a path or URL lies in. Nothing is asked yet.

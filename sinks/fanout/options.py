@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, InstanceOf
 
+from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.log_places import LogPlaceOptions
 
 __all__ = ["FORMAT", "FanoutOptions"]
@@ -45,11 +46,24 @@ class FanoutOptions(LogPlaceOptions):
         "routes": (_PREFIX,),
     }
 
-    routes: Annotated[Mapping[str, Mapping[str, str]], BeforeValidator(_by_route)] = Field(
-        default={},
-        validation_alias="route.<name>.<option>",
-        description="`route.<name>.format` and the options of that format. Rows go there whose "
-        "column of this name, a struct of the target's columns, is not null.",
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`; a route's own sink knows its secrets."""
+        found = super().secret_keys(given)
+        parts = {key: match for key in given if (match := _KEY.fullmatch(key)) is not None}
+        for route in {match[1].lower() for match in parts.values()}:
+            own = {m[2]: key for key, m in parts.items() if m[1].lower() == route}
+            options = {name: given[key] for name, key in own.items()}
+            found |= {own[k] for k in kind_of_route(options).options_type.secret_keys(options)}
+        return found
+
+    routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(_by_route)] = (
+        Field(
+            default={},
+            validation_alias="route.<name>.<option>",
+            description="`route.<name>.format` and the options of that format. Rows go there whose "
+            "column of this name, a struct of the target's columns, is not null.",
+        )
     )
     unrouted: Literal["error", "drop"] = Field(
         default="error", description="What happens to rows that no route takes."

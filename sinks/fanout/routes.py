@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.storage import ENVIRONMENT
@@ -18,12 +18,6 @@ from krishiv_spark.suggestions import suggest
 
 __all__ = ["check_columns", "make_routes", "naming"]
 
-# By name, so that no process imports what its routes do not use.
-_SINKS = {
-    "krishiv-iceberg": "krishiv_spark.sinks.iceberg.route:IcebergRoute",
-    "krishiv-kafka": "krishiv_spark.sinks.kafka.writer:KafkaWriter",
-    "krishiv-parquet": "krishiv_spark.sinks.parquet.writer:ParquetWriter",
-}
 _OF_THE_WHOLE = {
     "checkpointlocation": "the checkpoint is that of the query",
     "queryid": "the query has one name: give 'queryId'",
@@ -77,7 +71,7 @@ def _route(
     for key in own:
         if (why := _OF_THE_WHOLE.get(key.lower())) is not None:
             raise OptionError(f"option {key!r} cannot be given for a route: {why}")
-    kind = _kind(next((text for key, text in given.items() if key.lower() == "format"), None))
+    kind = kind_of_route(given)
     if options.job is None and options.query_id is None and options.checkpoint_location is not None:
         own["checkpointLocation"] = options.checkpoint_location
     parsed = kind.options_type.parse(own, str(given.get("format", FORMAT)))
@@ -86,27 +80,6 @@ def _route(
     if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
         raise OptionError("'delivery' = 'at-least-once' would write rows of epochs that come again")
     return kind(parsed, columns, mode, streaming=streaming)
-
-
-def _kind(name: str | None) -> type[LoggedWriter[Any, Any]]:
-    known = ", ".join(_SINKS)
-    if name is None:
-        raise OptionError(f"option 'format' is required; known: {known}")
-    place = _SINKS.get(name.lower(), name)
-    if ":" not in place:
-        near = suggest(name.lower(), _SINKS)
-        hint = f"did you mean {near!r}?" if near else f"known: {known}"
-        raise OptionError(
-            f"'format' = {name!r} cannot be a route; {hint} Or 'module:Class' of a LoggedWriter"
-        )
-    module, _, kind = place.partition(":")
-    try:
-        found = getattr(import_module(module), kind)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(f"'format' = {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, LoggedWriter)):
-        raise OptionError(f"'format' = {name!r} is no LoggedWriter, so it cannot be a route")
-    return found
 
 
 def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:

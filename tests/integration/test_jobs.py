@@ -103,6 +103,28 @@ def streaming(**keys):
     return f"streaming: {given}\n".replace("True", "true")
 
 
+def test_what_a_depot_takes_from_a_file_is_in_no_plan(runner, rows, tmp_path, capsys):
+    (tmp_path / "key").write_text("hunter2")
+    (tmp_path / "depots.yaml").write_text(
+        "depots: {lake: {format: krishiv-parquet, folder: /, options: "
+        f"{{storage.azure.accountKey: {{file: {tmp_path}/key}}}}}}}}"
+    )
+    text = STREAM.replace(
+        'format: krishiv-parquet\n    isStream: true\n    options: {path: "${FOLDER}/in", max',
+        f"dataset: dataos://lake{rows}\n    isStream: true\n    options: {{max",
+    ).replace("${FOLDER}", str(tmp_path))
+    (tmp_path / "job.yaml").write_text(
+        text + streaming(batchMode=True).replace("${FOLDER}", str(tmp_path))
+    )
+    loaded = jobs.load(tmp_path / "job.yaml", depots=tmp_path / "depots.yaml")
+    runner.made().prepared(loaded.jobs[0]).table("rows").explain(extended=True)
+    plan = capsys.readouterr().out
+    assert f"${{file:{tmp_path}/key}}" in plan
+    assert "hunter2" not in plan
+    runner.made().run(loaded)
+    assert look(tmp_path / "out")[:2] == (TOTAL, TOTAL)
+
+
 # --- workflows
 
 

@@ -51,8 +51,8 @@ SHOWN = [
 ]
 DOORS = {  # to the private parts of PyIceberg, kafka-python and PySpark
     "iceberg.internals",
+    "jvm",
     "kafka.internals",
-    "sinks.each_batch",
     "testing.processes.write_roles",
 }
 NOT_IMPORTED = {"pandas", "pyiceberg-core"}  # PySpark and PyIceberg do that

@@ -1,0 +1,80 @@
+"""Values of options that have a form of their own: times, sizes, lists of names."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+__all__ = ["ByteSize", "Duration", "Names", "parse_bytes", "parse_duration"]
+
+_MILLISECONDS = {
+    unit: size
+    for size, units in (
+        (1, ("ms", "millisecond", "milliseconds")),
+        (1_000, ("s", "second", "seconds")),
+        (60_000, ("m", "min", "mins", "minute", "minutes")),
+        (3_600_000, ("h", "hour", "hours")),
+        (86_400_000, ("d", "day", "days")),
+        (604_800_000, ("w", "week", "weeks")),
+    )
+    for unit in units
+}
+_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_duration(text: object) -> object:
+    """Turn ``"10 minutes"``, ``"7d"`` or ``"500 ms"`` into milliseconds.
+
+    Args:
+        text: A whole number and a unit; an int is taken as milliseconds already.
+
+    Raises:
+        ValueError: If the number or the unit cannot be read; a bare number has no unit.
+    """
+    if not isinstance(text, str):
+        return text
+    number, unit = _quantity(text, "a number and a unit, such as '10 minutes', '30 s' or '7d'")
+    if unit not in _MILLISECONDS:
+        raise ValueError(f"{text!r} needs a unit of time: ms, s, min, h, d or w")
+    return number * _MILLISECONDS[unit]
+
+
+def parse_bytes(text: object) -> object:
+    """Turn ``"128m"``, ``"1 GiB"`` or ``"65536"`` into bytes; units are powers of 1024.
+
+    Raises:
+        ValueError: If the number or the unit cannot be read.
+    """
+    if not isinstance(text, str):
+        return text
+    number, unit = _quantity(text, "a number of bytes, such as '134217728', '128m' or '1 GiB'")
+    unit = re.sub(r"(?<=[kmgt])i?b$", "", unit)
+    if unit not in _BYTES:
+        raise ValueError(f"{text!r} needs a unit of size: b, k, m, g or t")
+    return number * _BYTES[unit]
+
+
+def _quantity(text: str, wanted: str) -> tuple[int, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return int(match[1]), match[2].lower()
+
+
+def _split(text: object) -> object:
+    if isinstance(text, str):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+Duration = Annotated[int, BeforeValidator(parse_duration)]
+"""Milliseconds, written with a unit."""
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+"""Bytes, written with or without a unit."""
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Names separated by commas."""

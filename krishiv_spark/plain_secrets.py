@@ -1,0 +1,37 @@
+"""Secrets that stand in options as they are: said once where they can be seen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from krishiv_spark.options import Options
+from krishiv_spark.references import resolved
+
+__all__ = ["warn_of_plain_secrets"]
+
+_log = logging.getLogger(__name__)
+_warned: Final[set[tuple[str, frozenset[str]]]] = set()
+
+
+def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format_name: str) -> None:
+    """Log one warning for each process that names the options whose values anybody can read.
+
+    Args:
+        model: Of the options.
+        given: What `Options.parse` has taken.
+        format_name: How the user knows the connector.
+    """
+    known = {key: resolved(text) for key, text in given.items()}
+    plain = frozenset(key for key in model.secret_keys(known) if known[key] == given[key])
+    if not plain or (format_name, plain) in _warned:
+        return
+    _warned.add((format_name, plain))
+    _log.warning(
+        "%s: %s: a secret is written out, and Spark shows options in plans, in its UI and in event "
+        "logs, under Spark Connect every one of them: write ${env:NAME} or ${file:/path} instead "
+        "(docs/secrets.md)",
+        format_name,
+        ", ".join(sorted(plain)),
+    )

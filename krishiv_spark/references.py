@@ -1,0 +1,114 @@
+"""Values of options that are said by where they are: ``${env:NAME}``, ``${file:/path}``.
+
+Spark shows options in plans, in its UI and in event logs, under Spark Connect every one as it was
+written. What is only named there is looked up by the connector, on the driver's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from typing_extensions import Self
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.suggestions import suggest
+
+__all__ = ["Referenced", "resolved", "resolved_options"]
+
+_REFERENCE = re.compile(r"(\$?)\$\{(\w+):([^}]*)\}")
+
+
+class Referenced(str):
+    """A value that was looked up. Pickles; is shown as what stands for it.
+
+    Attributes:
+        reference: What was written.
+    """
+
+    __slots__ = ("reference",)
+
+    reference: str
+
+    def __new__(cls, text: str, reference: str) -> Self:
+        """A value and what was written for it."""
+        made = super().__new__(cls, text)
+        made.reference = reference
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.reference)
+
+    def __reduce__(self) -> tuple[type[Referenced], tuple[str, str]]:
+        return Referenced, (str.__str__(self), self.reference)
+
+
+def resolved(text: str) -> str:
+    """A value with what its references stand for; itself if it has none, or was resolved before.
+
+    ``$${env:`` stands for ``${env:`` itself. Driver; tasks get what was found.
+
+    Raises:
+        ValueError: If a variable is not set, a file cannot be read, or the kind is not known. The
+            text shows no value.
+    """
+    if isinstance(text, Referenced) or "${" not in text:
+        return text
+    found = _REFERENCE.sub(_value, text)
+    return text if found == text else Referenced(found, text)
+
+
+def resolved_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Options, each with what its references stand for; otherwise as `resolved`.
+
+    Raises:
+        OptionError: Where `resolved` raises; it names the option.
+    """
+    found = {}
+    for key, text in given.items():
+        try:
+            found[key] = resolved(text)
+        except ValueError as error:
+            raise OptionError(f"option {key!r}: {error}") from None
+    return found
+
+
+def _value(match: re.Match[str]) -> str:
+    escaped, kind, name = match.groups()
+    if escaped:
+        return match[0][1:]
+    looking = _KINDS.get(kind)
+    if looking is None:
+        near = suggest(kind, _KINDS)
+        hint = (
+            f"did you mean '${{{near}:{name}}}'?"
+            if near
+            else "there are ${env:NAME} and ${file:/path};"
+        )
+        raise ValueError(f"{match[0]!r} is not known: {hint} '$${{' stands for '${{' itself")
+    return looking(name)
+
+
+def _of_environment(name: str) -> str:
+    found = os.environ.get(name)
+    if found is None:
+        raise ValueError(
+            f"the environment of Spark's driver has no variable {name!r}: export it before Spark "
+            "is started, under Spark Connect before its server is"
+        )
+    return found
+
+
+def _of_file(name: str) -> str:
+    if not os.path.isabs(name):
+        raise ValueError(f"write the whole path of the file, not {name!r}")
+    try:
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"{name!r} cannot be read on the driver's machine: {reason}") from None
+
+
+_KINDS: dict[str, Callable[[str], str]] = {"env": _of_environment, "file": _of_file}
