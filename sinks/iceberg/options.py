@@ -100,21 +100,24 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     partition_by: str = Field(
         default="",
         description="Partitions of a table that is made, as Iceberg writes them: "
-        "`days(ts), bucket(16, id), truncate(4, name), region`.",
+        "`days(ts), bucket(16, id), truncate(4, name), region`. One that is there must have them.",
     )
     sort_by: str = Field(
         default="",
-        description="Sort order of a table that is made: `ts desc, id`. Files of any table are "
-        "sorted as its own order says.",
+        description="Sort order of a table that is made: `ts desc, id`. One that is there must "
+        "have it. Files of any table are sorted as its own order says.",
     )
     location: str | None = Field(
-        default=None, min_length=1, description="Place of a table that is made."
+        default=None,
+        min_length=1,
+        description="Place of a table that is made. One that is there must be there.",
     )
     table_properties: Annotated[Mapping[str, str], BeforeValidator(_without_prefix)] = Field(
         default={},
         validation_alias="tableProperty.*",
         description="Properties of a table that is made: "
-        "`tableProperty.write.parquet.compression-codec`.",
+        "`tableProperty.write.parquet.compression-codec`. If one that is there has others, they "
+        "stay, with a warning.",
     )
     schema_evolution: Evolution = Field(
         default="none",

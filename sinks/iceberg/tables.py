@@ -22,6 +22,7 @@ from krishiv_spark.sinks.iceberg.columns import (
     iceberg_columns,
     table_columns,
 )
+from krishiv_spark.sinks.iceberg.declared import check_declared
 from krishiv_spark.sinks.iceberg.retention import new_properties
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 
@@ -108,18 +109,21 @@ def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
 
 def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     if options.create_table == "never":
-        return open_table(options)
+        found = open_table(options)
+        check_declared(options, found)
+        return found
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 
     with catalog_errors(options, f"open or make table {options.table_name}"):
         try:
-            return catalog.load_table(options.identifier)
+            found = catalog.load_table(options.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
-            pass
-        try:
-            return _made(options, catalog, rows)
-        except TableAlreadyExistsError:  # another query was faster
-            return catalog.load_table(options.identifier)
+            try:
+                return _made(options, catalog, rows)
+            except TableAlreadyExistsError:  # another query was faster
+                found = catalog.load_table(options.identifier)
+        check_declared(options, found)
+        return found
 
 
 def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
