@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
@@ -188,7 +189,8 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
     if version > cls.version:
         raise OffsetVersionError(
             f"{cls.kind} offset of version {version}, but this krishiv-spark knows up to "
-            f"{cls.version}: upgrade krishiv-spark, or start the query with a new checkpoint"
+            f"{cls.version}: upgrade krishiv-spark, or "
+            f"start the query with {NEW_CHECKPOINT}"
         )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import LogError
 from krishiv_spark.offsets.entries import Entry, Handover, State, entry_name, snapshot_name
 from krishiv_spark.offsets.journal import Journal, Listing
@@ -55,7 +56,7 @@ class StoredEntries:
                 return state
         raise LogError(
             f"the epoch log {self._journal} has a gap: an entry before its end is missing; restore "
-            "it from a backup, or move the folder away and start with a new checkpoint"
+            f"it from a backup, or move the folder away and start with {NEW_CHECKPOINT}"
         )
 
     def note_end(self, state: State, listing: Listing) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch, Mark
@@ -82,7 +83,7 @@ def _check_number(log: EpochLog, epoch: Epoch) -> None:
             f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} "
             "is empty: the log was removed, the option that says where "
             "it is has changed, or the query has written elsewhere so far. Put it back, or use "
-            f"a new checkpoint. {ADOPT}"
+            f"{NEW_CHECKPOINT}. {ADOPT}"
         )
 
 
@@ -101,8 +102,8 @@ def check_target(log: EpochLog, claim: Claim, state: State) -> None:
     if before is not None and claim.target != before:
         raise LogError(
             f"the epochs in the epoch log {log} went to {before}, and would now go to "
-            f"{claim.target}. Nothing was written: give the old target, or use a new checkpoint, "
-            f"or for each target a 'txnAppId' of its own. {ADOPT}"
+            f"{claim.target}. Nothing was written: give the old target, or for each target a "
+            f"'txnAppId' of its own, or use {NEW_CHECKPOINT}. {ADOPT}"
         )
 
 
@@ -142,8 +143,8 @@ def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffset
         raise CheckpointMismatch(
             f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen none after "
             f"{before.epoch}: it was restored from an older copy, or epochs went to another sink "
-            "meanwhile. Nothing was written: put the newest log back, or use a new checkpoint. "
-            f"{ADOPT}"
+            "meanwhile. Nothing was written: put the newest log back, or use "
+            f"{NEW_CHECKPOINT}. {ADOPT}"
         )
     if planned.epoch == before.epoch + 1 and planned.begins != before.ends:
         raise CheckpointMismatch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
@@ -166,8 +167,8 @@ class Operator:
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
         if self._checkpoint is None:
             raise OptionError(
-                "a log is begun anew for a checkpoint, which is not read with 'queryId': use a new "
-                "checkpoint and a new name instead"
+                "a log is begun anew for a checkpoint, which is not read with 'queryId': give "
+                f"another 'queryId' and use {NEW_CHECKPOINT}"
             )
         planned = self._checkpoint.planned_offsets()
         if self._checkpoint.is_committed(planned.epoch) or newest == "published":

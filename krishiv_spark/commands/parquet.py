@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, name_and_value, seconds
+from krishiv_spark.commands.common import (
+    DRY_RUN,
+    OLDER_THAN,
+    clear,
+    echo,
+    name_and_value,
+    seconds,
+)
 from krishiv_spark.paths import url_scheme
 from krishiv_spark.storage import Storage, StoreUrl
 
-__all__ = ["parquet", "vacuum"]
+__all__ = ["parquet", "skipped", "vacuum"]
 
 
 def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Path | StoreUrl:
@@ -29,15 +37,38 @@ def parquet() -> None:
     """Tables of krishiv-parquet."""
 
 
-@parquet.command()
-@click.argument("place", metavar="PATH", callback=_placed)
-@click.option(
+_PLACE = click.argument("place", metavar="PATH", callback=_placed)
+_STORAGE = click.option(
     "-o",
     "--option",
     "given",
     multiple=True,
     help="How the store is reached, each as storage.<kind>.<setting>=value.",
 )
+
+
+@parquet.command()
+@_PLACE
+@_STORAGE
+@click.option("--state", help="Where the streams keep their state, if 'stateLocation' says so.")
+def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -> None:
+    """Show what streams left out while they read files in PATH, and why."""
+    from krishiv_spark.parquet.layout import SOURCES
+    from krishiv_spark.sources.parquet.skips import all_skips
+
+    usual = place if isinstance(place, StoreUrl) else StoreUrl.parse(str(place.absolute()))
+    lines = []
+    with suppress(FileNotFoundError):
+        where = usual / SOURCES if state is None else StoreUrl.parse(state)
+        for stream, skip in all_skips(where, Storage.given(dict(map(name_and_value, given)))):
+            of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
+            lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows of it: {skip.reason}")
+    echo(lines, f"nothing is noted for {place}: no stream left anything out")
+
+
+@parquet.command()
+@_PLACE
+@_STORAGE
 @OLDER_THAN
 @click.option(
     "--source-state",

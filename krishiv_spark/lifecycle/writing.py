@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
@@ -286,7 +287,7 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
                 f"query {self._given} is at epoch {epoch}, but its epoch log has seen "
                 f"{plan.generations} attempts at epochs: it was removed, it is an older copy, or "
                 "the query has begun without 'queryId', or under another one. Put the log back, or "
-                "use a new checkpoint and a new 'queryId'"
+                f"give a new 'queryId' and use {NEW_CHECKPOINT}"
             )
         return PlannedOffsets.unseen(epoch, context.getLocalProperty(QUERY_ID_PROPERTY) or "")
 

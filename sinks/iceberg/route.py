@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CommitUnknown, Fenced, LogError, OptionError, SinkError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Epoch, OutputMode, Ownership, Task
@@ -188,7 +189,7 @@ class IcebergParticipant(Participant[StagedForTable]):
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
                 "its epoch log is empty: the log was removed, or the option 'epochLog' has "
-                "changed; put it back, or use a new checkpoint"
+                f"changed; put it back, or use {NEW_CHECKPOINT}"
             )
 
     # --- operator
@@ -218,5 +219,5 @@ class IcebergParticipant(Participant[StagedForTable]):
         if mark is not None and mark.epoch > epoch:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
-                f"would pass over those after {epoch} up to it: use a new checkpoint"
+                f"would pass over those after {epoch} up to it: use {NEW_CHECKPOINT}"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
@@ -250,5 +251,5 @@ def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> No
             f"task {kept.task} has {found.rows} rows now; the {kept.rows} that it had before the "
             "driver died are others, and are visible. Its epoch was committed in part, and can "
             "only be completed where rows fall into the same tasks, in the same order, again. "
-            "Compare topic and source by hand, and go on with a new checkpoint"
+            f"Compare topic and source by hand, and go on with {NEW_CHECKPOINT}"
         )

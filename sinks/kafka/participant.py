@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
 from krishiv_spark.kafka import transactions
@@ -167,7 +168,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             raise LogError(
                 f"query {query} has written to Kafka or has committed epochs, but its epoch log is "
                 "empty: the log was removed, or the option 'epochLog' has changed; put it back, or "
-                "use a new checkpoint"
+                f"use {NEW_CHECKPOINT}"
             )
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:

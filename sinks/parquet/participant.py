@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import LogError
 from krishiv_spark.parquet.identity import Pointer, table_id, write_pointer
 from krishiv_spark.parquet.names import DataFile, query_tag
@@ -70,8 +71,8 @@ class TableParticipant(Participant[StagedT]):
         for name, _ in self._files_of(query):
             raise LogError(
                 f"{self.folder}/{name} is of this query, but its epoch log is empty: the log was "
-                "removed, or the option 'epochLog' has changed; put it back, or use a new "
-                "checkpoint"
+                "removed, or the option 'epochLog' has changed; put it back, or use "
+                f"{NEW_CHECKPOINT}"
             )
 
     def replaced(self, epoch: Epoch) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile
@@ -235,7 +236,8 @@ class SnapshotStream:
         if uuid is not None and found != uuid:
             raise DataLossError(
                 f"{FORMAT}: table {self._options.table_name} was dropped and made again since the "
-                f"query began (its UUID was {uuid}, and is {found}): start with a new checkpoint"
+                f"query began (its UUID was {uuid}, and is {found}): start with "
+                f"{NEW_CHECKPOINT}"
             )
         return table
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.sources.kafka.truncation import Cut
@@ -18,8 +19,11 @@ from krishiv_spark.sources.kafka.truncation import Cut
 __all__ = ["Losses"]
 
 _log = logging.getLogger(__name__)
-_LENIENCE = "set 'failOnDataLoss' to false to go on with what is there"
-_ADVICE = f"{_LENIENCE}, or start the query with a new checkpoint"
+_LENIENCE = (
+    "set 'failOnDataLoss' to false to go on with what is there; then what was not read by now is "
+    "lost for this query, also what goes while it is set"
+)
+_ADVICE = f"restore the topic if it can be; {_LENIENCE}. Or start the query with {NEW_CHECKPOINT}"
 _REMEMBERED, _SHOWN = 10, 5
 
 

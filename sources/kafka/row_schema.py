@@ -12,7 +12,7 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.values import RAW_COLUMN, decode_values
+from krishiv_spark.sources.kafka.values import PLACE, RAW_COLUMN, decode_values
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["KafkaRowSchema"]
@@ -77,7 +77,7 @@ class KafkaRowSchema:
         """The columns of Kafka's that are needed."""
         own = {field.name for field in self.fields}
         found = {name for name in self.schema.names if name not in own} & {*SCHEMA.names}
-        return frozenset(found | {"value"} if self._has_values else found)
+        return frozenset(found | {"value", *PLACE} if self._has_values else found)
 
     @property
     def _has_values(self) -> bool:

@@ -12,15 +12,17 @@ from pyarrow import json as arrow_json
 
 from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.sources.kafka.mismatches import mismatch
 
-__all__ = ["RAW_COLUMN", "BadRecords", "decode_values", "parse_values"]
+__all__ = ["PLACE", "RAW_COLUMN", "BadRecords", "decode_values", "parse_values"]
 
 RAW_COLUMN = "_raw"
 BadRecords = Literal["fail", "null", "divert"]
 
 _log = logging.getLogger(__name__)
 _ROW, _VALUE = "n", "v"
-_SHOWN = 100
+PLACE = ("topic", "partition", "offset")
+"""Columns by which a value is found again."""
 
 
 def decode_values(
@@ -31,7 +33,7 @@ def decode_values(
     A null value has null in each field; so has a bad one, unless it is to fail.
 
     Args:
-        batch: Rows of Kafka, with their values.
+        batch: Rows of Kafka, with their values and where they are (`PLACE`).
         schema: Columns that are wanted.
         fields: Those of them that are fields of the values.
         policy: What happens to values that are bad.
@@ -42,7 +44,7 @@ def decode_values(
     values = batch.column("value")
     parsed, bad = parse_values(values, pa.struct(list(fields)))
     if len(bad):
-        _treat(values, bad, policy)
+        _treat(batch, bad, pa.struct(list(fields)), policy)
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns.update(zip((field.name for field in fields), parsed.flatten(), strict=True))
     is_bad = np.zeros(len(batch), np.bool_)
@@ -127,14 +129,20 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("s") if pa.types.is_date(kind) else kind
 
 
-def _treat(values: pa.Array, bad: list[int], policy: BadRecords) -> None:
-    first = values[bad[0]].as_py()
-    shown = first[:_SHOWN].decode(errors="backslashreplace")
+def _treat(batch: pa.RecordBatch, bad: list[int], kind: pa.StructType, policy: BadRecords) -> None:
+    topic, partition, offset = (batch.column(name)[bad[0]] for name in PLACE)
+    wrong = mismatch(batch.column("value")[bad[0]].as_py(), kind, _reads)
     text = (
-        f"{len(bad)} values are no JSON objects with the fields of the schema; the first: {shown!r}"
+        f"{topic}-{partition} at offset {offset}: the JSON value {wrong}; "
+        f"{len(bad)} of the {len(batch)} values around it cannot be read"
     )
     if policy == "fail":
         raise SchemaError(
-            f"{text}. Set the option 'badRecords' to 'null' or 'divert' to read the others"
+            f"{text}. Correct the schema, or set the option 'badRecords' to 'null' or 'divert': "
+            "the fields of such values are null then, and 'divert' keeps each value beside them"
         )
     _log.warning("%s", text)
+
+
+def _reads(values: pa.Array, kind: pa.StructType) -> bool:
+    return not parse_values(values, kind)[1]

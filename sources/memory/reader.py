@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.arrow import plain_schema
 from krishiv_spark.compute import pc
 from krishiv_spark.errors import DataLossError, OptionError
@@ -166,7 +167,8 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def _lost(self, what: str) -> DataLossError:
         return DataLossError(
             f"memory source {self.options.source_name()!r} {what}; pushes were cleared before "
-            "they were read, or the store was lost: start the query with a new checkpoint"
+            "they were read, or the store was lost: start the query with "
+            f"{NEW_CHECKPOINT}"
         )
 
     def _watermark(

@@ -54,8 +54,9 @@ def as_it_is(file: FoundFile, place: Place, *, was_whole: bool, fail_on_loss: bo
         raise DataLossError(
             f"{path} had {file.size} bytes when it was listed and has {now.size} now"
             f"{'' if is_same_version else ', of another version'}: its rows were replaced "
-            "before they were read; with the option 'failOnDataLoss' = 'false' those that it has "
-            "now are read"
+            "before they were read. Put the file back that was there; with the option "
+            "'failOnDataLoss' = 'false' the rows that it has now are read, and those that it had "
+            "are lost"
         )
     _log.warning("%s is read as it is now: it has changed since it was listed", path)
     return FoundFile(file.path, now.size, now.modified_ns)

@@ -123,11 +123,15 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
 
 def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
     if isinstance(error, GoneError):
-        return GoneError(f"{error}; the option 'failOnDataLoss' = 'false' goes on without it")
+        return GoneError(
+            f"{error}; put it back. The option 'failOnDataLoss' = 'false' goes on without it: its "
+            "rows are lost then"
+        )
     return BadFileError(
-        f"{error}; mend it, and start the query once with 'failOnDataLoss' = 'false', since it has "
-        "changed then; or the option 'badFiles' = 'skip' goes on without it, and when it is mended "
-        "it can be read under another name"
+        f"{error}. Mend it, and start the query once with 'failOnDataLoss' = 'false', since it has "
+        "changed then: meanwhile rows of other files that are gone are lost without an error. Or "
+        "the option 'badFiles' = 'skip' goes on without it: its rows are lost, unless it is mended "
+        "and put there under another name"
     )
 
 

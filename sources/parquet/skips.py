@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.storage import Folder
+from krishiv_spark.storage import Folder, Storage, StoreUrl
 
-__all__ = ["FOLDER", "Skip", "note_skip", "noted_skips"]
+__all__ = ["FOLDER", "Skip", "all_skips", "note_skip", "noted_skips"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,3 +68,16 @@ def noted_skips(folder: Folder, known: dict[str, Skip]) -> list[Skip]:
         with suppress(ValueError, TypeError):  # no note
             known[name] = Skip(**json.loads(folder.read(name) or b""))  # or removed meanwhile
     return [skip for name, skip in known.items() if name in names]
+
+
+def all_skips(place: StoreUrl, storage: Storage) -> Iterator[tuple[str, Skip]]:
+    """What the streams skipped whose state is in a folder, with the name of each stream's own.
+
+    Raises:
+        FileNotFoundError: If there is no such folder; a bucket has any.
+        StorageError: If it cannot be listed.
+    """
+    for entry in sorted(storage.files(place).entries(str(place)), key=lambda found: found.name):
+        if entry.is_dir():
+            for skip in noted_skips(storage.folder(place / entry.name / FOLDER), {}):
+                yield entry.name, skip

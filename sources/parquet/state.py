@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OffsetError, OptionError, StorageError
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
@@ -191,7 +192,7 @@ class _StateFolder:
 
 _ADVICE = (
     "only this file says which files the query has read: put it back from a backup, look whether "
-    "the option 'stateLocation' was another one, or start the query with a new checkpoint"
+    f"the option 'stateLocation' was another one, or start the query with {NEW_CHECKPOINT}"
 )
 
 

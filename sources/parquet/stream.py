@@ -306,9 +306,9 @@ def _report_lost(standing: Standing, lost: Sequence[Lost], *, fail: bool) -> Non
     if lost and fail:
         shown = "; ".join(map(str, lost[:3])) + ("; ..." if lost[3:] else "")
         raise DataLossError(
-            f"krishiv-parquet: {shown} were published and are gone before they were read; with "
-            "the option 'failOnDataLoss' = 'false' what is left of them is read, and what is "
-            "gone is counted in the query's progress"
+            f"krishiv-parquet: {shown} were published and are gone before they were read. Put "
+            "them back; with the option 'failOnDataLoss' = 'false' what is left of them is read, "
+            "and what is gone is lost, and counted in the query's progress"
         )
     for loss in lost:
         standing.passed.add(Reason.LOST, [str(loss)], loss.count)

@@ -8,9 +8,11 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from parquet_reading import FIRST, batches, drain, names, reader, reloaded, rows
 from store_objects import Objects, parquet_bytes
 
+from krishiv_spark.cli import main
 from krishiv_spark.errors import DataLossError, KrishivError
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.footers import ChangedError
@@ -206,6 +208,9 @@ def test_damaged_objects_are_skipped_and_noted_beside_the_state(objects):
     assert opened(objects, badFiles="skip").latest(end, UNLIMITED) == end
     source.latest(end, UNLIMITED)
     assert source.backlog()["passed_over"]["skipped_while_read"]["files"] == 1
+    given = [word for key, text in objects.options.items() for word in ("-o", f"{key}={text}")]
+    listed = CliRunner().invoke(main, ["parquet", "skipped", objects.url, *given])
+    assert "a.parquet, bytes 0 to" in listed.output
 
 
 # --- requests

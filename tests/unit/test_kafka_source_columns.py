@@ -13,7 +13,7 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
-from krishiv_spark.sources.kafka.values import parse_values
+from krishiv_spark.sources.kafka.values import PLACE, parse_values
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
@@ -42,7 +42,7 @@ def test_fields_of_json_values():
     assert inferred(**json_of, columns="offset,id") == ["offset", "id"]
     shape = KafkaRowSchema.inferred(options(**json_of, columns="timestamp,offset"))
     assert [field.name for field in shape.fields] == ["timestamp"]
-    assert shape.kafka_columns == {"value", "offset"}
+    assert shape.kafka_columns == {"value", *PLACE}
     with pytest.raises(OptionError, match="must be given"):
         inferred(valueFormat="json")
 
@@ -50,7 +50,8 @@ def test_fields_of_json_values():
 def test_a_given_schema_rules():
     schema = pa.schema([("offset", pa.int64()), ("id", pa.int32())])
     shape = KafkaRowSchema.given(options(valueFormat="json"), schema)
-    assert ([f.name for f in shape.fields], shape.kafka_columns) == (["id"], {"value", "offset"})
+    assert [f.name for f in shape.fields] == ["id"]
+    assert shape.kafka_columns == {"value", *PLACE}
     with pytest.raises(SchemaError, match="needs a column _raw"):
         KafkaRowSchema.given(options(valueFormat="json", badRecords="divert"), schema)
     with pytest.raises(SchemaError, match="column 'id', which Kafka has not"):
@@ -61,7 +62,8 @@ def rows(batch_of, schema, **given):
     shape = KafkaRowSchema.given(options(valueFormat="json", **given), schema)
     values = pa.array(batch_of, pa.binary())
     offsets = pa.array(range(len(batch_of)), pa.int64())
-    found = shape.shaped(pa.record_batch({"value": values, "offset": offsets}))
+    place = {"topic": ["events"] * len(batch_of), "partition": [3] * len(batch_of)}
+    found = shape.shaped(pa.record_batch({"value": values, "offset": offsets, **place}))
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
 
@@ -74,31 +76,51 @@ def test_values_are_read_by_name():
     assert found == [(1, "aé"), (None, "b"), (None, None), (None, None), (None, None)]
 
 
-BAD_VALUES = [
-    b"",
-    b" ",
-    b"{",
-    b'{"id": 1}{"id": 2}',
-    b'{"id": 1}}\n{"n":1,"v":{"id": 2}',
-    b'{"id": "x"}',
-    b'{"id": 1.5}',
-    b"[1]",
-    b"7",
-    b'"{}"',
-    b'{"name": "\xff"}',
-    b'{"name": "a',
-    b'{"name": 5}',
-]
+BAD_VALUES = {
+    b"": "is no JSON: Expecting value, at character 0",
+    b" ": "is no JSON",
+    b"{": "is no JSON",
+    b'{"id": 1}{"id": 2}': "is no JSON: Extra data, at character 9",
+    b'{"id": 1}}\n{"n":1,"v":{"id": 2}': "is no JSON: Extra data, at character 9",
+    b'{"id": "hunter2"}': "has a string in field 'id', which cannot be read as BIGINT",
+    b'{"id": 1.5}': "has a number with a fraction or an exponent in field 'id'",
+    b'{"id": 99999999999999999999}': "has a whole number in field 'id'",
+    b"[1]": "is an array, and an object is wanted",
+    b"7": "is a whole number, and",
+    b'"{}"': "is a string, and",
+    b'{"name": "\xff"}': "is no UTF-8 from byte 10 on",
+    b'{"name": "a': "is no JSON",
+    b'{"name": 5}': "has a whole number in field 'name', which cannot be read as STRING",
+    b'{"id": 1, "id": 2}': "is read otherwise by Arrow",
+}
 
 
-@pytest.mark.parametrize("bad", BAD_VALUES)
-def test_bad_values_by_policy(bad):
+@pytest.mark.parametrize(("bad", "said"), BAD_VALUES.items())
+def test_bad_values_by_policy(bad, said, caplog):
     values = [GOOD[0], bad, GOOD[1]]
-    with pytest.raises(SchemaError, match=r"1 values are no JSON objects.*badRecords"):
+    where = "events-3 at offset 1: the JSON value "
+    with pytest.raises(SchemaError, match=f"{where}{said}.*; 1 of the 3 .*badRecords") as error:
         rows(values, FIELDS)
+    assert "hunter2" not in f"{error.value}{caplog.text}", "data of a record"
     assert rows(values, FIELDS, badRecords="null") == [(1, "aé"), (None, None), (None, "b")]
     diverted = rows(values, FIELDS.append(pa.field("_raw", pa.binary())), badRecords="divert")
     assert diverted == [(1, "aé", None), (None, None, bad), (None, "b", None)]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"s": {"list": [{"x": 1}, {"x": "y"}]}}, r"a string in field 's\.list\[1\]\.x', .* INT"),
+        ({"s": {"list": 5}}, r"a whole number in field 's\.list', .* ARRAY<STRUCT<X: ?INT>>"),
+        ({"s": [1]}, r"an array in field 's',"),
+        ({"day": "tomorrow"}, "a string in field 'day', .* DATE"),
+        ({"day": True}, "true or false in field 'day'"),
+    ],
+)
+def test_the_part_that_does_not_fit_is_named(value, said):
+    fields = pa.schema(parse_fields("s STRUCT<list: ARRAY<STRUCT<x: INT>>>, day DATE"))
+    with pytest.raises(SchemaError, match=said):
+        rows([json.dumps(value).encode()], fields)
 
 
 def test_half_an_object_is_not_joined_with_the_next():

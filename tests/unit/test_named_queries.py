@@ -128,6 +128,6 @@ def test_an_operator_sees_the_log_and_can_settle_it(stream):
     assert "the checkpoint is not read" in shown.output
     assert "the log holds epoch 2" in shown.output
     assert CliRunner().invoke(main, ["log", "resolve", *command]).exit_code == 0
-    assert "a new name" in CliRunner().invoke(main, ["log", "adopt", *command]).output
+    assert "give another 'queryId'" in CliRunner().invoke(main, ["log", "adopt", *command]).output
     stream.epoch(3)
     assert stream.count() == 40

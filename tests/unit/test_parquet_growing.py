@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from parquet_reading import (
     DAY_NS,
     FIRST,
@@ -22,6 +23,7 @@ from parquet_reading import (
     rows,
 )
 
+from krishiv_spark.cli import main
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet.footers import ChangedError
@@ -177,7 +179,7 @@ def test_a_damaged_file_that_was_mended_is_read_as_the_error_says(tmp_path):
     put_bytes(tmp_path, "a.parquet", DAMAGED)
     source = reader(tmp_path)
     end = source.latest(FIRST, UNLIMITED)
-    with pytest.raises(DataLossError, match=r"(?s)mend it, and start.*'failOnDataLoss' = 'false'"):
+    with pytest.raises(DataLossError, match=r"(?s)Mend it, and start.*'failOnDataLoss' = 'false'"):
         rows(source, FIRST, end)
     put_bytes(tmp_path, "a.parquet", WHOLE)
     os.utime(tmp_path / "a.parquet", ns=(NOON + 1, NOON + 1))
@@ -203,6 +205,12 @@ def test_what_a_task_has_skipped_is_shown_with_what_it_had_delivered(tmp_path):
     (note,) = tmp_path.glob("_krishiv_sources/*/skipped/*.json")
     noted = json.loads(note.read_text())
     assert (noted["path"], noted["rows"]) == (str(path), 0)
+    for state in ([], ["--state", f"{tmp_path}/_krishiv_sources"]):
+        listed = CliRunner().invoke(main, ["parquet", "skipped", str(tmp_path), *state])
+        assert f"{path}, bytes 0 to" in listed.output
+        assert "after 0 rows of it: " in listed.output
+    nothing = CliRunner().invoke(main, ["parquet", "skipped", str(tmp_path / "_krishiv_sources")])
+    assert "nothing is noted" in nothing.output
     put(tmp_path, "mended.parquet", MANY)
     assert drain(source, end)[0] == MANY
 

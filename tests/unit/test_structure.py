@@ -218,3 +218,41 @@ def test_descriptions_say_more_than_a_name():
         if EMPTY.match(text)
     ]
     assert not empty
+
+
+ROWS_MAY_GO = re.compile(r"'failOnDataLoss' (=|to) '?false|'badFiles' = 'skip'|new checkpoint")
+SAYS_SO = re.compile(r"\blost\b|read again|sources begin where")
+
+
+def texts_of(tree):
+    """The texts that a module may show, each whole: without docstrings."""
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+              for part in node.values}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield ast.unparse(node)
+        elif isinstance(getattr(node, "value", None), str) and id(node) not in inside:
+            yield node.value
+
+
+def test_no_text_advises_what_loses_rows_without_saying_so():
+    silent = {
+        f"{name}: {text[:200]}"
+        for name, path in modules().items()
+        for text in texts_of(without_docstrings(ast.parse(path.read_text())))
+        if ROWS_MAY_GO.search(text) and not SAYS_SO.search(text)
+    }
+    assert not silent
+
+
+def without_docstrings(tree):
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not is_text(one)] or [ast.Pass()]
+    return tree
+
+
+def is_text(statement):
+    value = getattr(statement, "value", None)
+    return isinstance(statement, ast.Expr) and isinstance(getattr(value, "value", None), str)

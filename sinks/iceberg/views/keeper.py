@@ -112,7 +112,7 @@ class ViewKeeper:
         raise OptionError(
             f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
             f"{self._view.text}: name another table, or drop this one and begin with a new "
-            "checkpoint"
+            "checkpoint: all rows of the source are read again"
         )
 
     def _holds(self, table: Table, job: JobNumber) -> bool:
@@ -138,7 +138,7 @@ class ViewKeeper:
                 f"{CALLER}: batch {job.number} of {job.name} does not follow the newest batch in "
                 f"{self._options.table_name}, {newest if of_rows is None else of_rows}: the table "
                 "was made anew or rolled back, or the function was not called for each batch; "
-                "begin with a new checkpoint and no table"
+                "begin with a new checkpoint and no table: all rows of the source are read again"
             )
         return False
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.files import (
     SnapshotFiles,
@@ -110,8 +111,8 @@ def changes_of(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileCh
         raise DataLossError(
             f"{FORMAT}: snapshot {snapshot.snapshot_id} has delete files, or does not name the "
             "files that it took out, and the snapshot before has expired, so that it cannot be "
-            "told which rows went: start with a new checkpoint, and keep snapshots for longer than "
-            "the query may stand still"
+            "told which rows went. Keep snapshots for longer than the query may stand still, and "
+            f"start with {NEW_CHECKPOINT}"
         )
     return _compared(files.of(table, before, scan=True), files.of(table, snapshot, scan=True))
 
