@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
 from krishiv_spark.sources.base import (
@@ -205,7 +206,8 @@ class _StreamRead(DataSourceStreamReader):
         tune_worker()
         if isinstance(start, Start):
             return _pinned(self._reader, start).to_dict()
-        end: Offset = self._reader.latest(start, limit)
+        with naming_full_disks(self._reader.options):  # of what it remembers
+            end: Offset = self._reader.latest(start, limit)
         return end.to_dict()
 
 

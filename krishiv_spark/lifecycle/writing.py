@@ -20,6 +20,7 @@ from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
+from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
@@ -57,7 +58,8 @@ class Write:
         """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
         if self._plan is None:
             try:
-                self._plan = self._begin()
+                with naming_full_disks(self._writer.options):
+                    self._plan = self._begin()
             except Exception as error:
                 raise PlanningFailed(f"{type(error).__name__}: {error}") from error
         return self.__dict__
@@ -141,7 +143,8 @@ class Write:
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
         """Task: the message with what `Writer.stage` returns."""
-        payload = self._writer.stage(batches, staged.task, plan.payload)
+        with naming_full_disks(self._writer.options):
+            payload = self._writer.stage(batches, staged.task, plan.payload)
         return replace(staged, payload=payload)
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
@@ -176,7 +179,8 @@ class Write:
         # Without rows there is nothing to add; but what is replaced goes all the same, and a batch
         # job is over only when it has published.
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
-            committer.publish(epoch, staged)
+            with naming_full_disks(self._writer.options):
+                committer.publish(epoch, staged)
         else:
             _check_owner(committer, epoch)
 

@@ -18,7 +18,7 @@ from disk_calls import record_disk
 from sink_life import SCHEMA, Job, Life, dies_at, rows
 from tables import look, visible_names
 
-from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError
+from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import DONE_SUFFIX, log_folder
@@ -465,7 +465,8 @@ def test_a_full_disk_while_staging_shows_nothing_and_is_survived(small_disk):
     with pytest.raises(OSError, match="No space left"):
         ballast.write_bytes(bytes(4 * 2**20))
     driver = life(table)
-    with pytest.raises((OSError, PlanningFailed), match="No space left"):
+    named = f"(?s)No space left.* bytes for 'path' .{table}.*Make room and start the query again"
+    with pytest.raises((StorageError, PlanningFailed), match=named):
         driver.epoch(1, rows(10, 1000))
     exact(table, 10)
     ballast.unlink()
