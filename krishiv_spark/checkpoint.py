@@ -192,6 +192,10 @@ class SparkCheckpoint:
             return False
         return True
 
+    def epochs(self) -> list[int]:
+        """The epochs that Spark has planned and still says of what, in ascending order."""
+        return sorted(_epochs(self._folder("offsets").names()))
+
     def has_offsets(self) -> bool:
         """Whether Spark has planned some epoch."""
         return bool(_epochs(self._folder("offsets").names()))

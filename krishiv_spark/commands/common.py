@@ -12,7 +12,19 @@ from krishiv_spark.options import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DRY_RUN", "OLDER_THAN", "clear", "echo", "name_and_value", "open_session", "seconds"]
+    from krishiv_spark.checkpoint import SparkCheckpoint
+
+__all__ = [
+    "DRY_RUN",
+    "OLDER_THAN",
+    "checkpoint_of",
+    "clear",
+    "echo",
+    "name_and_value",
+    "of_checkpoint",
+    "open_session",
+    "seconds",
+]
 
 
 class Sized(Protocol):
@@ -69,6 +81,26 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not equals:
         raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
     return name, value
+
+
+def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument CHECKPOINT, and the options by which its store is reached."""
+    option = click.option(
+        "-o",
+        "--option",
+        "given",
+        multiple=True,
+        help="How the store is reached, each as storage.<kind>.<setting>=value.",
+    )
+    return click.argument("checkpoint")(option(command))
+
+
+def checkpoint_of(location: str, given: Iterable[str]) -> SparkCheckpoint:
+    """The checkpoint that `of_checkpoint` names."""
+    from krishiv_spark.checkpoint import SparkCheckpoint
+    from krishiv_spark.storage import Storage
+
+    return SparkCheckpoint(location, Storage.given(dict(map(name_and_value, given))))
 
 
 def open_session(

@@ -23,6 +23,7 @@ class Killer:
             has started, by name, and brought back. Each has its turn, in random order, before the
             first has another one.
         machines: Where drivers run, each on a new machine, and workers, if not here.
+        look: Called when a driver is dead, and before the next one begins.
 
     Attributes:
         kills: How often each was killed.
@@ -37,6 +38,7 @@ class Killer:
         pauses: tuple[float, float] = (0.2, 2.0),
         more: Mapping[str, Callable[[], object]] | None = None,
         machines: ManyMachines | None = None,
+        look: Callable[[], object] | None = None,
     ) -> None:
         seed = random.randrange(2**32)
         print(f"seed {seed}")
@@ -45,12 +47,13 @@ class Killer:
         self._script, self._job, self._machines = script, dict(job), machines
         self._sign, self._pauses = sign, pauses
         self._victims, self._more = ("driver", "worker", *(more or {})), more or {}
+        self._look = look or (lambda: None)
         self._turns: list[str] = []
 
     def run(self, kills: int) -> None:
         """Kill so often; then let a last driver come to its end."""
         while self.kills.total() < kills and self._live(kills):
-            pass
+            self._look()
         with self._driver() as driver:
             driver.wait_for("DONE", timeout=2 * PATIENCE)
         self._tell(f"done, killed: {dict(self.kills)}")

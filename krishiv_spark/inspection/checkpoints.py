@@ -1,0 +1,185 @@
+"""What a checkpoint and its epoch log say of a query, whether it runs or not. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import OptionError
+from krishiv_spark.inspection.positions import in_words
+from krishiv_spark.offset_log import OffsetSeq
+from krishiv_spark.offsets import State, open_log
+from krishiv_spark.parquet.layout import META
+from krishiv_spark.storage import StoreUrl
+
+__all__ = ["CheckpointStatus", "EpochStatus", "LogStatus", "epoch_status", "look_at"]
+
+
+@dataclass(frozen=True)
+class EpochStatus:
+    """What Spark wrote down for an epoch.
+
+    Attributes:
+        epoch: Spark's batch id.
+        is_over: Whether Spark has written down that it is over.
+        planned_ms: When it was planned, milliseconds since 1970 UTC; None if Spark does not say.
+        sources: Where each source stands at its end, by name or place, in words.
+        offsets: The same as Spark keeps it.
+        watermark_ms: Spark's own watermark at its beginning; None if there is none.
+        source_watermarks_ms: Those of sources of ours at its end.
+    """
+
+    epoch: int
+    is_over: bool
+    planned_ms: int | None
+    sources: Mapping[str, str]
+    offsets: Mapping[str, str]
+    watermark_ms: int | None
+    source_watermarks_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LogStatus:
+    """What an epoch log says.
+
+    Attributes:
+        place: Where it is.
+        files: How many files it has.
+        entries: Number of the newest entry.
+        held: The newest epoch that is true by it; None for none.
+        open_epoch: The epoch of an intent that may not be finished; None for none.
+        owner: Host and process of the newest owner, empty for none.
+        owner_ms: When that began, by its clock; None if the log does not say.
+        target: The external system, by its own identity, as far as the log knows it.
+    """
+
+    place: str
+    files: int
+    entries: int
+    held: int | None
+    open_epoch: int | None
+    owner: str
+    owner_ms: int | None
+    target: str | None
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """A query, as its folders show it.
+
+    Attributes:
+        location: Of the checkpoint.
+        query: Its id.
+        newest: The newest epoch that was planned; None before the first.
+        log: Its epoch log; None if none was found.
+        next: What a start would do next, in words.
+    """
+
+    location: str
+    query: str
+    newest: EpochStatus | None
+    log: LogStatus | None
+    next: str
+
+
+def look_at(
+    checkpoint: SparkCheckpoint, *, table: str | None = None, epoch_log: str | None = None
+) -> CheckpointStatus:
+    """What folders say of a query. Any process that reaches them.
+
+    Args:
+        checkpoint: Of the query.
+        table: The folder of its table, if the sink is krishiv-parquet: its log is there.
+        epoch_log: The option ``epochLog`` of its sink, if it has one.
+
+    Raises:
+        OptionError: If there is no checkpoint.
+        StorageError: If a store cannot be asked.
+        LogError: If the log is damaged.
+    """
+    query = checkpoint.query_id()
+    epochs = checkpoint.epochs()
+    newest = epoch_status(checkpoint, epochs[-1]) if epochs else None
+    log = _log_status(_place_of_log(checkpoint, query, table, epoch_log), query, checkpoint)
+    return CheckpointStatus(checkpoint.location, query, newest, log, _next(newest, log))
+
+
+def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
+    """What Spark wrote down for an epoch.
+
+    Raises:
+        OptionError: If it has not, or no longer.
+        StorageError: If the store cannot be asked.
+    """
+    found = checkpoint.offset_seq(epoch)
+    if found is None:
+        kept = checkpoint.epochs()
+        which = f"{kept[0]} to {kept[-1]}" if kept else "none"
+        raise OptionError(
+            f"{checkpoint.location} does not say what epoch {epoch} is: it can be read of {which}"
+        )
+    return _status(epoch, found, is_over=checkpoint.is_committed(epoch))
+
+
+def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:
+    planned: Any = found.metadata.get("batchTimestampMs")
+    return EpochStatus(
+        epoch=epoch,
+        is_over=is_over,
+        planned_ms=planned or None,
+        sources={name: in_words(text) for name, text in found.sources.items()},
+        offsets=found.sources,
+        watermark_ms=found.watermark_ms,
+        source_watermarks_ms=tuple(found.source_watermarks_ms),
+    )
+
+
+def _place_of_log(
+    checkpoint: SparkCheckpoint, query: str, table: str | None, epoch_log: str | None
+) -> StoreUrl:
+    if epoch_log is not None:
+        return StoreUrl.parse(epoch_log) / query
+    if table is not None:
+        return StoreUrl.parse(table) / META / query / "log"
+    return StoreUrl.parse(checkpoint.location) / "krishiv"
+
+
+def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> LogStatus | None:
+    storage = checkpoint.storage
+    state = open_log(str(place), query, storage).state()
+    if state.number == 0:
+        return None
+    return LogStatus(
+        place=str(place),
+        files=len(storage.folder(place).names()),
+        entries=state.number,
+        held=state.committed_epoch,
+        open_epoch=_open_epoch(state, checkpoint),
+        owner=state.owner_writer,
+        owner_ms=state.at,
+        target=None if state.claim is None else state.claim.target,
+    )
+
+
+def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:
+    """The epoch of the newest intent, if nobody has written down that it is finished."""
+    epoch = None if state.intent is None else state.intent.epoch
+    is_noted = (state.finished_intent or 0) >= state.intent_number
+    return None if epoch is None or is_noted or checkpoint.is_committed(epoch) else epoch
+
+
+def _next(newest: EpochStatus | None, log: LogStatus | None) -> str:
+    if newest is None:
+        return "plans epoch 0, from where the options of its sources say"
+    epoch = newest.epoch
+    held = None if log is None else log.held
+    if newest.is_over:
+        finishes = "" if log is None or log.open_epoch is None else (
+            f"makes sure that epoch {log.open_epoch} is visible, then "
+        )  # fmt: skip
+        return f"{finishes}plans epoch {epoch + 1}, from where epoch {epoch} ended"
+    if held == epoch:
+        return f"finishes epoch {epoch}, which is true by the log, and stages nothing again"
+    return f"runs epoch {epoch} again, with the same rows of its sources"

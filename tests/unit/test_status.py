@@ -1,0 +1,139 @@
+"""``krishiv-spark status`` and ``epochs``: what the folders of a query say, in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from krishiv_spark.cli import main
+from krishiv_spark.inspection.positions import in_words
+from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
+QUERY = "0f-1"
+
+
+def run(*words):
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    return done.output
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "checkpoint"
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "commits").mkdir()
+    (folder / "metadata").write_text(json.dumps({"id": QUERY}))
+    return folder
+
+
+def plan(checkpoint, epoch, *sources, over=True):
+    """Write what Spark writes."""
+    conf = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1357016400123})
+    (checkpoint / "offsets" / str(epoch)).write_text("\n".join(["v1", conf, *sources]))
+    if over:
+        (checkpoint / "commits" / str(epoch)).write_text("v1\n{}")
+
+
+def memory(number, ms=9000):
+    return json.dumps({"kind": "memory", "next": number, "v": 1, "watermark": {"ms": ms}})
+
+
+# --- positions
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.json")), ids=lambda file: file.stem)
+def test_every_released_offset_has_words(file):
+    for text in file.read_text().splitlines():
+        said = in_words(text)
+        assert said
+        assert not said.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-", "nothing yet"),
+        ('{"a":{"0":5,"10":7,"9":1}}', "topic a, next offsets 0: 5, 9: 1, 10: 7 (sum 13)"),
+        ('{"logOffset":3}', "entry 3 of its own log of files"),
+        ("17", "17"),
+        ('{"x":1}', '{"x":1}'),
+        ("no JSON", "no JSON"),
+        ('{"kind":"kafka","topics":7}', '{"kind":"kafka","topics":7}'),
+        ("x" * 1000, "x" * 300 + "..."),
+        ('{"kind":"start","at":"timestamp","ms":0,"v":1}',
+         "before its first batch, at timestamp 1970-01-01T00:00:00.000+00:00"),
+    ],
+)  # fmt: skip
+def test_offsets_of_others_and_of_nobody(text, said):
+    assert in_words(text) == said
+
+
+# --- queries
+
+
+def test_a_query_before_its_first_epoch(checkpoint):
+    said = run("status", checkpoint)
+    assert "no epoch was planned yet" in said
+    assert "plans epoch 0" in said
+
+
+def test_a_query_between_two_epochs(checkpoint):
+    plan(checkpoint, 0, memory(1))
+    plan(checkpoint, 1, memory(2))
+    said = run("status", checkpoint)
+    assert f"query       {QUERY}" in said
+    assert "epoch 1, over, planned 2013-01-01T05:00:00.123+00:00" in said
+    assert "source 0    push 2 is next" in said
+    assert "watermark   1970-01-01T00:00:09.000+00:00 (of a source)" in said
+    assert "next start  plans epoch 2, from where epoch 1 ended" in said
+
+
+def test_a_query_that_died(checkpoint):
+    plan(checkpoint, 0, memory(1))
+    plan(checkpoint, 1, memory(2), over=False)
+    assert "runs epoch 1 again, with the same rows" in run("status", checkpoint)
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "table", "epochLog"])
+def test_a_query_that_died_when_its_epoch_was_true(checkpoint, tmp_path, where):
+    places = {
+        "checkpoint": (checkpoint / "krishiv", []),
+        "table": (tmp_path / "t" / "_krishiv" / QUERY / "log", ["--table", tmp_path / "t"]),
+        "epochLog": (tmp_path / "logs" / QUERY, ["--epoch-log", tmp_path / "logs"]),
+    }
+    place, words = places[where]
+    plan(checkpoint, 0, memory(1), over=False)
+    log = open_log(str(place))
+    claim = Claim(query=QUERY, offsets=PlannedOffsets.of(0, {}, {"0": "1"}), target="cluster x")
+    log.intend(log.begin(claim).owner, 0, {"files": []})
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    said = run("status", checkpoint, *words)
+    assert "2 entries in 2 files; it holds epoch 0" in said
+    assert "epoch 0 is true, and may not be visible everywhere yet" in said
+    assert "target      cluster x" in said
+    assert "finishes epoch 0, which is true by the log" in said
+    found = json.loads(run("status", checkpoint, *words, "--json"))
+    assert (found["log"]["open_epoch"], found["newest"]["is_over"]) == (0, False)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    plan(checkpoint, 0, memory(1))  # as when Spark has got there
+    assert "may not be visible" not in run("status", checkpoint, *words)
+
+
+def test_epochs_are_listed_and_shown(checkpoint):
+    for epoch in range(30):
+        plan(checkpoint, epoch, memory(epoch + 1), "-", over=epoch < 29)
+    lines = run("epochs", "list", checkpoint, "--newest", 2).splitlines()
+    assert lines[1] == (
+        "epoch 29, not over, planned 2013-01-01T05:00:00.123+00:00: push 30 is next; nothing yet"
+    )
+    assert len(lines) == 2
+    assert f"offset      0: {memory(8)}" in run("epochs", "show", checkpoint, 7)
+    assert json.loads(run("epochs", "show", checkpoint, 7, "--json"))["epoch"] == 7
+    assert "it can be read of 0 to 29" in run("epochs", "show", checkpoint, 77)
+
+
+@pytest.mark.parametrize("command", [["status"], ["epochs", "list"]])
+def test_what_is_no_checkpoint_is_told(tmp_path, command):
+    assert "no query id in" in run(*command, tmp_path)
