@@ -71,7 +71,7 @@ class CheckpointStatus:
 
     Attributes:
         location: Of the checkpoint.
-        query: Its id.
+        query: The id that Spark gave it, in `metadata`.
         newest: The newest epoch that was planned; None before the first.
         log: Its epoch log; None if none was found.
         next: What a start would do next, in words.
