@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path, PurePath
 from zipimport import zipimporter
 
-__all__ = ["application", "local_folder", "tune_worker"]
+__all__ = ["application", "is_of_spark", "local_folder", "tune_worker"]
 
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
@@ -46,6 +46,12 @@ def tune_worker() -> None:
     if _spark_started_this(sys.modules.get("__main__")):
         _freeze(len(sys.modules))
         _leave_archives()
+
+
+def is_of_spark() -> bool:
+    """Whether this process is one of Spark's Python workers, of any kind."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def _spark_started_this(main: object) -> bool:

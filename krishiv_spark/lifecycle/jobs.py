@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import BatchMismatch, OptionError
 from krishiv_spark.lifecycle.plans import Plan, Staged
+from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, Writer
@@ -45,10 +46,12 @@ class _JobWrite(Write, DataSourceArrowWriter):
         del committer
         return {Epoch(self._name, number, None if self._plan is None else self._plan.generation)}
 
+    @sentence_first
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""
         self._commit(messages, self._job_epoch)
 
+    @sentence_first
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, when a task or the commit has failed."""
         self._abort(messages, self._job_epoch)

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from krishiv_spark.arrow import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
 from krishiv_spark.sources.base import (
@@ -158,12 +159,14 @@ class BatchRead(DataSourceReader):
         if isinstance(reader, SupportsFilters) and hasattr(DataSourceReader, "pushFilters"):
             self.pushFilters: Any = _Push(reader)
 
+    @sentence_first
     def partitions(self) -> Sequence[InputPartition]:
         """Spark: planner process, once."""
         first = self._reader.initial()
         start = _pinned(self._reader, first) if isinstance(first, Start) else first
         return _slices(self._reader, start, self._reader.latest(start, UNLIMITED))
 
+    @sentence_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Spark: executor, once per attempt of a task."""
         return _rows(self._reader, self._row_schema, partition)
@@ -179,9 +182,11 @@ class _StreamRead(DataSourceStreamReader):
         # restart they call partitions(last, last) first, so the last end is always known here.
         self._position: Offset | None = None
 
+    @sentence_first
     def initialOffset(self) -> dict[str, Any]:
         return self._reader.initial().to_dict()
 
+    @sentence_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._load(start), self._load(end)
         self._position = last
@@ -189,9 +194,11 @@ class _StreamRead(DataSourceStreamReader):
             return []
         return _slices(self._reader, first, last)
 
+    @sentence_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self._reader, self._row_schema, partition)
 
+    @sentence_first
     def commit(self, end: dict[str, Any]) -> None:
         position = self._load(end)
         if not isinstance(position, Start):
@@ -215,6 +222,7 @@ class _StreamRead(DataSourceStreamReader):
 class _PlainStreamRead(_StreamRead):
     """PySpark 4.0 and 4.1."""
 
+    @sentence_first
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the form of 4.0 and 4.1
         start = self._position if self._position is not None else self._reader.initial()
         return self._next(start, self._reader.options.limit())
@@ -223,6 +231,7 @@ class _PlainStreamRead(_StreamRead):
 class _LimitedStreamRead(_StreamRead):
     """PySpark 4.2 and later: Spark says where the query stands, and knows read limits."""
 
+    @sentence_first
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -241,6 +250,7 @@ class _LimitedStreamRead(_StreamRead):
             return spark.ReadMaxBytes(limit.bytes)
         return spark.ReadMaxRows(limit.rows) if limit.rows is not None else spark.ReadAllAvailable()
 
+    @sentence_first
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return dict(self._reader.backlog()) if isinstance(self._reader, SupportsBacklog) else None
 
@@ -249,6 +259,7 @@ class _LimitedStreamRead(_StreamRead):
 class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # by version  # pyright: ignore[reportGeneralTypeIssues]  # absent in 4.0 and 4.1
     """PySpark 4.2 and later, over a reader that can end."""
 
+    @sentence_first
     def prepareForTriggerAvailableNow(self) -> None:
         self._reader.freeze()  # type: ignore[attr-defined]  # chosen in stream_read for this ability
 

@@ -22,6 +22,7 @@ from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
+from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
     Epoch,
@@ -54,6 +55,7 @@ class Write:
         self._writer = writer.sealed()
         self._plan: Plan | None = None
 
+    @sentence_first
     def __getstate__(self) -> dict[str, Any]:
         """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
         if self._plan is None:
@@ -116,6 +118,7 @@ class Write:
         """Anywhere: whether the sink, by its mark, has an epoch already."""
         return is_held(epoch, mark)
 
+    @sentence_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         tune_worker()
@@ -305,12 +308,14 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         epoch = committer.begun_here(query, number)
         return set() if epoch is None else {epoch}
 
+    @sentence_first
     def commit(  # type: ignore[override]  # streams name the batch, batches do not
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
         """Spark: commit process (driver), once all tasks have succeeded."""
         self._commit(messages, batchId)
 
+    @sentence_first
     def abort(  # type: ignore[override]  # as `commit`
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
