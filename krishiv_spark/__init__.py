@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.views.aggregate import aggregate
     from krishiv_spark.sinks.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
+    from krishiv_spark.starting.builder import fast_start
 
 __all__ = [
     "aggregate",
     "each_batch",
+    "fast_start",
     "memory_batches",
     "memory_clear",
     "memory_source",
@@ -43,6 +45,7 @@ _HOMES = {
     "memory_clear": "krishiv_spark.memory",
     "aggregate": "krishiv_spark.sinks.iceberg.views.aggregate",
     "each_batch": "krishiv_spark.sinks.each_batch",
+    "fast_start": "krishiv_spark.starting.builder",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
     "routed": "krishiv_spark.sinks.fanout.routed",

@@ -8,12 +8,16 @@ Prints STARTED when the query runs, EPOCH with each one that ends, and DONE when
 was there has been copied.
 """
 
+import importlib
 import json
 import os
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 from pyspark.sql.streaming import StreamingQueryListener
+
+from krishiv_spark import fast_start
 
 
 class Progress(StreamingQueryListener):
@@ -45,15 +49,24 @@ def session(job: dict[str, object]) -> SparkSession:
     )
     for key, value in job.get("conf", {}).items():
         builder = builder.config(key, value)
+    if job.get("fast_start"):
+        builder = fast_start(builder)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(job.get("log", "OFF"))
     return spark
+
+
+def by_module(name: str):
+    """A function in Python that a module has, which is found where the function runs."""
+    return udf(lambda value: importlib.import_module(name).apply(value), "long")
 
 
 def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(job)
+    for path in job.get("py_files", []):
+        spark.sparkContext.addPyFile(path)
     spark.streams.addListener(Progress())
     rows = (
         spark.readStream.format("krishiv-parquet")
@@ -62,6 +75,8 @@ def main() -> None:
         .load(job["source"])
         .repartition(job.get("tasks", 3))
     )
+    for module, column in job.get("udfs", {}).items():
+        rows = rows.withColumn(column, by_module(module)(column))
     query = (
         rows.writeStream.format(job.get("format", "krishiv-parquet"))
         .option("checkpointLocation", job["checkpoint"])

@@ -79,9 +79,11 @@ def test_the_wheel_is_typed_and_licensed_and_has_its_command(wheel):
 
 def test_the_wheel_claims_nothing_but_its_own_names(wheel):
     roots = {name.split("/")[0] for name in in_wheel(wheel)}
-    own = {root for root in roots if not root.endswith(".dist-info")}
+    own = {root for root in roots if not root.endswith((".dist-info", ".data"))}
     finders = {path.name for path in (ROOT / "discovery").glob("*.py")}
     assert own == {"krishiv_spark"} | finders
+    programs = {name for name in in_wheel(wheel) if ".data/" in name}
+    assert {name.partition(".data/")[2] for name in programs} == {"scripts/krishiv-spark-python"}
 
 
 def test_every_module_of_the_wheel_can_be_imported_outside_the_repository(installed, tmp_path):

@@ -1,0 +1,78 @@
+"""What a zygote imports, and what makes its forks as good as new interpreters."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+
+__all__ = ["LIBRARIES", "PRELOADS", "prefer_installed", "preload"]
+
+PRELOADS = "KRISHIV_SPARK_PRELOADS"
+"""Variable with names of `LIBRARIES`, separated by commas."""
+
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "kafka": ("kafka", "krishiv_spark.kafka.records.jit"),
+    "iceberg": ("krishiv_spark.iceberg.sqlcatalog", "krishiv_spark.iceberg.rest"),
+}
+"""By format, what its first batch would import: a tenth of a second to one, so only on demand."""
+
+_SPARK = (
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+)
+_ARROW = ("pyarrow.compute", "pyarrow.parquet", "pandas")
+
+
+def prefer_installed() -> None:
+    """Import PySpark from where pip has put it, and not from the archive that lies within that.
+
+    Spark has the archive first on the path. It holds no compiled code, so each process compiles
+    what it imports: 0.4 s of a core. PySpark of another home of Spark is left where it is.
+    """
+    archives = [path for path in sys.path if path.endswith((".zip", ".jar"))]
+    others = [path for path in sys.path if path not in archives]
+    found, sys.path[:] = list(sys.path), others
+    installed = find_spec("pyspark")
+    home = os.path.dirname(installed.origin or "") if installed else None
+    within = [path for path in archives if home and path.startswith(home + os.sep)]
+    sys.path[:] = [path for path in found if path not in within]
+
+
+def preload() -> None:
+    """Import it; afterwards nothing runs or is open that a fork would not have.
+
+    Raises:
+        ImportError: If something cannot be imported.
+        RuntimeError: If a thread runs afterwards: it would hold its locks in all forks for ever.
+    """
+    for name in _names():
+        import_module(name)
+    os.register_at_fork(after_in_child=_reseed)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("something that was imported has started a thread: nothing is forked")
+
+
+def _names() -> Iterator[str]:
+    yield from _SPARK
+    workers = import_module("pyspark.sql.worker")
+    yield from (
+        f"{workers.__name__}.{found.name}" for found in pkgutil.iter_modules(workers.__path__)
+    )
+    yield from _ARROW
+    # What Spark looks for in any case, to find the formats.
+    yield from (
+        each.name for each in pkgutil.iter_modules() if each.name.startswith("pyspark_krishiv_")
+    )
+    for name in filter(None, os.environ.get(PRELOADS, "").split(",")):
+        yield from LIBRARIES[name]
+
+
+def _reseed() -> None:
+    """NumPy's own dice would fall alike in all forks; those of Python are seeded anew by it."""
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()

@@ -1,0 +1,89 @@
+"""Queries whose Python processes are forks of one: `krishiv_spark.fast_start`."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from zipfile import ZipFile
+
+import psutil
+import pytest
+from drivers import Driver
+from killers import Killer
+from lookers import DiskLooker
+from patience import PATIENCE
+from tables import look, make_input
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"
+)
+FILES, ROWS = 60, 50
+ZYGOTE = "krishiv_spark.starting.zygote"
+LAUNCHER = "krishiv_spark.starting.launcher"
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch) -> dict[str, object]:
+    make_input(tmp_path / "in", FILES, ROWS)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return {
+        "source": str(tmp_path / "in"),
+        "table": str(tmp_path / "out"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "conf": {"spark.master": "local[2,8]"},  # a task whose worker was killed is tried again
+        "fast_start": True,
+    }
+
+
+def pythons(folder: Path) -> dict[int, list[str]]:
+    """Command lines below the drivers of a test, by process; it is named by its folder."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(folder) and "-m" in process.cmdline():
+                found[process.pid] = process.cmdline()
+    return found
+
+
+def zygotes(folder: Path) -> list[psutil.Process]:
+    """Those, and their forks, which look alike."""
+    return [psutil.Process(n) for n, words in pythons(folder).items() if ZYGOTE in words]
+
+
+def is_whole(job) -> bool:
+    total = FILES * ROWS
+    return look(Path(job["table"])) == (total, total, total * (total - 1) // 2)
+
+
+def test_source_sink_and_functions_run_in_forks_with_files_that_were_added(job, tmp_path) -> None:
+    with ZipFile(tmp_path / "added.zip", "w") as archive:
+        archive.writestr("added_module.py", "def apply(value):\n    return value\n")
+    job |= {"py_files": [str(tmp_path / "added.zip")], "udfs": {"added_module": "id"}}
+    with Driver("stream_copy.py", job) as driver:
+        driver.wait_for("EPOCH")
+        started = pythons(tmp_path / "tmp").values()
+        assert started
+        assert all(ZYGOTE in words or LAUNCHER in words for words in started)
+        driver.wait_for("DONE", 2 * PATIENCE)
+    assert is_whole(job)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2400)
+def test_kills_of_zygotes_and_forks_lose_and_repeat_nothing(job, tmp_path) -> None:
+    def kill(which):
+        def now():
+            found = zygotes(tmp_path / "tmp")
+            numbers = {each.pid for each in found}
+            for each in found:
+                with suppress(psutil.Error):
+                    if (each.ppid() in numbers) is (which == "fork"):
+                        each.kill()
+
+        return now
+
+    more = {which: kill(which) for which in ("fork", "zygote")}
+    with DiskLooker(Path(job["table"])) as looker:
+        Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 2.0), more=more).run(6)
+    assert not looker.problems + looker.failures
+    assert is_whole(job)
