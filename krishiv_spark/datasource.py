@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,18 +14,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
-from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
-from krishiv_spark.lifecycle.reading import BatchRead, RowSchema, stream_read
-from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.options import Options
 from krishiv_spark.plain_secrets import warn_of_plain_secrets
-from krishiv_spark.sinks.base import OutputMode, SupportsGenerations, Writer
-from krishiv_spark.sinks.checkpoints import name_of_query
-from krishiv_spark.sinks.numbered import number_of_job
-from krishiv_spark.sources.base import StreamReader
-from krishiv_spark.storage import Storage
+
+# Each process of Spark's unpickles a format, and most of them either read or write: what the
+# other side needs is imported by the methods that do.
+if TYPE_CHECKING:
+    from krishiv_spark.lifecycle.reading import RowSchema
+    from krishiv_spark.sinks.base import Writer
+    from krishiv_spark.sources.base import StreamReader
 
 __all__ = ["KrishivDataSource"]
 
@@ -56,6 +54,8 @@ class KrishivDataSource(DataSource):
 
     @final
     def schema(self) -> StructType:
+        from krishiv_spark.lifecycle.reading import RowSchema
+
         # Spark does not say whether a stream or a batch will have it.
         reader = self._reader(None, streaming=True)
         row_schema = RowSchema.inferred(plain_schema(reader.infer_schema()), reader.options)
@@ -63,16 +63,23 @@ class KrishivDataSource(DataSource):
 
     @final
     def reader(self, schema: StructType) -> DataSourceReader:
+        from krishiv_spark.lifecycle.reading import BatchRead
+
         reader, row_schema = self._reader_of(schema, streaming=False)
         return BatchRead(reader, row_schema)
 
     @final
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from krishiv_spark.lifecycle.reading import stream_read
+
         reader, row_schema = self._reader_of(schema, streaming=True)
         return stream_read(reader, row_schema)
 
     @final
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
+        from krishiv_spark.sinks.numbered import number_of_job
+
         writer = self._writer(schema, overwrite=overwrite, streaming=False)
         job = number_of_job(writer.options)
         if job is None:
@@ -82,6 +89,12 @@ class KrishivDataSource(DataSource):
 
     @final
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from krishiv_spark.checkpoint import SparkCheckpoint
+        from krishiv_spark.lifecycle.writing import StreamWrite
+        from krishiv_spark.sinks.base import SupportsGenerations
+        from krishiv_spark.sinks.checkpoints import name_of_query
+        from krishiv_spark.storage import Storage
+
         writer = self._writer(schema, overwrite=overwrite, streaming=True)
         if (query := name_of_query(writer.options)) is not None:
             return StreamWrite(writer, query=query)
@@ -100,6 +113,8 @@ class KrishivDataSource(DataSource):
     def _reader_of(
         self, schema: StructType, *, streaming: bool
     ) -> tuple[StreamReader[Any, Any], RowSchema]:
+        from krishiv_spark.lifecycle.reading import RowSchema
+
         options = self._reader(None, streaming=streaming).options
         row_schema = RowSchema.expected(arrow_schema(schema), options)
         return self._reader(row_schema.columns, streaming=streaming), row_schema
@@ -115,6 +130,8 @@ class KrishivDataSource(DataSource):
     def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any, Any]:
         if self.writer_type is None:
             raise OptionError(f"{self.format_name} is a source only: it cannot be written")
+        from krishiv_spark.sinks.base import OutputMode
+
         options = self.writer_type.options_type.parse(self.options, self.format_name)
         warn_of_plain_secrets(type(options), self.options, self.format_name)
         mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND

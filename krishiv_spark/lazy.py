@@ -1,15 +1,34 @@
-"""Names that a package offers without having imported where they are defined (PEP 562)."""
+"""Names that a package or a class offers without having imported where they are defined."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
-__all__ = ["find"]
+__all__ = ["find", "later"]
+
+
+class _Later:
+    """An attribute of a class that is imported when it is asked for."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        return getattr(import_module(self._module), self._name)
+
+
+def later(module: str, name: str) -> Any:
+    """What a module defines under a name, as an attribute of a class.
+
+    So the class can be unpickled where only others of its attributes are used.
+    """
+    return _Later(module, name)
 
 
 def find(package: str, homes: Mapping[str, str], name: str) -> object:
-    """What a package offers under a name; for its ``__getattr__``.
+    """What a package offers under a name; for its ``__getattr__`` (PEP 562).
 
     Lazily: a worker that needs one format must not pay for the others, and modules of a package
     import one another while that is being imported.

@@ -61,7 +61,9 @@ class Options(BaseModel):
     field of their own, as a mapping; its values are never shown.
     """
 
+    # `defer_build`: a task, which has an instance from the planner, never validates one.
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True,
         extra="forbid",
         alias_generator=to_camel,

@@ -54,7 +54,7 @@ class Value(BaseModel):
 
     # A field that is not known is a newer release's: without it the value would say something else.
     # Strict, so that no second text ("1" for 1) makes the same value.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

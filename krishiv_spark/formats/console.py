@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.sinks.console import ConsoleWriter
+from krishiv_spark.lazy import later
 
 __all__ = ["ConsoleDataSource"]
 
@@ -12,4 +12,4 @@ class ConsoleDataSource(KrishivDataSource):
     """``krishiv-console``: prints each epoch on the driver."""
 
     format_name = "krishiv-console"
-    writer_type = ConsoleWriter
+    writer_type = later("krishiv_spark.sinks.console", "ConsoleWriter")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.lazy import later
 
 __all__ = ["FanoutDataSource"]
 
@@ -12,4 +12,4 @@ class FanoutDataSource(KrishivDataSource):
     """``krishiv-fanout``: rows into several targets, each epoch in all of them or in none."""
 
     format_name = "krishiv-fanout"
-    writer_type = FanoutWriter
+    writer_type = later("krishiv_spark.sinks.fanout.writer", "FanoutWriter")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-from krishiv_spark.sources.iceberg.reader import IcebergReader
+from krishiv_spark.lazy import later
 
 __all__ = ["IcebergDataSource"]
 
@@ -13,5 +12,5 @@ class IcebergDataSource(KrishivDataSource):
     """``krishiv-iceberg``: tables of Apache Iceberg, in any catalog that PyIceberg can write."""
 
     format_name = "krishiv-iceberg"
-    reader_type = IcebergReader
-    writer_type = IcebergWriter
+    reader_type = later("krishiv_spark.sources.iceberg.reader", "IcebergReader")
+    writer_type = later("krishiv_spark.sinks.iceberg.writer", "IcebergWriter")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.sinks.memory import MemoryWriter
-from krishiv_spark.sources.memory.reader import MemoryReader
+from krishiv_spark.lazy import later
 
 __all__ = ["MemoryDataSource"]
 
@@ -13,5 +12,5 @@ class MemoryDataSource(KrishivDataSource):
     """``krishiv-memory``: pushed batches as a stream, query results as Arrow."""
 
     format_name = "krishiv-memory"
-    reader_type = MemoryReader
-    writer_type = MemoryWriter
+    reader_type = later("krishiv_spark.sources.memory.reader", "MemoryReader")
+    writer_type = later("krishiv_spark.sinks.memory", "MemoryWriter")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.sources.parquet.reader import ParquetReader
+from krishiv_spark.lazy import later
 
 __all__ = ["ParquetDataSource"]
 
@@ -13,5 +12,5 @@ class ParquetDataSource(KrishivDataSource):
     """``krishiv-parquet``: folders of Parquet files, exactly once for every reader."""
 
     format_name = "krishiv-parquet"
-    reader_type = ParquetReader
-    writer_type = ParquetWriter
+    reader_type = later("krishiv_spark.sources.parquet.reader", "ParquetReader")
+    writer_type = later("krishiv_spark.sinks.parquet.writer", "ParquetWriter")

@@ -48,9 +48,11 @@ def _reach(parent: Parent) -> socket.socket | None:
 
     One that has died is not started again: that it failed once may have a cause.
     """
-    place = os.path.join(private_folder(), parent.name)
+    folder = private_folder()
+    # A socket's path has 107 bytes at most, fewer than many a container's folders have.
+    place = f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}/{parent.name}"
     if not os.path.exists(place):
-        _start(place, parent)
+        _start(place, folder, parent)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(place)
     connection.settimeout(_PATIENCE_S)
@@ -59,7 +61,7 @@ def _reach(parent: Parent) -> socket.socket | None:
     return connection if is_ready else None
 
 
-def _start(place: str, parent: Parent) -> None:
+def _start(place: str, folder: str, parent: Parent) -> None:
     """Start a zygote, on a socket that listens before it has a name: nobody finds it too early."""
     import subprocess
 
@@ -75,7 +77,7 @@ def _start(place: str, parent: Parent) -> None:
         finally:
             os.unlink(aside)
         subprocess.Popen(  # noqa: S603  ourselves
-            [sys.executable, "-m", _ZYGOTE, place, str(listener.fileno()), *map(str, parent)],
+            [sys.executable, "-m", _ZYGOTE, folder, str(listener.fileno()), *map(str, parent)],
             # Threads would not survive the forks: NumPy starts some, and an allocator of Arrow's.
             env={"OMP_NUM_THREADS": "1", ALLOCATOR: "background_thread:false", **os.environ},
             stdin=subprocess.DEVNULL,
@@ -92,13 +94,18 @@ def _ask(connection: socket.socket, request: Request) -> None:
     if not forked:
         return
     child = forked[0]
-    signal.signal(signal.SIGTERM, lambda *_: signal.pidfd_send_signal(child, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: _terminate(child))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark's daemon has left the terminal's group
     told = connection.recv(1)
     if not told:  # the zygote was killed; its forks go on
         select.select([child], [], [])
     # Nothing of this process is left to be closed or said.
     os._exit(told[0] if told else 1)
+
+
+def _terminate(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        signal.pidfd_send_signal(child, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
+from krishiv_spark.formats import every_format
+
 __all__ = ["LIBRARIES", "PRELOADS", "prefer_installed", "preload"]
 
 PRELOADS = "KRISHIV_SPARK_PRELOADS"
@@ -52,6 +54,8 @@ def preload() -> None:
     """
     for name in _names():
         import_module(name)
+    for source in every_format():
+        _both_sides = source.reader_type, source.writer_type  # imported by being asked for
     os.register_at_fork(after_in_child=_reseed)
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("something that was imported has started a thread: nothing is forked")
@@ -59,15 +63,10 @@ def preload() -> None:
 
 def _names() -> Iterator[str]:
     yield from _SPARK
-    workers = import_module("pyspark.sql.worker")
-    yield from (
-        f"{workers.__name__}.{found.name}" for found in pkgutil.iter_modules(workers.__path__)
-    )
+    for package in ("pyspark.sql.worker", "krishiv_spark.lifecycle"):
+        within = import_module(package).__path__
+        yield from (f"{package}.{found.name}" for found in pkgutil.iter_modules(within))
     yield from _ARROW
-    # What Spark looks for in any case, to find the formats.
-    yield from (
-        each.name for each in pkgutil.iter_modules() if each.name.startswith("pyspark_krishiv_")
-    )
     for name in filter(None, os.environ.get(PRELOADS, "").split(",")):
         yield from LIBRARIES[name]
 

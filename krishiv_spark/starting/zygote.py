@@ -81,9 +81,8 @@ class Zygote:
         except (OSError, ValueError):
             self._close(connection)
             return None
-        if not request.fits():
-            child = -1
-        elif not (child := os.fork()):
+        child = _fork() if request.fits() else -1
+        if child == 0:
             self._leave(streams)
             return request
         for each in streams:
@@ -132,17 +131,25 @@ class Zygote:
             os.close(each)
 
 
-def main(place: str, listener: str, *parent: str) -> None:
+def _fork() -> int:
+    """As `os.fork`; -1 if the machine has no room for it, and a launcher has to see to it."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
+
+
+def main(folder: str, listener: str, *parent: str) -> None:
     """Be the zygote of a JVM, and in its forks what Spark has asked for."""
     jvm = Parent(*map(int, parent))
     zygote = Zygote(socket.socket(fileno=int(listener)), jvm)
     prefer_installed()
     preload()
     gc.freeze()  # no collection of a fork copies what all of them share
-    _sweep(os.path.dirname(place))
+    _sweep(folder)
     request = zygote.serve()
     if request is None:
-        os.unlink(place)
+        os.unlink(os.path.join(folder, jvm.name))
     else:
         _become(request)
 

@@ -18,7 +18,18 @@ FORMATS = {path.stem for path in PACKAGE.glob("formats/*.py")} - {"__init__"}
 # From what knows everything to what knows nothing of the others; a room may import from its own
 # line and from those below it. Other names in the root of the package are leaves.
 STOREYS = [
-    {"", "__main__", "cli", "commands", "doctor", "formats", "inspection", "jobs", "testing"},
+    {
+        "",
+        "__main__",
+        "cli",
+        "commands",
+        "doctor",
+        "formats",
+        "inspection",
+        "jobs",
+        "starting",
+        "testing",
+    },
     {"datasource"},
     {"lifecycle"},
     {f"{side}.{name}" for name in FORMATS for side in ("sinks", "sources")},
