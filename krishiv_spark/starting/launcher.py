@@ -89,23 +89,34 @@ def _start(place: str, folder: str, parent: Parent) -> None:
 
 def _ask(connection: socket.socket, request: Request) -> None:
     """Have a fork do it, and end as it does. Comes back if the zygote has not begun anything."""
+    ends = _hear_of_sigterm()
     send(connection, request)
     _, forked, _, _ = socket.recv_fds(connection, 1, 1)
-    if not forked:
-        return
-    child = forked[0]
-    signal.signal(signal.SIGTERM, lambda *_: _terminate(child))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark's daemon has left the terminal's group
-    told = connection.recv(1)
-    if not told:  # the zygote was killed; its forks go on
-        select.select([child], [], [])
-    # Nothing of this process is left to be closed or said.
-    os._exit(told[0] if told else 1)
+    if forked:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark's daemon has left the terminal's group
+        os._exit(_stand_in(connection, forked[0], ends))  # nothing is left to be closed or said
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if select.select([ends], [], [], 0)[0]:
+        signal.raise_signal(signal.SIGTERM)
 
 
-def _terminate(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        signal.pidfd_send_signal(child, signal.SIGTERM)
+def _hear_of_sigterm() -> int:
+    """A descriptor that can be read once the signal has come, also before it is waited for."""
+    ends, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return ends
+
+
+def _stand_in(connection: socket.socket, child: int, ends: int) -> int:
+    """Pass SIGTERM on until the process has ended; its exit code."""
+    while child not in (ready := select.select([child, ends], [], [])[0]):
+        os.read(ends, len(ready))
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            signal.pidfd_send_signal(child, signal.SIGTERM)
+    told = connection.recv(1)  # nothing if the zygote was killed
+    return told[0] if told else 1
 
 
 if __name__ == "__main__":

@@ -184,9 +184,12 @@ def test_forks_outlive_their_zygote_and_later_processes_start_as_ever(start, env
     worker, connection = daemon.worker()
     with connection:
         assert worker.is_running()
+    assert daemon.process.poll() is None
     later = start()
     assert later.pid() == later.process.pid
-    assert daemon.end() == 1  # nobody can tell any more how it ended
+    daemon.process.terminate()
+    assert daemon.process.wait(PATIENCE_S) == 1  # nobody can tell any more how it ended
+    await_true(lambda: is_over(worker.pid))
 
 
 def test_zygote_and_forks_end_when_the_jvm_is_killed(environment):
