@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import OptionError
+from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
 from krishiv_spark.plain_secrets import warn_of_plain_secrets
 
@@ -53,6 +54,7 @@ class KrishivDataSource(DataSource):
         return cls.writer_type
 
     @final
+    @sentence_first
     def schema(self) -> StructType:
         from krishiv_spark.lifecycle.reading import RowSchema
 
@@ -62,6 +64,7 @@ class KrishivDataSource(DataSource):
         return spark_schema(row_schema.target)
 
     @final
+    @sentence_first
     def reader(self, schema: StructType) -> DataSourceReader:
         from krishiv_spark.lifecycle.reading import BatchRead
 
@@ -69,6 +72,7 @@ class KrishivDataSource(DataSource):
         return BatchRead(reader, row_schema)
 
     @final
+    @sentence_first
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from krishiv_spark.lifecycle.reading import stream_read
 
@@ -76,6 +80,7 @@ class KrishivDataSource(DataSource):
         return stream_read(reader, row_schema)
 
     @final
+    @sentence_first
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
         from krishiv_spark.sinks.numbered import number_of_job
@@ -88,6 +93,7 @@ class KrishivDataSource(DataSource):
         return NumberedWrite(self._writer(schema, overwrite=overwrite, streaming=True), job)
 
     @final
+    @sentence_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from krishiv_spark.checkpoint import SparkCheckpoint
         from krishiv_spark.lifecycle.writing import StreamWrite

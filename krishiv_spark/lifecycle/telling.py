@@ -1,9 +1,9 @@
-"""What went wrong comes first in what Spark shows, and the traceback after it. Any process of Spark's.
+"""What went wrong comes first in what Spark shows, and the traceback after it.
 
-Spark shows the text that ``pyspark.util.handle_worker_exception`` makes of an error: a traceback, whose
-last line says what is wrong, behind ten to fifty others. With ``SPARK_HIDE_TRACEBACK``, which is that of
-``spark.sql.execution.pyspark.udf.hideTraceback.enabled``, it is that line alone, with the notes of the
-error (PEP 678); the traceback is made one of them.
+Spark shows what ``pyspark.util.handle_worker_exception`` makes of an error: a traceback, whose last
+line says what is wrong, behind ten to fifty others. With ``SPARK_HIDE_TRACEBACK`` (by which
+``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` works) it is that line alone, and the
+notes of the error (PEP 678); the traceback is made one of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from pickle import PicklingError
 from typing import Any, TypeVar, cast
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.workers import is_of_spark
 
 __all__ = ["sentence_first"]
 
 MethodT = TypeVar("MethodT", bound="Callable[..., Any]")
 
-_OURS = (KrishivError, PlanningFailed)
-"""Of others, the traceback may be all that there is to know."""
+_OURS = (KrishivError, PicklingError)
+"""The latter is what planners raise (`PlanningFailed`). Of other errors, the traceback may be all
+that there is to know."""
 
 
 def sentence_first(method: MethodT) -> MethodT:

@@ -1,6 +1,8 @@
 """Bad input through a real query: a clear error, no row moved, nothing lost by it."""
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,14 @@ def copy(spark, source: Path, tmp_path: Path, read=(), write=()):
         query.stop()
 
 
+def assert_said_first(text: str, says: str) -> None:
+    """The sentence is in the first line, and the traceback after it; Python 3.10 has no notes."""
+    first, _, rest = text.partition("\n")
+    if sys.version_info >= (3, 11):
+        assert re.search(says, first), text
+        assert "Traceback (most recent call last)" in rest
+
+
 def exact(tmp_path: Path) -> None:
     assert look(tmp_path / "out") == (TOTAL, TOTAL, TOTAL * (TOTAL - 1) // 2)
 
@@ -45,8 +55,9 @@ def exact(tmp_path: Path) -> None:
     ],  # more of the sink's: tests/unit/test_parquet_sink.py
 )
 def test_bad_options_say_what_and_move_nothing(spark, source, tmp_path, read, write, says):
-    with pytest.raises(PySparkException, match=says):
+    with pytest.raises(PySparkException, match=says) as error:
         copy(spark, source, tmp_path, read, write)
+    assert_said_first(str(error.value), says)
     assert look(tmp_path / "out") == (0, 0, 0)
     if not read:  # a bad option of the sink leaves a checkpoint that goes on where it was
         copy(spark, source, tmp_path)
@@ -96,8 +107,9 @@ def test_an_offset_that_cannot_be_used_is_refused(spark, source, tmp_path, chang
     *head, offset = path.read_text().splitlines()
     path.write_text("\n".join([*head, json.dumps(change(json.loads(offset)))]))
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(StreamingQueryException, match=says):
+    with pytest.raises(StreamingQueryException, match=says) as error:
         copy(spark, source, tmp_path)
+    assert_said_first(str(error.value), says)
     exact(tmp_path)
 
 
@@ -118,8 +130,10 @@ def test_a_damaged_entry_of_the_epoch_log_is_named_and_loses_nothing(spark, sour
 def test_rows_of_another_type_than_the_table_are_refused(spark, source, tmp_path):
     copy(spark, source, tmp_path)
     other = spark.range(3).selectExpr("cast(id as string) as id")
-    with pytest.raises(PySparkException, match=r"column 'id' is string, but int64"):
+    said = r"column 'id' is string, but int64"
+    with pytest.raises(PySparkException, match=said) as error:
         other.write.format("krishiv-parquet").mode("append").save(str(tmp_path / "out"))
+    assert_said_first(str(error.value), said)
     exact(tmp_path)
 
 
