@@ -111,6 +111,11 @@ class SinkUnderTest:
         return self.source.writer is not DataSource.writer if self.batch is None else self.batch
 
     @property
+    def usual_writing(self) -> Writing:
+        """How a case writes that needs no certain way: as a stream, if there are streams."""
+        return "append" if self.has_stream else "batch append"
+
+    @property
     def odd_columns(self) -> Collection[str]:
         """The columns behind `any_value`, of `schema`."""
         return _odd_columns(self.schema, self.any_value)

@@ -32,6 +32,11 @@ class TestDatabase(Suite):
 
 
 @pytest.mark.long
+class TestJobs(Suite):
+    planted = twins.Jobs
+
+
+@pytest.mark.long
 class TestTable(Suite):
     planted = twins.Table
 
@@ -148,6 +153,12 @@ FOUND = [
     ("OverwritesMarksToo", "an_overwrite_keeps_marks", Rule.NOTHING_COMES_BACK),
     ("CommitsUnseen", "the_kit_sees_the_commit", Rule.SEEN),
     ("MarksFirstUnseen", "death_at_any_moment", Rule.NO_ROW_LOST),
+    # batch jobs alone
+    ("JobsStageWithoutErrors", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
+    ("JobsAttemptsShareAName", "attempts_of_a_task_stage_apart", Rule.NO_ROW_TWICE),
+    ("JobsDiscardNothing", "nothing_stays_staged", Rule.NOTHING_LEFT),
+    ("JobsCommitUnseen", "the_kit_sees_the_commit", Rule.SEEN),
+    ("JobsShowHalfUnseen", "death_at_any_moment", Rule.WHOLE_EPOCHS),
 ]
 """The bug, the case that must find it, and the rule that it breaks."""
 

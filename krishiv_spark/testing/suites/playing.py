@@ -130,19 +130,20 @@ class SinkPlayer(Player[SinkUnderTest]):
 
     @contextmanager
     def driver(
-        self, *, writing: Writing = "append", zone: str | None = None, **rows: Any
+        self, *, writing: Writing | None = None, zone: str | None = None, **rows: Any
     ) -> Iterator[EpochDriver]:
         """A driver on a new target. The folder is kept only if a rule is broken.
 
         Args:
-            writing: As for `EpochDriver`.
+            writing: As for `EpochDriver`; None is `SinkUnderTest.usual_writing`.
             zone: As for `EpochDriver`.
             rows: What is special about them, as for `SampleRows`.
         """
         made, folder = self.new()
         sink, pool = SampleRows(**rows).of(made), self.pool(made)
+        way = writing or made.usual_writing
         with EpochDriver(
-            sink, folder, writing=writing, promise=self.promise, pool=pool, zone=zone
+            sink, folder, writing=way, promise=self.promise, pool=pool, zone=zone
         ) as driver:
             driver.how |= {n: given for n, given in {**rows, "zone": zone}.items() if given}
             yield driver
@@ -176,7 +177,7 @@ class SinkPlayer(Player[SinkUnderTest]):
         then: Callable[[int], tuple[Step, ...]] = lambda _: (),
         *,
         before: tuple[Step, ...] = (),
-        writing: Writing = "append",
+        writing: Writing | None = None,
         whole: bool = False,
     ) -> None:
         """The steps over and over, each time with a trap at another call to the outside.
@@ -186,7 +187,7 @@ class SinkPlayer(Player[SinkUnderTest]):
             traps: The traps for a call, by its number.
             then: What follows them after a trap at a call, where it is possible.
             before: Steps that come first and have no trap.
-            writing: As for `EpochDriver`.
+            writing: As for `driver`.
             whole: Whether a commit gets all of its traps, however few are tried elsewhere; and
                 whoever survives an error gets an outage there.
         """
@@ -204,7 +205,7 @@ class SinkPlayer(Player[SinkUnderTest]):
                         lasting = replace(step, trap=replace(trap, lasting=True))
                         self(*begun, lasting, *after, writing=writing)
 
-    def calls(self, steps: tuple[Step, ...], writing: Writing = "append") -> tuple[Call, ...]:
+    def calls(self, steps: tuple[Step, ...], writing: Writing | None = None) -> tuple[Call, ...]:
         """The calls to the outside that the last of these steps makes.
 
         Raises:

@@ -10,7 +10,7 @@ from krishiv_spark.sinks.base import Guarantee
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Begin, Commit, Fault, Kill, Stage
 from krishiv_spark.testing.subjects import SinkUnderTest
-from krishiv_spark.testing.suites.base import ConnectorSuite
+from krishiv_spark.testing.suites.base import ConnectorSuite, of_batches
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
 __all__ = ["SinkSight"]
@@ -28,6 +28,7 @@ _ADVICE = (
 class SinkSight(ConnectorSuite[SinkUnderTest]):
     """Where the kit is blind, a green suite would say nothing."""
 
+    @of_batches
     def test_the_kit_sees_the_commit(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """The call that makes an epoch visible is one at which the kit lets things go wrong."""
         if declared.promised is Guarantee.NONE:
@@ -36,6 +37,7 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
             pytest.skip("declared: unseen; processes are killed at moments instead")
         _Sight(play).check(exactly=declared.promised is Guarantee.EXACTLY_ONCE)
 
+    @of_batches
     def test_death_at_any_moment(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """Where calls cannot be counted, processes die at moments spread over what they do."""
         if not declared.unseen:

@@ -11,7 +11,7 @@ import pytest
 from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rules import Broken, Rule
 from krishiv_spark.testing.steps import Begin, Commit, Reorder, Stage, Step
-from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest, Writing
+from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest
 from krishiv_spark.testing.suites.base import ConnectorSuite, of_batches
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, SinkPlayer
 from krishiv_spark.testing.values import ZONES, rounds, typed_schema, types_but
@@ -34,14 +34,14 @@ class SinkValues(ConnectorSuite[SinkUnderTest]):
             pytest.skip("declared: columns of its own, none of which is named in any_value")
         columns = pa.schema([declared.schema.field(name) for name in odd])
         for zone in ZONES:
-            _play_values(play, declared, columns, odd=odd, zone=zone)
+            _play_values(play, columns, odd=odd, zone=zone)
         if untried is not None:
             pytest.skip(f"types other than text are not tried: {untried}")
 
     @of_batches
-    def test_columns_go_by_name(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
+    def test_columns_go_by_name(self, play: SinkPlayer) -> None:
         """A target has its columns in an order of its own, whatever that of the rows is."""
-        play.well(*GOOD_EPOCH, Reorder(), *GOOD_EPOCH, writing=_way(declared))
+        play.well(*GOOD_EPOCH, Reorder(), *GOOD_EPOCH)
 
 
 def _untried_types(play: SinkPlayer, sink: SinkUnderTest) -> str | None:
@@ -51,39 +51,37 @@ def _untried_types(play: SinkPlayer, sink: SinkUnderTest) -> str | None:
         Broken: If a value has changed, or a type that is not refused makes the sink fail.
     """
     types = types_but(sink.cannot_hold)
-    if not _oracle_names_columns(play, sink):
+    if not _oracle_names_columns(play):
         return "the oracle gives tuples; let it give all columns, by name"
     try:
-        failed = _failure(play, sink, types)
+        failed = _failure(play, types)
     except Broken as broken:
         if broken.rule is Rule.READABLE:
             return str(broken.seen)
         raise
-    return None if failed is None else _untried_one_by_one(play, sink, types, failed)
+    return None if failed is None else _untried_one_by_one(play, types, failed)
 
 
-def _untried_one_by_one(
-    play: SinkPlayer, sink: SinkUnderTest, types: Collection[str], failed: Answer
-) -> str | None:
-    failures = {name: _failure(play, sink, (name,)) for name in types}
+def _untried_one_by_one(play: SinkPlayer, types: Collection[str], failed: Answer) -> str | None:
+    failures = {name: _failure(play, (name,)) for name in types}
     held = tuple(name for name, failure in failures.items() if failure is None)
     if not held:
         return f"with other columns than id and text, the sink fails with {failed.error}"
     late = (n for n, failure in failures.items() if failure and "SchemaError" not in failure.kinds)
     for kinds in (held, *((name,) for name in late)):
-        _play_values(play, sink, typed_schema(kinds), types=kinds, zone=ZONES[0])
+        _play_values(play, typed_schema(kinds), types=kinds, zone=ZONES[0])
     return None
 
 
-def _failure(play: SinkPlayer, sink: SinkUnderTest, types: Collection[str]) -> Answer | None:
+def _failure(play: SinkPlayer, types: Collection[str]) -> Answer | None:
     """What fails of an epoch with such columns; None if nothing does."""
-    with play.driver(types=types, zone=ZONES[1], writing=_way(sink)) as driver:
+    with play.driver(types=types, zone=ZONES[1]) as driver:
         answer = driver.try_steps(*_epoch(typed_schema(types)))
     return None if answer.outcome == "returned" else answer
 
 
-def _play_values(play: SinkPlayer, sink: SinkUnderTest, schema: pa.Schema, **how: Any) -> None:
-    play.well(*_epoch(schema), writing=_way(sink), **how)
+def _play_values(play: SinkPlayer, schema: pa.Schema, **how: Any) -> None:
+    play.well(*_epoch(schema), **how)
 
 
 def _epoch(schema: pa.Schema) -> tuple[Step, ...]:
@@ -91,12 +89,8 @@ def _epoch(schema: pa.Schema) -> tuple[Step, ...]:
     return Begin(rounds(schema)), Stage(0), Stage(1), Commit()
 
 
-def _way(sink: SinkUnderTest) -> Writing:
-    return "append" if sink.has_stream else "batch append"
-
-
-def _oracle_names_columns(play: SinkPlayer, sink: SinkUnderTest) -> bool:
-    with play.driver(writing=_way(sink)) as driver:
+def _oracle_names_columns(play: SinkPlayer) -> bool:
+    with play.driver() as driver:
         driver.run(GOOD_EPOCH)
         found: Any = driver.sink.oracle()
         return isinstance(found, pa.Table) or isinstance(next(iter(found), None), Mapping)

@@ -67,22 +67,27 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
 
     # --- nothing goes wrong
 
+    @of_batches
     def test_the_last_epoch_is_visible_when_its_commit_returns(self, play: SinkPlayer) -> None:
         """Spark tells a sink nothing after the last commit, so it may leave nothing for later."""
         play.well(*GOOD_EPOCH, Begin(rows=1, tasks=1), Stage(), Commit())
 
+    @of_batches
     def test_a_commit_knows_only_what_the_messages_say(self, play: SinkPlayer) -> None:
         """Each process makes a writer of its own: only what plan and stage return travels."""
         play.well(*GOOD_EPOCH, *GOOD_EPOCH)
 
+    @of_batches
     def test_staged_rows_are_invisible(self, play: SinkPlayer) -> None:
         """Readers see nothing of an epoch before it is committed."""
         play(*STAGED, Crash(), Begin(), Stage(0), Stop())
 
+    @of_batches
     def test_equal_rows_are_all_kept(self, play: SinkPlayer) -> None:
         """Rows may be equal, within an epoch and across epochs: that makes none of them a copy."""
         play.well(*GOOD_EPOCH, *GOOD_EPOCH, equal_rows=True)
 
+    @of_batches
     def test_epochs_without_rows(self, play: SinkPlayer) -> None:
         """An epoch without rows still runs a task and is committed; the next one works."""
         empty = (Begin(rows=0, tasks=1), Stage(), Commit())
@@ -107,6 +112,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
 
     # --- tasks go wrong
 
+    @of_batches
     def test_an_aborted_epoch_is_void(self, play: SinkPlayer) -> None:
         """Nothing of an epoch whose tasks failed is published: not then, and not later."""
         play(*FAILED_EPOCH)
@@ -114,6 +120,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
         play(Begin(), Stage(0), Stage(1, "dies"), Crash(), *GOOD_EPOCH)
         play(Begin(tasks=3), Stage(2), Abort(Fault(happened=True)), *GOOD_EPOCH)
 
+    @of_batches
     def test_attempts_of_a_task_stage_apart(self, play: SinkPlayer) -> None:
         """Retries and speculative twins share nothing, and Spark never reports the losers."""
         play(Begin(), Stage(0, "lost"), Stage(0), Stage(0, "lost"), Stage(1), Commit())
@@ -123,6 +130,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
         play(Begin(), Stage(0, "straggles"), Stage(0), Straggler(), Stage(1), Commit())
         play(Begin(), Stage(0, "straggles"), Stage(0), Stage(1), Commit(), Straggler())
 
+    @of_batches
     def test_a_stop_in_mid_write(self, play: SinkPlayer) -> None:
         """``query.stop()`` calls neither commit nor abort, and tasks may still be running."""
         play(Begin(), Stage(0), Stage(1, "straggles"), Stop(), *GOOD_EPOCH)
@@ -134,6 +142,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
 
     # --- commits go wrong
 
+    @of_batches
     def test_abort_after_a_failed_commit_touches_nothing(self, play: SinkPlayer) -> None:
         """A commit that failed may have happened. Spark aborts with every message: keep all."""
         play(*STAGED, Commit(Fault(happened=True)))
@@ -147,12 +156,14 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
         play(*GOOD_EPOCH, *STAGED, died, Begin(tasks=1), Stage(), Commit())
         play(*GOOD_EPOCH * 10, *STAGED, died)  # epoch 10 comes after epoch 9
 
+    @of_batches
     def test_an_unknown_outcome_is_looked_up(self, play: SinkPlayer) -> None:
         """Any call to the outside may report an error although it happened, or because not."""
         play.at_every_call(GOOD_EPOCH, traps.errors, lambda _: GOOD_EPOCH, whole=True)
         lost = (*STAGED, Commit(Fault(happened=True)))
         play.at_every_call(GOOD_EPOCH, traps.errors, before=lost)  # a replay
 
+    @of_batches
     def test_death_at_any_call(self, play: SinkPlayer) -> None:
         """Any process may die before or after any call to the outside."""
         play.at_every_call(GOOD_EPOCH, traps.deaths, before=GOOD_EPOCH)
@@ -241,6 +252,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
             COMMIT, traps.errors_and_deaths, before=staged, writing="batch overwrite"
         )
 
+    @of_batches
     def test_discard_may_be_repeated(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """`discard` is called any number of times, also for what is gone already."""
         if not issubclass(getattr(declared.source, "writer_type", None) or object, Writer):

@@ -193,6 +193,19 @@ class Database(KrishivDataSource):
     writer_type = DatabaseWriter
 
 
+class JobsWriter(DatabaseWriter):
+    """Correct, and declared to have batch jobs alone."""
+
+    @classmethod
+    def outside(cls, folder):
+        return {**super().outside(folder), "stream": False}
+
+
+class Jobs(KrishivDataSource):
+    format_name = "planted"
+    writer_type = JobsWriter
+
+
 # ---------------------------------------------------------------- correct, on PySpark's classes
 
 
