@@ -36,6 +36,7 @@ __all__ = [
     "Switch",
     "TakeOver",
     "Trap",
+    "TrapAt",
     "Trigger",
 ]
 
@@ -94,6 +95,7 @@ class Kill(_Printed):
 
 Trap: TypeAlias = Fault | Sleep | Kill
 Ends: TypeAlias = Literal["well", "lost", "fails", "dies", "straggles"]
+TrapAt: TypeAlias = Literal["latest", "plan", "read", "all"]
 
 
 class Step(_Printed):
@@ -234,15 +236,15 @@ class Trigger(Step):
             are read, but the driver is killed before Spark knows.
         unplanned: So many rows are added after the end was chosen, before the batch is planned.
         unread: So many rows are added after that, before the batch is read.
-        at: What the trap is for.
+        at: What the trap is for; "all" is each of them.
         trap: What goes wrong at a call to the outside; the driver is restarted.
     """
 
     ends: Literal["well", "unread", "unlogged"] = "well"
     unplanned: int = 0
     unread: int = 0
-    at: Literal["latest", "plan", "read"] = "latest"
-    trap: Fault | None = None
+    at: TrapAt = "latest"
+    trap: Fault | Kill | None = None
 
 
 class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more has no slots

@@ -198,6 +198,8 @@ class SourceUnderTest:
         several_queries: Whether several queries may read the same rows.
         stream: Whether the source can be read by ``spark.readStream``; None if it has a method.
         batch: Whether the source can be read by ``spark.read``; None if it has the method.
+        unseen: Whether rows are read inside of a C library, by no Python function that could be
+            named in `outside`. Then processes are killed at moments instead of calls.
         outside: What counts as a call to the outside, see `testing.processes.outside`.
     """
 
@@ -215,6 +217,7 @@ class SourceUnderTest:
     several_queries: bool = True
     stream: bool | None = None
     batch: bool | None = None
+    unseen: bool = False
     outside: Outside = field(default_factory=lambda: OUTSIDE)
 
     @property

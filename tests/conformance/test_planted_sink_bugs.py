@@ -152,6 +152,7 @@ FOUND = [
     ("KeepsOneMark", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("OverwritesMarksToo", "an_overwrite_keeps_marks", Rule.NOTHING_COMES_BACK),
     ("CommitsUnseen", "the_kit_sees_the_commit", Rule.SEEN),
+    ("StagesUnseen", "the_kit_sees_the_tasks", Rule.SEEN),
     ("MarksFirstUnseen", "death_at_any_moment", Rule.NO_ROW_LOST),
     # batch jobs alone
     ("JobsStageWithoutErrors", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
@@ -202,6 +203,7 @@ NEEDS_MORE = {
     "memory_of_a_task_is_bounded",
     "nothing_stays_staged",
     "the_kit_sees_the_commit",
+    "the_kit_sees_the_tasks",
 }
 """Cases that do more than steps: the printed sequence alone is not all of it."""
 

@@ -40,6 +40,7 @@ class Suite(SourceConformance):
             small_tasks={"filesPerTask": "1"} if is_ours else self.small_tasks,
             latest={"starting": "latest"} if is_ours else None,
             event_time="at" if is_ours else None,
+            unseen=getattr(getattr(self.planted, "reader_type", None), "is_unseen", False),
             several_queries=self.planted is not twins.Queue,  # what was read is gone
         )
 
@@ -57,6 +58,11 @@ class TestQueue(Suite):
 @pytest.mark.long
 class TestPlain(Suite):
     planted = twins.Plain
+
+
+@pytest.mark.long
+class TestJobs(Suite):
+    planted = twins.Jobs
 
 
 @pytest.mark.long
@@ -148,6 +154,11 @@ FOUND = [
     ("BeginsAtTheOldest", "the_start_is_constant", Rule.CONSTANT_START),
     ("FreezesBeforeItsStart", "available_now_ends", Rule.NEVER_BACK),
     ("TakesOneMore", "limits_are_honoured", Rule.LIMITS),
+    # batches alone, and what is not seen
+    ("JobsTakeAnErrorForAnEmptyFolder", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
+    ("JobsHoldItAll", "memory_is_bounded", Rule.BOUNDED_MEMORY),
+    ("ReadsUnseen", "the_kit_sees_the_reads", Rule.SEEN),
+    ("LeavesALockUnseen", "death_at_any_moment", Rule.WORKS),
 ]
 
 MISSED = [
@@ -165,10 +176,12 @@ NEEDS_MORE = {
     "an_idle_query_stands_still",
     "an_offset_has_one_text",
     "available_now_ends",
+    "death_at_any_moment",  # the same moment is another one on another day
     "limits_are_honoured",
     "memory_is_bounded",
     "queries_read_apart",
     "tasks_read_apart",
+    "the_kit_sees_the_reads",
     "the_schema_is_that_of_the_rows",
     "the_start_is_constant",
 }

@@ -115,6 +115,11 @@ class EpochDriver(WritingDriver):
         self.judged(lambda: seen.append(self._ledger.is_anything_visible()))
         return seen[0]
 
+    @property
+    def message_size(self) -> int:
+        """Bytes of what the tasks of the epoch have sent to the driver."""
+        return sum(map(len, self._query.awake.messages.values()))
+
     def next_step(self, *, rows: int = 4, tasks: int = 2) -> Step:
         """What Spark does next if nothing happens; a new epoch has so many rows and tasks."""
         return self._query.next_step(rows=rows, tasks=tasks)

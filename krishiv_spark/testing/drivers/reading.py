@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rows import Row
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Add, Step, Trap, Trigger
+from krishiv_spark.testing.steps import Add, Step, Trap, TrapAt, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 
 __all__ = ["SourceDriver"]
@@ -51,8 +52,11 @@ class SourceDriver(Driver):
         batches: How often each row was read, a batch after the other.
         ends: The offsets at which they end, as text.
         calls: Those to the outside, by the role's function that made them last.
+        seconds: How long that took.
         survived: Whether a call has failed, and what asked for it went on as if nothing had.
         most_tasks: Over how many tasks the batch with most of them was split.
+        is_carried: Whether the rows of the last batch were there before its tasks: its partitions
+            are about as large, or Spark had them already.
     """
 
     def __init__(
@@ -68,7 +72,9 @@ class SourceDriver(Driver):
         self.source = source
         self.how = {"options": dict(options)} if options else {}
         self.calls: dict[str, tuple[Call, ...]] = {}
+        self.seconds: dict[str, float] = {}
         self.added = self.most_tasks = 0
+        self.is_carried = False
         self.survived = False
         self._readings = Readings(source)
         self.batches, self.ends = self._readings.batches, self._readings.ends
@@ -136,17 +142,28 @@ class SourceDriver(Driver):
         self.start(available_now=True)
         return self._can_end
 
-    def peak(self) -> tuple[int, int]:
+    def parts_of_batch(self) -> list[bytes]:
+        """The pickled partitions of a batch read.
+
+        Raises:
+            Broken: If it cannot be planned.
+        """
+        planned: list[list[bytes]] = []
+        self.judged(lambda: planned.append(self._plan_batch()[1]))
+        return planned[0]
+
+    def peak(self, few: Sequence[bytes] | None = None) -> tuple[int, int]:
         """Bytes of the largest task of what is new, and by how much a process grew over all.
 
-        It has read the last batch before.
+        Args:
+            few: Partitions that it reads before, of a batch read; None is a stream, whose process
+                has read the last batch before.
         """
-        self.start()
-        first, start = (self._initial or "", *self.ends)[-2:]
-        few, _ = self._plan(first, start)
-        end = self.call("source", read_roles.choose, start, self._is_told)
-        many, _ = self._plan(start, end)
-        pickled = self.call("planner", read_roles.task_reader, self._load)
+        if few is None:
+            few, many = self._newest_parts()
+            pickled = self.call("planner", read_roles.task_reader, self._load)
+        else:
+            pickled, many = self._plan_batch()
         try:
             answer = run_elsewhere(read_roles.growth, self._load, pickled, few, many)
         except RuntimeError as error:
@@ -154,11 +171,14 @@ class SourceDriver(Driver):
         size, grown = json.loads(answer)
         return size, grown
 
-    def all_in_batch(self, trap: Trap | None = None) -> Counter[int | Row] | None:
+    def all_in_batch(
+        self, trap: Trap | None = None, at: TrapAt = "all"
+    ) -> Counter[int | Row] | None:
         """The rows of a batch read, by number; None if it failed at the trap."""
+        step = Trigger(at=at, trap=trap)  # type: ignore[arg-type]  # nothing sleeps here
         try:
-            pickled, parts = self.call("planner", read_roles.batch_partitions, self._load)
-            return self._numbers(pickled, parts, trap)
+            pickled, parts = self._plan_batch(self._trap(step, "plan"))
+            return self._numbers(pickled, parts, self._trap(step, "read"))
         except _Failed:
             return None
 
@@ -230,6 +250,7 @@ class SourceDriver(Driver):
         parts, cached = self._plan(*self._span(epoch), trap=self._trap(step, "plan"))
         self._add_meanwhile(step.unread)
         if cached is not None:
+            self.is_carried = True
             return self._readings.counted(cached, self.added)
         pickled = self.call("planner", read_roles.task_reader, self._load)
         return self._numbers(pickled, parts, self._trap(step, "read"))
@@ -240,17 +261,34 @@ class SourceDriver(Driver):
         )
         return plan
 
+    def _plan_batch(self, trap: Trap | None = None) -> tuple[bytes, list[bytes]]:
+        plan: tuple[bytes, list[bytes]] = self.call(
+            "planner", read_roles.batch_partitions, self._load, trap=trap
+        )
+        return plan
+
+    def _newest_parts(self) -> tuple[list[bytes], list[bytes]]:
+        """The partitions of the last batch, and of what is new."""
+        self.start()
+        first, start = (self._initial or "", *self.ends)[-2:]
+        few, _ = self._plan(first, start)
+        end = self.call("source", read_roles.choose, start, self._is_told)
+        return few, self._plan(start, end)[0]
+
     def _numbers(
         self, pickled: bytes, parts: list[bytes], trap: Trap | None = None
     ) -> Counter[int | Row]:
         tasks: list[Counter[int | Row]] = []
+        size = 0
         for part in parts:
             found = self._task(pickled, part, trap)
+            size += len(pickle.dumps(found))
             if part is parts[0] and trap is None and self._task(pickled, part) != found:
                 raise Violation(Rule.SAME_REPLAY, "a task that was tried again read other rows")
             tasks.append(self._readings.counted(found, self.added))
         self._readings.check_tasks(tasks)
         self.most_tasks = max(self.most_tasks, len(tasks))
+        self.is_carried = sum(map(len, parts)) > size // 2
         return sum(tasks, Counter())
 
     def _task(self, pickled: bytes, part: bytes, trap: Trap | None = None) -> list[Row]:
@@ -285,13 +323,14 @@ class SourceDriver(Driver):
 
     def _heard(self, function: Any, answer: Answer) -> Answer:
         self.calls[function.__name__] = answer.calls
+        self.seconds[function.__name__] = answer.seconds
         self._unheard += unheard(answer) if answer.survived else ""
         self.survived = self.survived or answer.survived
         return answer
 
     @staticmethod
     def _trap(step: Trigger, at: str) -> Trap | None:
-        return step.trap if step.at == at else None
+        return step.trap if step.at in {at, "all"} else None
 
     def _drain(self) -> None:
         # With a limit each row may take a trigger of its own.

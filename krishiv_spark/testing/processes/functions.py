@@ -42,13 +42,16 @@ class NamedFunction:
 
         Raises:
             ValueError: If there is none of this name; the nearest is named.
+            TypeError: If it is no function.
         """
         module, _, path = name.partition(":")
         *owners, attribute = path.split(".")
         owner: Any = import_module(module)
         for step in owners:
             owner = cls._part(name, owner, step)
-        cls._part(name, owner, attribute)
+        if not callable(found := cls._part(name, owner, attribute)):
+            kind = type(found).__name__
+            raise TypeError(f"outside names {name!r}, which is no function but of type {kind}")
         look_up = inspect.getattr_static if isinstance(owner, type) else getattr
         return cls(name, owner, attribute, look_up(owner, attribute))
 
@@ -108,7 +111,7 @@ class Importers:
         """Those among the modules of this process.
 
         Raises:
-            ValueError: If a name means nothing.
+            ValueError, TypeError: If a name means no function.
         """
         known = cls._known.setdefault(tuple(outside), cls(outside))
         known.look()

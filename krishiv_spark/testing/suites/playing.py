@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
@@ -29,6 +29,7 @@ from krishiv_spark.testing.steps import (
     Switch,
     TakeOver,
     Trap,
+    TrapAt,
     Trigger,
 )
 from krishiv_spark.testing.subjects import SampleRows, SinkUnderTest, SourceUnderTest, Writing
@@ -46,6 +47,7 @@ __all__ = [
     "SourcePlayer",
 ]
 
+TrapT = TypeVar("TrapT", bound=Trap)
 Subject = TypeVar("Subject", bound=SinkUnderTest | SourceUnderTest)
 
 BEGIN, COMMIT = (Begin(),), (Commit(),)
@@ -98,7 +100,7 @@ class Player(Generic[Subject]):
         # Each case draws its own, or all would try traps at the same places.
         self._draw.seed(f"{seed} {self.promise}")
 
-    def drawn(self, traps: Iterable[Trap]) -> Iterator[Trap]:
+    def drawn(self, traps: Iterable[TrapT]) -> Iterator[TrapT]:
         """Those of some traps that are tried."""
         return (trap for trap in traps if self._draw.randrange(self.one_in) == 0)
 
@@ -219,7 +221,17 @@ class SinkPlayer(Player[SinkUnderTest]):
 
 
 class SourcePlayer(Player[SourceUnderTest]):
-    """Plays sequences for one case of a source."""
+    """Plays sequences for one case of a source.
+
+    Attributes:
+        roles: By what a trap can be at, the function of `read_roles` that meets it.
+    """
+
+    roles: ClassVar[Mapping[TrapAt, str]] = {
+        "latest": "choose",
+        "plan": "partitions",
+        "read": "rows",
+    }
 
     def driver(
         self,
@@ -290,7 +302,7 @@ class SourcePlayer(Player[SourceUnderTest]):
                     lasting = replace(trapped, trap=replace(trap, lasting=True))
                     self(Add(), lasting, options=options, skipped=skipped)
 
-    def calls(self, options: Mapping[str, str] | None = None) -> dict[str, tuple[Call, ...]]:
+    def calls(self, options: Mapping[str, str] | None = None) -> dict[TrapAt, tuple[Call, ...]]:
         """The calls to the outside of a first batch, by what a trap can be at.
 
         Where a source begins where its system is now, nothing is planned or read at first: those
@@ -302,8 +314,7 @@ class SourcePlayer(Player[SourceUnderTest]):
             if not driver.ends:
                 driver.run([Add(), Trigger()])
             found = {**driver.calls, **found}
-            names = {"latest": "choose", "plan": "partitions", "read": "rows"}
-            return {at: found.get(name, ()) for at, name in names.items()}
+            return {at: found.get(name, ()) for at, name in self.roles.items()}
 
 
 # Within eight rows: what is added later may be older, and the next eight are newer than all of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import pytest
@@ -18,10 +19,18 @@ __all__ = ["SinkSight"]
 _MOMENTS = 12
 _PATIENCE_SECONDS = 2.0
 
+_ROWS = 1000
+"""So many that the message of a task is smaller than they are, unless it holds them."""
+
 _ADVICE = (
     "Nothing can go wrong there in any case. Name the function that does it, with the error that "
     "it reports: outside={**OUTSIDE, 'client:Connection.commit': TimeoutError}, or one of your own "
     "that calls it. If there is none, declare unseen=True"
+)
+
+_UNSEEN_STAGE = (
+    f"a task has staged {_ROWS} rows, its message does not hold them, and the kit has counted no "
+    f"call. {_ADVICE}"
 )
 
 
@@ -36,6 +45,19 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
         if declared.unseen:
             pytest.skip("declared: unseen; processes are killed at moments instead")
         _Sight(play).check(exactly=declared.promised is Guarantee.EXACTLY_ONCE)
+
+    @of_batches
+    def test_the_kit_sees_the_tasks(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
+        """The rows of a task leave its process by calls at which the kit lets things go wrong."""
+        if declared.promised is Guarantee.NONE:
+            pytest.skip("declared: no guarantee")
+        if declared.unseen:
+            pytest.skip("declared: unseen; processes are killed at moments instead")
+        with play.driver() as driver:
+            driver.expect_well(Begin(_ROWS, 1), Stage())
+            rows = len(pickle.dumps([driver.sink.row(number) for number in range(_ROWS)]))
+            if not driver.calls and driver.message_size < rows // 2:
+                driver.judged(lambda: _violate(_UNSEEN_STAGE))
 
     @of_batches
     def test_death_at_any_moment(self, play: SinkPlayer, declared: SinkUnderTest) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.rows import Row, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Fault
+from krishiv_spark.testing.steps import Fault, TrapAt
 
 __all__ = ["all_once", "bounded", "ended", "one_text", "same_columns", "stood_still", "within"]
 
@@ -43,9 +44,9 @@ def ended(driver: SourceDriver, before: int, ends: list[str]) -> None:
         raise Violation(Rule.ENDS, f"it goes on: {driver.ends[len(ends) - 1 :]}")
 
 
-def all_once(driver: SourceDriver, trap: Fault | None = None) -> None:
+def all_once(driver: SourceDriver, trap: Fault | None = None, at: TrapAt = "all") -> None:
     """A batch reads each row once, unless it fails at the trap."""
-    found = driver.all_in_batch(trap)
+    found = driver.all_in_batch(trap, at)
     if found is None:
         return
     refuse_strange(found, driver.source.schema, driver.source.row, driver.added, "a batch read: ")
@@ -65,8 +66,8 @@ def same_columns(driver: SourceDriver) -> None:
         raise Violation(Rule.WORKS, f"inferred: {found}; the rows have: {given}")
 
 
-def bounded(driver: SourceDriver) -> None:
+def bounded(driver: SourceDriver, few: Sequence[bytes] | None) -> None:
     """Reading grows a process by less than half of what its largest task reads."""
-    size, grown = driver.peak()
+    size, grown = driver.peak(few)
     if grown > max(size // 2, _NO_MATTER):
         raise Violation(Rule.BOUNDED_MEMORY, f"rows: {size >> 20} MB; growth: {grown >> 20} MB")

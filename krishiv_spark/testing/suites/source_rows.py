@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ import pytest
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.rows import long_row
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Add, Fault, Trigger
+from krishiv_spark.testing.steps import Add, Fault, TrapAt, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 from krishiv_spark.testing.suites import source_judges as judges
 from krishiv_spark.testing.suites.base import ConnectorSuite, of_batches
@@ -77,12 +78,12 @@ class SourceRows(ConnectorSuite[SourceUnderTest]):
                 driver.judged(partial(judges.all_once, driver))
                 driver.run([Add(), Add(1), Add()])
                 driver.judged(partial(judges.all_once, driver))
-                for number in range(len(driver.calls["rows"])):
-                    for trap in (Fault(number), Fault(number, lasting=True)):
-                        driver.judged(partial(judges.all_once, driver, trap))
+                for at, trap in _every_fault(play, driver):
+                    driver.judged(partial(judges.all_once, driver, trap, at))
                 driver.run([Add(MANY_ROWS // _UNITS)] * _UNITS)
                 driver.judged(partial(judges.all_once, driver))
 
+    @of_batches
     def test_memory_is_bounded(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
         """A task holds no more than half of the rows that it reads, or 8 MB."""
         texts = [n for n, kind in enumerate(declared.schema.types) if pa.types.is_string(kind)]
@@ -92,9 +93,22 @@ class SourceRows(ConnectorSuite[SourceUnderTest]):
         row = source.row
         long = replace(source, row=lambda number: long_row(row(number), texts))
         with play.driver(source=long) as driver:
-            for step in (Add(_BULK_ROWS), Trigger(), *[Add(_BULK_ROWS)] * _BULK_UNITS):
-                driver.do(step)
-            driver.judged(lambda: judges.bounded(driver))
+            driver.run([Add(_BULK_ROWS)])
+            if declared.has_stream:
+                driver.run([Trigger()])
+            few = None if declared.has_stream else driver.parts_of_batch()
+            driver.run([Add(_BULK_ROWS)] * _BULK_UNITS)
+            driver.judged(lambda: judges.bounded(driver, few))
+
+
+def _every_fault(play: SourcePlayer, driver: SourceDriver) -> Iterator[tuple[TrapAt, Fault]]:
+    """Errors of a batch read, of its planner and of its last task, some or all of them."""
+    roles: tuple[tuple[TrapAt, str], ...] = (("plan", "batch_partitions"), ("read", "rows"))
+    counts: list[tuple[TrapAt, int]] = [(at, len(driver.calls[name])) for at, name in roles]
+    for at, count in counts:
+        faults = (Fault(n, lasting=lasting) for n in range(count) for lasting in (False, True))
+        for trap in play.drawn(faults):
+            yield at, trap
 
 
 def _check_split(driver: SourceDriver, batch: str) -> None:

@@ -18,6 +18,7 @@ from krishiv_spark.testing.suites import traps
 from krishiv_spark.testing.suites.playing import SourcePlayer
 from krishiv_spark.testing.suites.random_steps import read_at_random
 from krishiv_spark.testing.suites.source_rows import MANY_ROWS, SourceRows
+from krishiv_spark.testing.suites.source_sight import SourceSight
 
 __all__ = ["SourceConformance"]
 
@@ -27,7 +28,7 @@ _MEANWHILE = 3
 _UNIT_LIMITS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 
 
-class SourceConformance(SourceRows):
+class SourceConformance(SourceRows, SourceSight):
     """Every case is a promise to users of the source; its docstring is what a failure prints."""
 
     def source(self, folder: Path) -> SourceUnderTest:

@@ -115,6 +115,18 @@ class CommitsUnseen(DatabaseWriter):
 
 
 @on_our_base
+class StagesUnseen(DatabaseWriter):
+    """Likewise, of its tasks: an error of theirs could be passed over."""
+
+    def keep(self, task, rows):
+        with transaction_in_c(self.folder) as db:
+            into = f"INSERT INTO staged (part, query, epoch, {self.columns})"
+            place = (self.name(task), task.query, task.epoch)
+            marks = ", ".join("?" * (len(place) + len(rows[0])))
+            db.executemany(f"{into} VALUES ({marks})", [(*place, *row) for row in rows])
+
+
+@on_our_base
 class MarksFirstUnseen(DatabaseWriter):
     """As `MarksFirst`, where no call can be counted."""
 

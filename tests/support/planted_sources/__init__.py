@@ -7,7 +7,7 @@ A position is the number of the next file.
 
 from planted_bugs import formats_of
 
-from planted_sources import limits, positions, reading, strangers, twins
+from planted_sources import limits, positions, reading, strangers, twins, unseen
 
 TWINS = formats_of(twins)
-BUGS = formats_of(limits, positions, reading, strangers)
+BUGS = formats_of(limits, positions, reading, strangers, unseen)

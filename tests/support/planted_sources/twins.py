@@ -12,6 +12,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
     SimpleDataSourceStreamReader,
@@ -245,10 +246,35 @@ class Simple(DataSource):
         return self.stream_reader(self.options)
 
 
+class JobsReader(DataSourceReader):
+    """For batches alone."""
+
+    def __init__(self, options):
+        self.folder = options["path"]
+
+    def partitions(self):
+        return [InputPartition(Path(name).stem) for name in names_in(self.folder)]
+
+    def read(self, partition):
+        numbers = [] if partition is None or partition.value is None else [partition.value]
+        return batches_of(self.rows(numbers))
+
+    def rows(self, numbers):
+        return rows_in(self.folder, numbers)
+
+
+class Jobs(DataSource):
+    stream_reader = JobsReader
+
+    def reader(self, schema):
+        del schema
+        return self.stream_reader(self.options)
+
+
 def on_pyspark(reader):
     """As `on_our_base`, for readers that are written on PySpark's own classes."""
     reader.__qualname__ = f"{reader.__name__}.stream_reader"
-    base = Simple if issubclass(reader, SimpleReader) else Plain
+    base = next(b for b in (Simple, Plain, Jobs) if issubclass(reader, b.stream_reader))
     return type(
         reader.__name__, (base,), {"stream_reader": reader, "__module__": reader.__module__}
     )

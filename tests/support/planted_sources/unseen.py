@@ -1,0 +1,69 @@
+"""Bugs that a kit overlooks which counts calls of streams: in batches alone, and in C."""
+
+import _io
+import contextlib
+import time
+from pathlib import Path
+
+from pyspark.sql.datasource import InputPartition
+
+from planted_sources.twins import (
+    FolderReader,
+    JobsReader,
+    batches_of,
+    file_of,
+    names_in,
+    on_our_base,
+    on_pyspark,
+)
+
+# ---------------------------------------------------------------- batches alone
+
+
+@on_pyspark
+class JobsTakeAnErrorForAnEmptyFolder(JobsReader):
+    def partitions(self):
+        found = []
+        with contextlib.suppress(OSError):
+            found = [InputPartition(Path(name).stem) for name in names_in(self.folder)]
+        return found
+
+
+@on_pyspark
+class JobsHoldItAll(JobsReader):
+    """One task reads everything, and holds it."""
+
+    def partitions(self):
+        return [InputPartition([Path(name).stem for name in names_in(self.folder)])]
+
+    def read(self, partition):
+        return batches_of(self.rows(partition.value))
+
+    def rows(self, numbers):
+        return iter(list(super().rows(numbers)))
+
+
+# ---------------------------------------------------------------- calls that nobody sees
+
+
+@on_our_base
+class ReadsUnseen(FolderReader):
+    """Nothing is wrong with it but that nobody could tell."""
+
+    def lines(self, number):
+        with _io.open(file_of(self.folder, number), encoding="utf-8", newline="\n") as lines:
+            yield from lines
+
+
+@on_our_base
+class LeavesALockUnseen(FolderReader):
+    """As `LeavesALock`, where no call can be counted."""
+
+    is_unseen = True
+
+    def rows(self, numbers):
+        lock = Path(self.folder) / f".lock-{numbers.start}"
+        _io.open(lock, "x").close()
+        time.sleep(0.1)
+        yield from super().rows(numbers)
+        lock.unlink()
