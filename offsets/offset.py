@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.metadata import packages_distributions
 from types import NoneType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -187,11 +188,17 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: no version")
     if version > cls.version:
+        package = _package_of(cls)
         raise OffsetVersionError(
-            f"{cls.kind} offset of version {version}, but this krishiv-spark knows up to "
-            f"{cls.version}: upgrade krishiv-spark, or "
-            f"start the query with {NEW_CHECKPOINT}"
+            f"{cls.kind} offset of version {version}, but this {package} knows up to "
+            f"{cls.version}: upgrade {package}, or start the query with {NEW_CHECKPOINT}"
         )
+
+
+def _package_of(cls: type[Offset]) -> str:
+    """What a user has installed who has this offset: often it is not ours."""
+    root = cls.__module__.partition(".")[0]
+    return next(iter(packages_distributions().get(root, ())), root.replace("_", "-"))
 
 
 def _shorten(value: object, limit: int = 200) -> str:

@@ -246,7 +246,8 @@ class SourceUnderTest:
     def limit(self) -> Mapping[str, str] | None:
         """The options behind `two_rows`."""
         reader = getattr(self.source, "reader_type", None)
-        ours = {"maxRowsPerTrigger": "2"} if reader is not None else None
+        has_ours = reader and "max_rows_per_trigger" not in reader.options_type.refuses
+        ours = {"maxRowsPerTrigger": "2"} if has_ours else None
         return ours if self.two_rows is None else self.two_rows
 
 

@@ -151,6 +151,7 @@ FOUND = [
     ("ForgetsOlderMarks", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("KeepsOneMark", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("OverwritesMarksToo", "an_overwrite_keeps_marks", Rule.NOTHING_COMES_BACK),
+    ("IsNoWriter", LAST, Rule.WORKS),
     ("CommitsUnseen", "the_kit_sees_the_commit", Rule.SEEN),
     ("StagesUnseen", "the_kit_sees_the_tasks", Rule.SEEN),
     ("MarksFirstUnseen", "death_at_any_moment", Rule.NO_ROW_LOST),

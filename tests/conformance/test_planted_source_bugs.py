@@ -157,6 +157,8 @@ FOUND = [
     # batches alone, and what is not seen
     ("JobsTakeAnErrorForAnEmptyFolder", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
     ("JobsHoldItAll", "memory_is_bounded", Rule.BOUNDED_MEMORY),
+    ("PlansAGenerator", "every_row_is_read_once", Rule.WORKS),
+    ("HasALimitOfItsOwn", "every_row_is_read_once", Rule.WORKS),
     ("ReadsUnseen", "the_kit_sees_the_reads", Rule.SEEN),
     ("LeavesALockUnseen", "death_at_any_moment", Rule.WORKS),
 ]

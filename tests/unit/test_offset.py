@@ -161,8 +161,16 @@ def test_an_upgrade_that_meets_a_damaged_text_is_an_offset_error():
 
 @pytest.mark.parametrize("version", [3, 10**30])
 def test_an_unknown_version_is_an_error_of_its_own(version):
-    with pytest.raises(OffsetVersionError, match="upgrade krishiv-spark"):
+    with pytest.raises(OffsetVersionError, match="knows up to 2: upgrade"):
         Sample.from_json(f'{{"kind":"sample","v":{version},"name":"a","cursor":null}}')
+
+
+def test_who_is_to_be_upgraded_is_the_package_that_has_the_offset():
+    with pytest.raises(OffsetVersionError, match="upgrade krishiv-spark,"):
+        Start.from_json('{"at":"latest","kind":"start","v":2}')
+    theirs = type("Theirs", (Sample,), {"__module__": "acme_http.offsets"})
+    with pytest.raises(OffsetVersionError, match="this acme-http knows up to 2: upgrade acme-http"):
+        theirs.from_json('{"kind":"sample","v":3}')
 
 
 @pytest.mark.parametrize("version", ["true", "0", "-1", "1.0", '"1"', "null", "NaN", "[]"])

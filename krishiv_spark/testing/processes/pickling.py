@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-__all__ = ["as_spark_gives", "pickled", "unpickled"]
+__all__ = ["as_spark_gives", "of_class", "pickled", "unpickled"]
 
 _pickler: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
 
@@ -27,3 +27,15 @@ def unpickled(data: bytes) -> Any:
 def as_spark_gives(options: Mapping[str, str]) -> CaseInsensitiveDict:
     """A user's options as a ``DataSource`` gets them: in lower case, found in any."""
     return CaseInsensitiveDict({key.lower(): value for key, value in options.items()})
+
+
+def of_class(made: Any, kinds: tuple[type, ...]) -> Any:
+    """What a ``DataSource`` has made.
+
+    Raises:
+        TypeError: If it is of none of the classes that Spark takes.
+    """
+    if not isinstance(made, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"a {type(made).__name__} was made; Spark wants a {wanted}")
+    return made

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 from krishiv_spark.arrow import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.testing.processes.memory import memory_peak
-from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
+from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled
 from krishiv_spark.testing.rows import Row
 
 __all__ = [
@@ -49,6 +49,13 @@ _NO_PARTITION: Any = (
     else None
 )
 """What Spark turns an empty plan of a batch into."""
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before 4.2 no reader is told
+    _ENDING: tuple[type, ...] = ()
+else:
+    _ENDING = (SupportsTriggerAvailableNow,)
 
 
 @dataclass(frozen=True)
@@ -99,16 +106,26 @@ def choose(start: str, is_told: bool) -> str:
     """The end of the next batch, as text; 4.2 and later ask for the backlog too."""
     if not is_told:
         return json.dumps(_open.latestOffset())
-    end = json.dumps(_open.latestOffset(json.loads(start), _open.getDefaultReadLimit()))
+    end = json.dumps(_open.latestOffset(json.loads(start), _default_limit()))
     # Spark wants it as JSON: what cannot be written fails the query there.
     json.dumps(_open.reportLatestOffset())
     return end
 
 
+def _default_limit() -> Any:
+    """It goes to the JVM and back, as the name of its class and its fields."""
+    from pyspark.sql.datasource_internal import ReadLimitRegistry
+
+    limit = _open.getDefaultReadLimit()
+    return ReadLimitRegistry().get({**asdict(limit), "_type": type(limit).__name__})
+
+
 def partitions(load: Load, start: str, end: str) -> Plan:
     """``partitions_func`` of the same runner: what a batch consists of."""
     span = json.loads(start), json.loads(end)
-    parts = [pickled(partition) for partition in _checked(_open.partitions(*span))]
+    found = _open.partitions(*span)
+    len(found)  # Spark sends it first
+    parts = [pickled(partition) for partition in _checked(found)]
     # Only the wrapper that Spark puts around a simple reader has it.
     cached = getattr(_open, "getCache", lambda *_: None)(*span)
     return parts, None if cached is None else _as_rows(_arrow(load, cached))
@@ -121,10 +138,12 @@ def committed(end: str) -> None:
 
 def freeze() -> bool:
     """Tell the reader that the query shall end; False if it cannot."""
-    prepare = getattr(_open, "prepareForTriggerAvailableNow", None)
-    if prepare is not None:
-        prepare()
-    return prepare is not None
+    reader: Any = getattr(_open, "simple_reader", _open)
+    # Spark goes by the class, not by the method.
+    is_told = isinstance(reader, _ENDING)
+    if is_told:
+        reader.prepareForTriggerAvailableNow()
+    return is_told
 
 
 def inferred(load: Load) -> pa.Schema | None:
@@ -148,12 +167,13 @@ def rows_between(load: Load, start: str, end: str) -> int:
 
 def task_reader(load: Load) -> bytes:
     """``plan_data_source_read`` of a stream: the reader for the tasks, pickled."""
-    return pickled(_stream_reader(load))
+    return pickled(of_class(_stream_reader(load), (spark.DataSourceStreamReader,)))
 
 
 def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
     """``plan_data_source_read`` of a batch: reader and partitions."""
     made = load.make().reader(schema=spark_schema(load.schema))
+    of_class(made, (spark.DataSourceReader,))
     found: Any = made.partitions()
     if not isinstance(found, list):
         raise TypeError(f"partitions() returned a {type(found).__name__}; Spark wants a list")

@@ -21,7 +21,7 @@ from pyspark.sql.worker.write_into_data_source import (  # type: ignore[attr-def
 
 from krishiv_spark.arrow import arrow_schema, spark_schema
 from krishiv_spark.testing.processes.memory import give_back_memory, memory_now
-from krishiv_spark.testing.processes.pickling import as_spark_gives, pickled, unpickled
+from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled
 from krishiv_spark.testing.processes.seam import die
 from krishiv_spark.testing.processes.serving import here, rest
 from krishiv_spark.testing.rows import Row, columns
@@ -37,6 +37,13 @@ _ARROW_WRITERS = tuple(
     kind
     for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter")
     if (kind := getattr(spark, name, None)) is not None  # the second one is of 4.1
+)
+
+
+_BATCH_WRITERS = (spark.DataSourceWriter,)
+_STREAM_WRITERS = (
+    spark.DataSourceStreamWriter,
+    *(kind for kind in _ARROW_WRITERS if kind is not spark.DataSourceArrowWriter),
 )
 
 
@@ -186,8 +193,10 @@ def _writer(job: Job) -> Any:
     if job.checkpoint is not None:
         given["checkpointLocation"] = job.checkpoint
     source = job.source(options=as_spark_gives(given))
-    make = source.writer if job.query is None else source.streamWriter
-    return make(schema=spark_schema(job.schema), overwrite=job.overwrite)
+    is_batch = job.query is None
+    make = source.writer if is_batch else source.streamWriter
+    made = make(schema=spark_schema(job.schema), overwrite=job.overwrite)
+    return of_class(made, _BATCH_WRITERS if is_batch else _STREAM_WRITERS)
 
 
 def _set_context(job: Job, attempt: Attempt) -> None:

@@ -1,18 +1,22 @@
-"""Bugs that a kit overlooks which counts calls of streams: in batches alone, and in C."""
+"""Bugs that a kit overlooks which counts calls of streams, or is more patient than Spark."""
 
 import _io
 import contextlib
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from planted_sources.twins import (
     FolderReader,
     JobsReader,
+    PlainReader,
     batches_of,
     file_of,
     names_in,
+    newest_in,
     on_our_base,
     on_pyspark,
 )
@@ -41,6 +45,34 @@ class JobsHoldItAll(JobsReader):
 
     def rows(self, numbers):
         return iter(list(super().rows(numbers)))
+
+
+# ---------------------------------------------------------------- what Spark refuses
+
+
+@on_pyspark
+class PlansAGenerator(PlainReader):
+    """Spark wants to know first how many there are."""
+
+    def partitions(self, start, end):
+        yield from super().partitions(start, end)
+
+
+@dataclass
+class ALimit(ReadLimit):
+    pages: int = 3
+
+
+@on_pyspark
+class HasALimitOfItsOwn(PlainReader):
+    """A limit travels by the name of its class, and Spark knows its own ones."""
+
+    def getDefaultReadLimit(self):
+        return ALimit()
+
+    def latestOffset(self, start, limit):
+        del start, limit
+        return {"next": newest_in(self.folder)}
 
 
 # ---------------------------------------------------------------- calls that nobody sees
