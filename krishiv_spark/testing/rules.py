@@ -33,6 +33,7 @@ class Rule(Enum):
     TASKS_APART = "no row is read by two tasks of a batch"
     SAME_REPLAY = "a batch that is repeated has the same rows"
     NOTHING_NEWER = "a batch holds no row that was added after its end was chosen"
+    LOSS_IS_SAID = "rows that are gone before they were read fail the query: none is passed over"
     STANDS_STILL = "while nothing is added, the offset's text does not change"
     NEVER_BACK = "an offset never goes back: what lies before it was read, or is not wanted"
     CONSTANT_START = "the initial offset is the same whenever it is asked for"

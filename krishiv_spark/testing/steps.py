@@ -21,6 +21,7 @@ __all__ = [
     "Ends",
     "Expire",
     "Fault",
+    "Faults",
     "Kill",
     "OtherQuery",
     "Overwrite",
@@ -72,6 +73,17 @@ class Fault(_Printed):
 
 
 @dataclass(frozen=True, repr=False)
+class Faults(_Printed):
+    """Several calls of one step go wrong: one that fails, say, and then the look whether it did.
+
+    Attributes:
+        each: One after the other; whoever dies at one meets no later one.
+    """
+
+    each: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
 class Sleep(_Printed):
     """The process falls asleep before one call to the outside, until `Resume`.
 
@@ -93,7 +105,7 @@ class Kill(_Printed):
     after_ms: float = 0.0
 
 
-Trap: TypeAlias = Fault | Sleep | Kill
+Trap: TypeAlias = Fault | Faults | Sleep | Kill
 Ends: TypeAlias = Literal["well", "lost", "fails", "dies", "straggles"]
 TrapAt: TypeAlias = Literal["latest", "plan", "read", "all"]
 
@@ -192,7 +204,10 @@ class RollBack(Step):
 
 @dataclass(frozen=True, repr=False)
 class Expire(Step):
-    """The external system throws away what is staged, as `SinkUnderTest.expire` does it."""
+    """The external system throws away what is staged, or of a source all rows that are there.
+
+    `SinkUnderTest.expire` and `SourceUnderTest.expire` do it.
+    """
 
 
 @dataclass(frozen=True, repr=False)

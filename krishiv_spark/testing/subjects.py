@@ -196,6 +196,8 @@ class SourceUnderTest:
         event_time: Column for the option ``eventTime``, whose times grow with the row's number;
             None if the source has no watermark.
         several_queries: Whether several queries may read the same rows.
+        expire: Throws away all rows that are there, read or not, as the external system's own
+            retention does; None if nothing does.
         stream: Whether the source can be read by ``spark.readStream``; None if it has a method.
         batch: Whether the source can be read by ``spark.read``; None if it has the method.
         unseen: Whether rows are read inside of a C library, by no Python function that could be
@@ -215,6 +217,7 @@ class SourceUnderTest:
     small_tasks: Mapping[str, str] | None = field(default_factory=dict)
     event_time: str | None = None
     several_queries: bool = True
+    expire: Callable[[], None] | None = None
     stream: bool | None = None
     batch: bool | None = None
     unseen: bool = False

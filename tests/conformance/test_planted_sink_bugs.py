@@ -147,6 +147,7 @@ FOUND = [
     # commits and marks
     ("PassesOverAnErrorOfCommit", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
     ("TakesAnErrorOfCommitForNo", "an_unknown_outcome_is_looked_up", Rule.NO_IS_NO),
+    ("TakesAFailedLookForNo", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_TWICE),
     ("TakesTheMarkAway", "a_replayed_epoch_adds_nothing", Rule.NO_ROW_TWICE),
     ("ForgetsOlderMarks", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("KeepsOneMark", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),

@@ -41,6 +41,7 @@ class Suite(SourceConformance):
             latest={"starting": "latest"} if is_ours else None,
             event_time="at" if is_ours else None,
             unseen=getattr(getattr(self.planted, "reader_type", None), "is_unseen", False),
+            expire=lambda: [file.unlink() for file in folder.glob("*.jsonl")],
             several_queries=self.planted is not twins.Queue,  # what was read is gone
         )
 
@@ -157,6 +158,7 @@ FOUND = [
     # batches alone, and what is not seen
     ("JobsTakeAnErrorForAnEmptyFolder", "a_batch_reads_everything", Rule.EVERY_ROW_ONCE),
     ("JobsHoldItAll", "memory_is_bounded", Rule.BOUNDED_MEMORY),
+    ("PassesOverWhatExpired", "what_expired_is_missed", Rule.LOSS_IS_SAID),
     ("PlansAGenerator", "every_row_is_read_once", Rule.WORKS),
     ("HasALimitOfItsOwn", "every_row_is_read_once", Rule.WORKS),
     ("ReadsUnseen", "the_kit_sees_the_reads", Rule.SEEN),
@@ -184,6 +186,7 @@ NEEDS_MORE = {
     "queries_read_apart",
     "tasks_read_apart",
     "the_kit_sees_the_reads",
+    "what_expired_is_missed",
     "the_schema_is_that_of_the_rows",
     "the_start_is_constant",
 }

@@ -20,7 +20,7 @@ from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.rows import Row
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Add, Step, Trap, TrapAt, Trigger
+from krishiv_spark.testing.steps import Add, Expire, Step, Trap, TrapAt, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 
 __all__ = ["SourceDriver"]
@@ -85,7 +85,7 @@ class SourceDriver(Driver):
         self._committed = -1
         self._initial: str | None = None
         self._unheard = ""
-        self._is_open = self._is_told = self._can_end = False
+        self._is_open = self._is_told = self._can_end = self._has_expired = False
 
     def close(self) -> None:
         """End what is running."""
@@ -93,6 +93,10 @@ class SourceDriver(Driver):
         super().close()
 
     # --- for whoever runs sequences
+
+    def allows(self, step: Step) -> bool:
+        """Whether a step is possible now."""
+        return self.source.expire is not None or not isinstance(step, Expire)
 
     def drain(self, *, skipped: int = 0) -> None:
         """Trigger until nothing is new; then every row must have been read once.
@@ -115,11 +119,11 @@ class SourceDriver(Driver):
         self._is_open = False
 
     def call(self, role: str, function: Any, *args: Any, trap: Trap | None = None) -> Any:
-        """Call a function of a role; an error is a violation unless there is a trap."""
+        """Call a function of a role; an error is a violation unless there is a reason for one."""
         answer = self._heard(function, self._workers.call(role, function, *args, trap=trap))
         if answer.outcome == "returned":
             return answer.value
-        if trap is None:
+        if trap is None and not self._has_expired:
             raise Violation(Rule.WORKS, f"{function.__name__}: {words(answer)}\n{answer.trace}")
         raise _Failed(f"{function.__name__}: {words(answer)}")
 
@@ -194,8 +198,16 @@ class SourceDriver(Driver):
             return self._add(step.rows)
         if isinstance(step, Trigger):
             return self._trigger(step)
+        if isinstance(step, Expire):
+            return self._expire()
         self.restart()
         return "the driver is killed"
+
+    def _expire(self) -> str:
+        if self.source.expire is not None:
+            self.source.expire()
+        self._has_expired = True
+        return "the external system throws away what is there"
 
     def _add(self, rows: int) -> str:
         numbers = range(self.added, self.added + rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 from krishiv_spark.testing.processes.functions import Importers, NamedFunction
 from krishiv_spark.testing.processes.outside import SQLITE, Call, Look, Outside
-from krishiv_spark.testing.steps import Fault, Sleep, Trap
+from krishiv_spark.testing.steps import Fault, Faults, Sleep, Trap
 
 __all__ = ["Seam", "die"]
 
@@ -64,8 +64,10 @@ class Seam:
 
     def at_the_end(self) -> None:
         """The step is done: its answer is lost, if that is the trap."""
-        if isinstance(self._trap, Fault) and self._trap.call < 0:
-            if not self._trap.reported:
+        for fault in _faults(self._trap):
+            if fault.call >= 0:
+                continue
+            if not fault.reported:
                 self._die("when the step was done")
             raise ConnectionResetError("injected: the step is done, but its answer is lost")
 
@@ -117,13 +119,13 @@ class Seam:
         trap = self._trap
         if isinstance(trap, Sleep):
             return trap if trap.call == number else None
-        if not isinstance(trap, Fault):  # a process is killed from outside
-            return None
-        if trap.call == number:
-            return trap
-        is_later = trap.lasting and 0 <= trap.call < number
-        # An outage lets nothing through: of its calls only the first may have happened.
-        return replace(trap, happened=False) if is_later else None
+        faults = _faults(trap)
+        here = next((fault for fault in faults if fault.call == number), None)
+        if here is not None:
+            return here
+        outage = next((f for f in faults if f.lasting and 0 <= f.call < number), None)
+        # It lets nothing through: of its calls only the first may have happened.
+        return None if outage is None else replace(outage, happened=False)
 
     def _go_wrong(
         self, fault: Fault, name: str, work: Callable[[], Any], error: Callable[[str], Exception]
@@ -158,6 +160,13 @@ class Seam:
                 original = getattr(watched.__base__, name)
                 setattr(watched, name, self._counted(f"sqlite3 {name}", original, error))
         return partial(_connect, sqlite3.connect, Watched)
+
+
+def _faults(trap: Trap | None) -> tuple[Fault, ...]:
+    """What goes wrong at calls; a process that is killed from outside has none of it."""
+    if isinstance(trap, Faults):
+        return trap.each
+    return (trap,) if isinstance(trap, Fault) else ()
 
 
 def _connect(

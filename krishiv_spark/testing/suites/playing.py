@@ -24,6 +24,7 @@ from krishiv_spark.testing.steps import (
     Begin,
     Commit,
     Fault,
+    Faults,
     Stage,
     Step,
     Switch,
@@ -64,6 +65,9 @@ FAILED_EPOCH = (Begin(), Stage(0), Stage(1, "fails"), Abort())
 
 OVERTAKEN = (TakeOver(), *GOOD_EPOCH, *GOOD_EPOCH, Switch())
 """Another driver takes over and writes two epochs; then the first one wakes."""
+
+_SOON = 3
+"""So many calls later is what was made because of an error: a look, or another try."""
 
 _TRAPPED = (Begin, Stage, Commit, Abort)
 
@@ -191,7 +195,7 @@ class SinkPlayer(Player[SinkUnderTest]):
             before: Steps that come first and have no trap.
             writing: As for `driver`.
             whole: Whether a commit gets all of its traps, however few are tried elsewhere; and
-                whoever survives an error gets an outage there.
+                whoever survives an error gets an outage there, and a second error soon after.
         """
         for place, step in enumerate(steps):
             if not isinstance(step, _TRAPPED):
@@ -204,8 +208,16 @@ class SinkPlayer(Player[SinkUnderTest]):
                     trapped = replace(step, trap=trap)
                     survived = self(*begun, trapped, *after, writing=writing)
                     if survived and whole and isinstance(trap, Fault):
-                        lasting = replace(step, trap=replace(trap, lasting=True))
-                        self(*begun, lasting, *after, writing=writing)
+                        for worse in self._worse(trap):
+                            self(*begun, replace(step, trap=worse), *after, writing=writing)
+
+    def _worse(self, survived: Fault) -> Iterator[Fault | Faults]:
+        """What whoever has survived an error may not survive: an outage, or a second one soon."""
+        yield replace(survived, lasting=True)
+        for later in range(1, _SOON + 1):
+            pairs = (Fault(survived.call + later, happened=happened) for happened in (False, True))
+            for second in self.drawn(pairs):
+                yield Faults((survived, second))
 
     def calls(self, steps: tuple[Step, ...], writing: Writing | None = None) -> tuple[Call, ...]:
         """The calls to the outside that the last of these steps makes.

@@ -22,6 +22,7 @@ from krishiv_spark.testing.steps import (
     Crash,
     Ends,
     Fault,
+    Faults,
     Sleep,
     Stage,
     Step,
@@ -64,12 +65,19 @@ def _often(**weights: tuple[int, st.SearchStrategy[_Move]]) -> st.SearchStrategy
 class _At:
     """A trap whose call is counted modulo the calls that a step makes."""
 
-    trap: Fault | Sleep
+    trap: Fault | Faults | Sleep
 
-    def within(self, calls: int) -> Fault | Sleep:
-        # A fault at -1 loses the answer of the whole step.
-        first = -1 if isinstance(self.trap, Fault) else 0
-        return replace(self.trap, call=self.trap.call % max(calls - first, 1) + first)
+    def within(self, calls: int) -> Fault | Faults | Sleep:
+        if isinstance(self.trap, Faults):
+            return Faults(tuple(_within_calls(fault, calls) for fault in self.trap.each))
+        if isinstance(self.trap, Fault):
+            return _within_calls(self.trap, calls)
+        return replace(self.trap, call=self.trap.call % max(calls, 1))
+
+
+def _within_calls(fault: Fault, calls: int) -> Fault:
+    # A fault at -1 loses the answer of the whole step.
+    return replace(fault, call=fault.call % (calls + 1) - 1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,8 @@ _Move: TypeAlias = _Next | _Until | _Meanwhile | _Just
 _calls = st.integers(0, 60)
 _lasting = st.sampled_from([False, False, True])
 _faults = st.builds(Fault, _calls, st.booleans(), st.booleans(), _lasting)
-_traps = st.builds(_At, st.one_of(_faults, st.builds(Sleep, _calls)))
+_pairs = st.builds(Faults, st.tuples(_faults, _faults))
+_traps = st.builds(_At, st.one_of(_faults, _pairs, st.builds(Sleep, _calls)))
 _EPOCH_ENDS = (Commit, Commit, Stage, Begin)
 _INTERRUPTS = (steps.Stop(), steps.Crash(), steps.TakeOver(), steps.Switch(), steps.OtherQuery())
 _RARE = (steps.Straggler(), steps.Expire(), steps.Abort(), steps.Reorder())

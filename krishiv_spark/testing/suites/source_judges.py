@@ -10,7 +10,16 @@ from krishiv_spark.testing.rows import Row, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Fault, TrapAt
 
-__all__ = ["all_once", "bounded", "ended", "one_text", "same_columns", "stood_still", "within"]
+__all__ = [
+    "all_once",
+    "bounded",
+    "ended",
+    "missed",
+    "one_text",
+    "same_columns",
+    "stood_still",
+    "within",
+]
 
 _NO_MATTER = 8 * 2**20
 """So many bytes come and go with allocators, and with what a task imports."""
@@ -55,6 +64,14 @@ def all_once(driver: SourceDriver, trap: Fault | None = None, at: TrapAt = "all"
         lost, more = ranges(wanted - found) or "none", ranges(found - wanted) or "none"
         seen = f"{driver.added} rows were added; not read: {lost}; read too often: {more}"
         raise Violation(Rule.EVERY_ROW_ONCE, seen)
+
+
+def missed(driver: SourceDriver, gone: range, batches: int) -> None:
+    """After so many batches none has ended well, unless these rows were read."""
+    read = {row for batch in driver.batches for row in batch}
+    lost = [row for row in gone if row not in read]
+    if lost and len(driver.batches) > batches:
+        raise Violation(Rule.LOSS_IS_SAID, f"the query goes on without rows {ranges(lost)}")
 
 
 def same_columns(driver: SourceDriver) -> None:

@@ -13,7 +13,7 @@ from krishiv_spark.testing.processes import read_roles
 from krishiv_spark.testing.processes.seeds import run_under_seed
 from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Add, Crash, Trigger
+from krishiv_spark.testing.steps import Add, Crash, Expire, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 from krishiv_spark.testing.suites import source_judges as judges
 from krishiv_spark.testing.suites import traps
@@ -149,6 +149,17 @@ class SourceConformance(SourceRows, SourceSight):
             driver.run([Add(1) for _ in range(5)])
             load = read_roles.Load(source.source, source.options, source.schema)
             driver.judged(lambda: judges.one_text(_texts(load)))
+
+    def test_what_expired_is_missed(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
+        """What is thrown away before it was read is an error that says so, not an empty batch."""
+        if declared.expire is None:
+            pytest.skip("declared: nothing expires")
+        with play.driver() as unknown:
+            unknown.run([Add(), Trigger(), Add(2), Expire(), Add(1), Trigger(), Trigger()])
+            unknown.judged(lambda: judges.missed(unknown, range(3, 5), 1))
+        with play.driver() as planned:
+            planned.run([Add(), Trigger("unread"), Expire(), Add(1), Trigger(), Trigger()])
+            planned.judged(lambda: judges.missed(planned, range(3), 0))
 
     # --- abilities
 

@@ -46,6 +46,31 @@ class TakesAnErrorOfCommitForNo(ByHand):
             raise CommitRejected(str(error)) from error
 
 
+@on_our_base
+class TakesAFailedLookForNo(ByHand):
+    """After an error it looks whether the epoch is there; a look that fails is taken for "no"."""
+
+    def publish(self, epoch, staged):
+        try:
+            super().publish(epoch, staged)
+        except sqlite3.OperationalError:
+            if not self.is_held(epoch):
+                super().publish(epoch, staged)
+
+    def is_held(self, epoch):
+        with contextlib.suppress(sqlite3.OperationalError):
+            held = self.last_committed(epoch.query)
+            return held is not None and held.epoch == epoch.number
+        return False
+
+    def mark(self, db, epoch):
+        mark = (epoch.query, epoch.number, epoch.digest)
+        db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", mark)
+
+    def sweep(self, db, epoch):
+        del db, epoch
+
+
 # ---------------------------------------------------------------- marks that go
 
 

@@ -47,6 +47,17 @@ class JobsHoldItAll(JobsReader):
         return iter(list(super().rows(numbers)))
 
 
+# ---------------------------------------------------------------- what is gone
+
+
+@on_our_base
+class PassesOverWhatExpired(FolderReader):
+    """A file that is no more has no rows."""
+
+    def lines(self, number):
+        return super().lines(number) if file_of(self.folder, number).exists() else iter(())
+
+
 # ---------------------------------------------------------------- what Spark refuses
 
 
