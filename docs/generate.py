@@ -30,18 +30,23 @@ from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.options import Options
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.settings import MODELS, StoreSettings
-from krishiv_spark.testing import OffsetConformance, SinkConformance, SourceConformance
+from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILES = (
+    "examples/events_service.py",
+    "examples/events_source.py",
     "examples/inbox_sink.py",
     "examples/json_source.py",
     "examples/sqlite_sink.py",
+    "examples/webhook_sink.py",
+    "tests/conformance/test_events_example.py",
     "tests/conformance/test_inbox_example.py",
     "tests/conformance/test_json_example.py",
     "tests/conformance/test_sqlite_example.py",
+    "tests/conformance/test_webhook_example.py",
 )
 TEMPLATES = {
     ROOT / "krishiv_spark" / "templates" / "connector" / f"{name}.template": ROOT / example
@@ -185,6 +190,7 @@ def blocks() -> dict[str, str]:
         **benchmarks_tables(),
         **{f"file:{name}": file_block(name) for name in FILES},
     }
+    tables["rules"] = _table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
     for name, part in JOB_PARTS.items():

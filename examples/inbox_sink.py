@@ -71,6 +71,7 @@ class _Inbox(Participant[_File]):  # driver
 
 class _Writer(LoggedWriter[_File]):
     options_type = _Options
+    options: _Options
 
     def check(self) -> None:  # planner
         if self.mode is OutputMode.REPLACE or not self.streaming:

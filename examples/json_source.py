@@ -22,7 +22,9 @@ class _Offset(offsets.Offset):
 
 
 class _Reader(StreamReader[_Offset, str]):
-    options_type, offset_type, frozen = _Options, _Offset, None
+    options_type, offset_type = _Options, _Offset
+    options: _Options  # for type checkers, who cannot follow `options_type`
+    frozen: set[str] | None = None
 
     def infer_schema(self) -> Schema:
         raise errors.OptionError("json-lines: give the columns with .schema(...)")

@@ -23,6 +23,7 @@ class _Options(options.Options):
 
 class _Writer(TwoPhaseWriter[Path]):
     options_type = _Options
+    options: _Options  # for type checkers, who cannot follow `options_type`
 
     def _open(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000))

@@ -64,7 +64,10 @@ class Publisher(ABC, Generic[StagedT]):
 
     @abstractmethod
     def publish(self, epoch: Epoch, staged: Sequence[StagedT]) -> None:
-        """Make the epoch visible. Committer; not called for an epoch that adds no rows."""
+        """Make the epoch visible. Committer.
+
+        Not called for an epoch of a stream that neither adds rows nor replaces those before.
+        """
 
     def discard(self, staged: Sequence[StagedT]) -> None:
         """Remove staged things that will never be published. Best effort, any number of times."""

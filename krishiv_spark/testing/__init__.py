@@ -11,6 +11,7 @@ from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Look, Outside
 from krishiv_spark.testing.real_spark.driver import SparkDriver
+from krishiv_spark.testing.rows import Row
 from krishiv_spark.testing.rules import Broken, Rule
 from krishiv_spark.testing.steps import (
     Abort,
@@ -66,6 +67,7 @@ __all__ = [
     "Reorder",
     "Resume",
     "RollBack",
+    "Row",
     "Rule",
     "Sequence",
     "SinkConformance",

@@ -1,15 +1,18 @@
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from examples.inbox_sink import InboxDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 
 class TestInboxSink(SinkConformance):
-    def sink(self, folder):
+    def sink(self, folder: Path) -> SinkUnderTest:
         inbox, beside = folder / "inbox", folder / "inbox.krishiv"
         inbox.mkdir()
 
-        def rows():
+        def rows() -> Iterator[dict[str, Any]]:
             for file in inbox.iterdir():
                 yield from map(json.loads, file.read_text().splitlines())
 

@@ -37,12 +37,17 @@ def test_all_suites_of_the_guide_are_green(project, installed):
     done = pytest_in(project, installed, *quick)
     assert done.returncode == 0, done.stdout[-3000:]
     assert {path.name for path in project.glob("*.py")} == {
+        "events_service.py",
+        "events_source.py",
         "inbox_sink.py",
         "json_source.py",
         "sqlite_sink.py",
+        "test_events_source.py",
         "test_inbox_sink.py",
         "test_json_source.py",
         "test_sqlite_sink.py",
+        "test_webhook_sink.py",
+        "webhook_sink.py",
     }
 
 

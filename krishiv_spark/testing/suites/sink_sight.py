@@ -44,7 +44,10 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
             pytest.skip("declared: no guarantee")
         if declared.unseen:
             pytest.skip("declared: unseen; processes are killed at moments instead")
-        _Sight(play).check(exactly=declared.promised is Guarantee.EXACTLY_ONCE)
+        exactly = declared.promised is Guarantee.EXACTLY_ONCE
+        if not exactly and _shown_by_tasks(play):
+            pytest.skip("not exactly once: rows are visible before their commit")
+        _Sight(play).check(exactly=exactly)
 
     @of_batches
     def test_the_kit_sees_the_tasks(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
@@ -128,6 +131,12 @@ class _Sight:
         with self._play.driver() as driver:
             driver.run(GOOD_EPOCH)
             driver.judged(lambda: _violate(seen))
+
+
+def _shown_by_tasks(play: SinkPlayer) -> bool:
+    with play.driver() as driver:
+        driver.run(STAGED)
+        return driver.shows_rows()
 
 
 def _violate(seen: str) -> None:
