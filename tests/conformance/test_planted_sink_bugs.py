@@ -1,14 +1,18 @@
 """The kit for sinks is tested here: it must find each planted bug, and pass the correct twins."""
 
+import fcntl
+import os
+from contextlib import contextmanager, nullcontext
+
 import pytest
 from planted_bugs import found_by, parameters, playing
 from planted_sinks import BUGS, TWINS, twins
 from planted_sinks.outside import on_our_base
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.testing import Broken, Rule, SinkConformance, SinkUnderTest
+from krishiv_spark.testing import Broken, Resume, Rule, SinkConformance, SinkUnderTest
 from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.playing import BEGIN
+from krishiv_spark.testing.suites.playing import BEGIN, COMMIT, STAGED
 from krishiv_spark.testing.suites.random_steps import play_at_random
 
 
@@ -20,9 +24,10 @@ class Suite(SinkConformance):
     """The author's part, for any of the planted sinks."""
 
     planted = twins.Database
+    declares = {}  # noqa: RUF012  beside what the writer says
 
     def sink(self, folder):
-        given = writer_of(self.planted).outside(folder)
+        given = {**writer_of(self.planted).outside(folder), **self.declares}
         return SinkUnderTest(source=self.planted, options={"path": str(folder)}, **given)
 
 
@@ -229,6 +234,45 @@ def test_steps_that_fail_by_themselves_are_tried_at_no_call_and_so_are_no_succes
     with playing(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
         play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
     assert caught.value.rule is Rule.WORKS
+
+
+@on_our_base
+class LocksItsFile(twins.DatabaseWriter):
+    """Correct; but nobody reads while it writes."""
+
+    @classmethod
+    def outside(cls, folder):
+        given = super().outside(folder)
+
+        def rows():
+            with locked(folder):
+                return list(given["oracle"]())
+
+        return {**given, "oracle": rows}
+
+    def publish(self, epoch, staged):
+        with locked(self.folder):
+            super().publish(epoch, staged)
+
+
+@contextmanager
+def locked(folder):
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_who_locks_its_file_says_so_and_is_not_read_meanwhile(readable, tmp_path):
+    suite = Suite()
+    suite.planted = LocksItsFile
+    suite.declares = {"readable_while_writing": readable}
+    fails = pytest.raises(Broken, match="READABLE") if readable else nullcontext()
+    with playing(suite, tmp_path, "") as play, fails:
+        play.at_every_call(COMMIT, traps.sleeps, lambda _: (Resume(),), before=STAGED)
 
 
 @pytest.mark.soak

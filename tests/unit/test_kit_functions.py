@@ -81,6 +81,28 @@ def commit_in_c():
     _sqlite3.connect(":memory:").commit()
 
 
+def select_in_duckdb():
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE t (id INT)")
+        return connection.execute("SELECT 1").fetchall()
+
+
+def commit_in_postgresql():
+    from psycopg2.extensions import connection
+
+    connection.commit(None)  # no server: it does not come so far
+
+
+def test_the_clients_that_the_guide_names_are_seen(called):
+    names = ["duckdb:DuckDBPyConnection.execute", "psycopg2.extensions:connection.commit"]
+    answer = called(names, select_in_duckdb)
+    assert answer.value == [(1,)]
+    assert [call.reads for call in answer.calls] == [False, True]
+    assert called(names, commit_in_postgresql, Fault(0)).sprung == "connection.commit()"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -186,9 +186,9 @@ class SourceDriver(Driver):
         except _Failed:
             return None
 
-    def inferred(self) -> pa.Schema | None:
-        """The schema that the source infers, if it does."""
-        schema: pa.Schema | None = self.call("planner", read_roles.inferred, self._load)
+    def inferred(self) -> pa.Schema | str | None:
+        """The schema that the source infers, if it does; text is in Spark's language."""
+        schema: pa.Schema | str | None = self.call("planner", read_roles.inferred, self._load)
         return schema
 
     # --- steps

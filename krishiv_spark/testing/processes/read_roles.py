@@ -146,14 +146,16 @@ def freeze() -> bool:
     return is_told
 
 
-def inferred(load: Load) -> pa.Schema | None:
-    """``create_data_source``: the schema that the source infers, None if it wants one."""
+def inferred(load: Load) -> pa.Schema | str | None:
+    """``create_data_source``: the schema that the source infers, None if it wants one.
+
+    Text in Spark's language for schemas is read by the JVM: it is returned as it is.
+    """
     try:
         found: Any = load.make().schema()
     except (KrishivError, NotImplementedError):
         return None
-    # Text in Spark's language for schemas is read by the JVM: nothing here can compare it.
-    return None if isinstance(found, str) else arrow_schema(found)
+    return found if isinstance(found, str) else arrow_schema(found)
 
 
 def rows_between(load: Load, start: str, end: str) -> int:

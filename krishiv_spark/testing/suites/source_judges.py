@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
+
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.rows import Row, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
@@ -77,6 +79,8 @@ def missed(driver: SourceDriver, gone: range, batches: int) -> None:
 def same_columns(driver: SourceDriver) -> None:
     """The columns that are inferred are those of the rows."""
     found, given = driver.inferred(), driver.source.schema
+    if isinstance(found, str):
+        pytest.skip(f"its schema is text, which only Spark's JVM can read: {found}")
     if found is not None and dict(zip(found.names, found.types, strict=True)) != dict(
         zip(given.names, given.types, strict=True)
     ):
