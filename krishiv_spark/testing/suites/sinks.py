@@ -284,6 +284,7 @@ class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
             pytest.skip("declared: no output mode complete")
         spark_driver.stream_into(declared, complete=True)
 
+    @of_batches
     def test_spark_batches(self, spark_driver: SparkDriver, declared: SinkUnderTest) -> None:
         """On real Spark, ``df.write`` appends and overwrites."""
         if not declared.has_batch:

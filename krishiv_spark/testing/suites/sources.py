@@ -17,6 +17,7 @@ from krishiv_spark.testing.steps import Add, Crash, Expire, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 from krishiv_spark.testing.suites import source_judges as judges
 from krishiv_spark.testing.suites import traps
+from krishiv_spark.testing.suites.base import of_batches
 from krishiv_spark.testing.suites.playing import SourcePlayer
 from krishiv_spark.testing.suites.random_steps import read_at_random
 from krishiv_spark.testing.suites.source_rows import MANY_ROWS, SourceRows
@@ -68,6 +69,7 @@ class SourceConformance(SourceRows, SourceSight):
             other.drain()
             one.drain()
 
+    @of_batches
     def test_the_schema_is_that_of_the_rows(self, play: SourcePlayer) -> None:
         """Without ``.schema(...)`` a source finds its columns, or says that they must be given."""
         with play.driver() as driver:
@@ -223,6 +225,7 @@ class SourceConformance(SourceRows, SourceSight):
         """On real Spark, rows are added while the driver is killed at random moments."""
         spark_driver.stream_from(declared)
 
+    @of_batches
     def test_spark_batches(self, spark_driver: SparkDriver, declared: SourceUnderTest) -> None:
         """On real Spark, ``spark.read`` delivers every row once."""
         if not declared.has_batch:
