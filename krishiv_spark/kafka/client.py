@@ -39,14 +39,14 @@ class Client(Connections):
         KafkaFailedError: As `Connections`.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, at_start: bool = False) -> None:
         self._topics: dict[str, Topic] = {}
         self._seen_s: dict[str, float] = {}
         self._extra: dict[str, Node] = {}
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
         self.coordinators: dict[str, BrokerAddress] = {}
-        super().__init__(connection)
+        super().__init__(connection, at_start=at_start)
 
     def topics(
         self,
@@ -154,10 +154,14 @@ _clients: dict[tuple[Connection, int], Client] = {}
 """By cluster and process, since connections do not survive a fork; the last used one is last."""
 
 
-def open_client(connection: Connection) -> Client:
+def open_client(connection: Connection, *, at_start: bool = False) -> Client:
     """The client of this process for a cluster, or a new one if that is of no use any more.
 
     A process has the sixteen that were used last. Others end when nobody holds them.
+
+    Args:
+        connection: How the cluster is reached.
+        at_start: Of a query or batch: see `Connections`.
 
     Raises:
         KafkaFailedError: If no broker answers in time, or the login is refused.
@@ -167,7 +171,7 @@ def open_client(connection: Connection) -> Client:
     if client is not None and not client.is_usable:
         client.close()
         client = None
-    client = _clients[key] = client or Client(connection)
+    client = _clients[key] = client or Client(connection, at_start=at_start)
     for oldest in list(_clients)[:-_MOST_CLIENTS]:
         _clients.pop(oldest, None)
     return client

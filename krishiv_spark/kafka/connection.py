@@ -119,6 +119,8 @@ _NAMES: dict[str, tuple[str, _Reading]] = {
 }
 """By a setting's Java name: its name in kafka-python, and how its text is read."""
 
+_AT_START_S = 10.0
+
 # kafka-python gives up an answer of more than 1 MB, which one batch of records may have, lets 5
 # requests be under way, and waits up to half a minute before it connects again.
 _DEFAULTS: dict[str, Any] = {
@@ -190,6 +192,19 @@ class Connection:
     def api_timeout_s(self) -> float:
         """How long something is tried until it counts as failed (``default.api.timeout.ms``)."""
         return float(self.values["default_api_timeout_ms"]) / 1000
+
+    def patience_s(self, *, at_start: bool) -> float:
+        """How long the cluster is waited for until it counts as not to be reached.
+
+        Args:
+            at_start: Whether nothing is under way yet, so that a clear error soon helps more.
+        """
+        is_given = any(name == "default.api.timeout.ms" for name, _ in self.settings)
+        return (
+            min(self.api_timeout_s, _AT_START_S)
+            if at_start and not is_given
+            else self.api_timeout_s
+        )
 
     @property
     def metadata_age_s(self) -> float:

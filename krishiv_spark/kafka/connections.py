@@ -18,19 +18,24 @@ from krishiv_spark.retry import Backoff
 
 __all__ = ["Connections"]
 
+_BEFORE_LOGIN = ("ECONNREFUSED", "DNS", "Handshake failed", "timed out", "unreachable")
+"""Signs in what is said of brokers that they were not asked for a login yet."""
+
 
 class Connections:
     """One process's connections to a cluster. Any thread may use them.
 
     Args:
         connection: How the cluster is reached.
+        at_start: Whether nothing is under way that a cluster would be waited for: unless a time is
+            given, it then gets ten seconds.
 
     Raises:
         KafkaFailedError: If no broker answers in time, the login is refused, or a file that the
             settings name is not on this machine.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, at_start: bool = False) -> None:
         from kafka.errors import KafkaError
 
         self.connection = connection
@@ -44,10 +49,11 @@ class Connections:
         self._end.atexit = False  # the thread is a daemon
         self._is_deaf = False
         try:
-            self._network.bootstrap(connection.api_timeout_s)
+            self._network.bootstrap(connection.patience_s(at_start=at_start))
         except KafkaError as error:
+            why, hint = self._troubles(error), self._login_hint(error)
             self.close()
-            raise self.failed("reach the cluster", error, self._login_hint(error)) from error
+            raise self.failed("reach the cluster", why, hint) from error
 
     def close(self) -> None:
         """End the I/O thread and the connections; so does the garbage collector."""
@@ -62,6 +68,11 @@ class Connections:
         """
         return self._network.is_alive and not self._is_deaf
 
+    def _troubles(self, error: Exception) -> str:
+        """Why no broker could be reached: what each of them said last, or else the whole."""
+        found = self._network.troubles()
+        return "; ".join(f"{address}: {said}" for address, said in found.items()) or str(error)
+
     def _login_hint(self, error: Exception) -> str:
         """A broker that refuses a login may close the connection before it is heard."""
         from kafka.errors import SaslAuthenticationFailedError
@@ -70,6 +81,9 @@ class Connections:
         if user is None:
             return ""
         heard = isinstance(error, SaslAuthenticationFailedError)
+        told = self._network.troubles().values()
+        if not heard and any(sign in text for sign in _BEFORE_LOGIN for text in told):
+            return ""
         return f"{'' if heard else 'or '}the login of user {user!r} is refused: see its password"
 
     def failed(self, what: str, error: object, hint: str = "") -> KafkaFailedError:

@@ -51,7 +51,15 @@ class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
 
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
-    """kafka-python's, over sockets that are read in large pieces."""
+    """kafka-python's, over sockets that are read in large pieces.
+
+    Attributes:
+        troubles: By address of a broker, why it could not be connected to when that was tried last.
+    """
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.troubles: dict[str, Exception] = {}
 
     async def _connect(self, node: Any, conn: Any, *given: Any, **more: Any) -> None:
         """Connect; a login that is refused ends the bootstrap, as in Java's clients.
@@ -61,6 +69,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         """
         await super()._connect(node, conn, *given, **more)
         error = conn.init_future.exception
+        self.troubles.pop(f"{node.host}:{node.port}", None)
+        if error is not None:
+            self.troubles[f"{node.host}:{node.port}"] = error
         if isinstance(error, _REFUSED) and self.cluster.is_bootstrap(node.node_id):
             self._auth_failures[node.node_id] = error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ _SILENCE_S = 2.0
 """After which one more broker is asked what any of them could answer."""
 
 _FIRST_BOOTSTRAP_S = 4.0
+
+_SHOWN = re.compile(r"^\[Error \d+\] |^KafkaConnectionError: ")
+"""What kafka-python has before the text of an error."""
 
 
 class Network:
@@ -52,7 +56,8 @@ class Network:
         ever so often, to have another one picked if that one is silent.
 
         Raises:
-            KafkaError: If none answers in time, or the login is refused.
+            KafkaError: If none answers in time, the login is refused, or every one has a
+                certificate that is not trusted.
         """
         from kafka.errors import KafkaTimeoutError
 
@@ -62,12 +67,21 @@ class Network:
             try:
                 self._manager.bootstrap(min(slice_s, left_s) * 1000)
             except KafkaTimeoutError:
-                if left_s <= slice_s:
+                if left_s <= slice_s or self._is_hopeless():
                     raise
                 # The one that is picked next may need longer than that.
                 slice_s *= 2
             else:
                 return
+
+    def troubles(self) -> dict[str, str]:
+        """By address, why brokers could not be connected to when that was tried last."""
+        found = dict(self._manager.troubles)
+        return {address: _SHOWN.sub("", str(error)) for address, error in found.items()}
+
+    def _is_hopeless(self) -> bool:
+        found = self.troubles().values()
+        return bool(found) and all("CERTIFICATE_VERIFY_FAILED" in text for text in found)
 
     def close(self) -> None:
         """End the thread and the connections; in a forked process, which has neither, nothing."""

@@ -30,7 +30,7 @@ def check(
     if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
-    client = open_client(options.kafka)
+    client = open_client(options.kafka, at_start=not streaming)
     if options.topic is not None:
         is_exact = options.delivery == "exactly-once"
         reads = is_exact and transaction_version(client) is TransactionVersion.TV1

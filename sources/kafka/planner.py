@@ -42,9 +42,15 @@ class BatchPlanner:
         self._losses = Losses(options.fail_on_data_loss)
         self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay / 1000)
         self._lag = Lag()
+        self._is_started = False
         self._frozen: ClusterSnapshot | None = None
         self._planned: tuple[Offsets, Offsets] = {}, {}
         self._nothing_new: tuple[QueryPosition, ClusterSnapshot] | None = None
+
+    def _client(self) -> Client:
+        client = open_client(self._options.kafka, at_start=not self._is_started)
+        self._is_started = True
+        return client
 
     def plan_end(self, start: QueryPosition, limit: Limit) -> QueryPosition:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new.
@@ -54,7 +60,7 @@ class BatchPlanner:
             DataLossError: If something has gone, and losses are errors.
             KafkaFailedError: If the cluster does not answer in time.
         """
-        client = open_client(self._options.kafka)
+        client = self._client()
         try:
             return self._plan(client, start, limit)
         except KafkaFailedError:
@@ -132,7 +138,7 @@ class BatchPlanner:
 
     def freeze(self) -> None:
         """From now on nothing is seen that is newer than what is there now."""
-        self._frozen = self._look(open_client(self._options.kafka), None)
+        self._frozen = self._look(self._client(), None)
 
     def backlog(self) -> Mapping[str, Any]:
         """What waited after the batch that was planned last, and what was lost."""

@@ -1,6 +1,7 @@
 """The Kafka source through TLS and SASL, with what an ACL allows."""
 
 import pickle
+import re
 import time
 import uuid
 
@@ -20,7 +21,9 @@ from kafka_topics import make_topic
 from patience import PATIENCE
 
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
+from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import ACLS, open_cluster
+from krishiv_spark.kafka.dev.secure import make_secure
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
@@ -122,3 +125,55 @@ def test_a_login_that_is_refused_is_an_error_at_once_without_the_password(
     with pytest.raises(KafkaFailedError, match=r"reach.*AuthenticationFailed") as failure:
         read(made)
     assert "guessed-word" not in str(failure.value)
+
+
+# --- what cannot be reached: the reason, and soon
+
+
+def unreachable(options):
+    """What a query's first look at the cluster says, and after how many seconds."""
+    begun = time.monotonic()
+    given = KafkaSourceOptions.parse({**options, "subscribe": "t"}, "krishiv-kafka")
+    reader = KafkaReader(given, None, streaming=True)
+    with pytest.raises(KafkaFailedError) as failed:
+        reader.latest(reader.initial(), UNLIMITED)
+    return str(failed.value), time.monotonic() - begun
+
+
+def trusting(guarded, folder):
+    """Settings by which another authority is trusted than the brokers'."""
+    other = make_secure(folder / "other", guarded.secure.bootstrap)
+    return {**guarded.secure.options(), "kafka.ssl.truststore.location": str(other.authority)}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (lambda *_: {"kafka.bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1: .*ECONNREFUSED"),
+        (lambda *_: {"kafka.bootstrap.servers": "none.invalid:9"}, "none.invalid:9: .*DNS"),
+        (trusting, "Handshake failed: .*CERTIFICATE_VERIFY_FAILED"),
+        (
+            lambda guarded, _: {
+                **guarded.secure.options(),
+                "kafka.bootstrap.servers": guarded.bootstrap,
+            },
+            "Handshake failed: .*SSL",
+        ),
+    ],
+    ids=["nobody listens", "no such host", "another authority", "no TLS there"],
+)
+def test_a_start_says_soon_why_the_cluster_is_not_reached(guarded, tmp_path, options, said):
+    text, took_s = unreachable(options(guarded, tmp_path))
+    assert re.search(said, text), text
+    assert "password" not in text, "which nobody has looked at"
+    assert took_s < 25, "ten seconds, on a busy machine"
+
+
+def test_a_time_that_is_given_is_kept():
+    servers = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "1500"}
+    assert unreachable(servers)[1] < 8
+    assert Connection.of(servers).patience_s(at_start=True) == 1.5
+    longer = {**servers, "kafka.default.api.timeout.ms": "90000"}
+    assert Connection.of(longer).patience_s(at_start=True) == 90
+    del longer["kafka.default.api.timeout.ms"]
+    assert Connection.of(longer).patience_s(at_start=False) == 60
