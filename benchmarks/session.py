@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from krishiv_spark import fast_start, register
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,7 +21,10 @@ PRINTED = "printed.txt"
 
 
 def start(
-    folder: Path, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+    folder: Path,
+    jars: Sequence[Path] = (),
+    conf: Mapping[str, str] | None = None,
+    fast: Sequence[str] | None = None,
 ) -> SparkSession:
     """Start Spark with two local cores, and register our formats.
 
@@ -27,16 +32,16 @@ def start(
         folder: For what Spark puts on a disk.
         jars: Of Spark's own connectors, where they are measured.
         conf: What else it is told.
+        fast: Formats that `krishiv_spark.fast_start` is told of; None to start as ever.
     """
     # Workers that keep no compiled code would start as they do nowhere else.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with _printing_into(folder / PRINTED):
-        session = _built(folder, jars, conf or {})
+        builder = _builder(folder, jars, conf or {})
+        session = (builder if fast is None else fast_start(builder, fast)).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    from krishiv_spark import register
-
     register(session)
     return session
 
@@ -56,7 +61,7 @@ def _printing_into(file: Path) -> Iterator[None]:
                 os.close(before)
 
 
-def _built(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> SparkSession:
+def _builder(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> SparkSession.Builder:
     from pyspark.sql import SparkSession
 
     return (
@@ -71,5 +76,4 @@ def _built(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Spark
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.local.dir", f"{folder}/local")
         .config(map=dict(conf))
-        .getOrCreate()
     )

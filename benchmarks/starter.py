@@ -19,9 +19,12 @@ import pyarrow as pa
 from benchmarks import session
 from benchmarks.bare import BARE_SINK, BARE_SOURCE, register_bare_sink, register_bare_source
 from benchmarks.peer import KAFKA, peer_jars
-from benchmarks.topics import PARTITIONS, Topics
+from benchmarks.topics import OURS, PARTITIONS, Topics, format_of
 
-__all__ = ["ROWS", "main"]
+__all__ = ["FAST", "ROWS", "main"]
+
+FAST = f"{OURS}, fast start"
+"""Ours after `krishiv_spark.fast_start`."""
 
 ROWS = 1000
 """In the first batch of a query."""
@@ -32,7 +35,9 @@ _PATIENCE_S = 120
 def main() -> None:
     """Print what each query took until its first batch was over, in seconds."""
     kind, bootstrap, topic, sink, folder = sys.argv[1:]
-    spark = session.start(Path(folder), peer_jars(KAFKA))
+    fast = ["kafka"] if kind == FAST else None
+    kind = format_of(kind)
+    spark = session.start(Path(folder), peer_jars(KAFKA), fast=fast)
     _first_batch(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load(), {})
     topics = Topics(bootstrap)
     stream, given = (_bare if kind == BARE_SOURCE else _topic)(spark, topics, kind, topic, sink)
