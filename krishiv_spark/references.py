@@ -54,7 +54,8 @@ def resolved(text: str) -> str:
         ValueError: If a variable is not set, a file cannot be read, or the kind is not known. The
             text shows no value.
     """
-    if isinstance(text, Referenced) or "${" not in text:
+    # From Python, options may be numbers.
+    if not isinstance(text, str) or isinstance(text, Referenced) or "${" not in text:
         return text
     found = _REFERENCE.sub(_value, text)
     return text if found == text else Referenced(found, text)

@@ -42,6 +42,11 @@ def test_what_names_nothing_stays_as_it_is(text):
     assert resolved(text) is text
 
 
+def test_options_from_python_may_be_numbers():
+    given = {"path": "t", "warehouse": "/w", "keepSnapshots": 5, "mergeManifests": False}
+    assert IcebergSinkOptions.parse(given, "krishiv-iceberg").keep_snapshots == 5
+
+
 @given(st.text())
 def test_a_secret_is_not_read_as_a_reference_again(text):
     secret = Referenced(text, "${env:SECRET}")
