@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import packages_distributions
 from types import NoneType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -197,6 +196,8 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
 
 def _package_of(cls: type[Offset]) -> str:
     """What a user has installed who has this offset: often it is not ours."""
+    from importlib.metadata import packages_distributions
+
     root = cls.__module__.partition(".")[0]
     return next(iter(packages_distributions().get(root, ())), root.replace("_", "-"))
 
