@@ -19,10 +19,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from store_users import new_token, new_user
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.formats.parquet import ParquetDataSource, ParquetReader
+from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.reader import ParquetReader
 from krishiv_spark.storage import Storage, StoreUrl, patience
 from servers.forwarding import Message, forwarding
 from servers.stores import ACCOUNT, KEY
