@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     ConfigDict,
     SecretStr,
     ValidationError,
@@ -17,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.models import LateModel
 from krishiv_spark.option_values import ByteSize, Duration, Names, parse_bytes, parse_duration
 from krishiv_spark.references import resolved
 from krishiv_spark.suggestions import suggest
@@ -50,7 +50,7 @@ class OptionFault(NamedTuple):
     text: str
 
 
-class Options(BaseModel):
+class Options(LateModel):
     """The options of one connector in one direction.
 
     A field ``max_files_per_trigger`` is written ``maxFilesPerTrigger`` by users, in any case, as
@@ -61,9 +61,7 @@ class Options(BaseModel):
     field of their own, as a mapping; its values are never shown.
     """
 
-    # `defer_build`: a task, which has an instance from the planner, never validates one.
     model_config = ConfigDict(
-        defer_build=True,
         frozen=True,
         extra="forbid",
         alias_generator=to_camel,

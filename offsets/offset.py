@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from typing_extensions import Self
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OffsetError, OffsetVersionError
+from krishiv_spark.models import LateModel
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
 
@@ -46,7 +47,7 @@ def _refuse_ambiguous(value: object) -> None:
             _refuse_ambiguous(item)
 
 
-class Value(BaseModel):
+class Value(LateModel):
     """A frozen value that an offset is made of.
 
     A field that may be None must have None as its default: in the text, None is absence.
@@ -54,7 +55,7 @@ class Value(BaseModel):
 
     # A field that is not known is a newer release's: without it the value would say something else.
     # Strict, so that no second text ("1" for 1) makes the same value.
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

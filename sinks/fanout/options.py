@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
+from krishiv_spark.errors import OptionError
 from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.log_places import LogPlaceOptions
 
@@ -54,7 +56,8 @@ class FanoutOptions(LogPlaceOptions):
         for route in {match[1].lower() for match in parts.values()}:
             own = {m[2]: key for key, m in parts.items() if m[1].lower() == route}
             options = {name: given[key] for name, key in own.items()}
-            found |= {own[k] for k in kind_of_route(options).options_type.secret_keys(options)}
+            with contextlib.suppress(OptionError):  # what is wrong with a route, its sink says
+                found |= {own[k] for k in kind_of_route(options).options_type.secret_keys(options)}
         return found
 
     routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(_by_route)] = (

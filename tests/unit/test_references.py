@@ -137,6 +137,7 @@ HARMLESS = [
     (IcebergSinkOptions, {"catalog.uri": "https://h/rest", "keyColumns": "id"}),
     (IcebergSinkOptions, {"catalog.uri": "postgresql://u:${env:PASSWORD}@h/db"}),
     (FanoutOptions, {"route.a.format": "krishiv-iceberg", "route.a.catalog.uri": "sqlite:////x"}),
+    (FanoutOptions, {"route.a.kafka.sasl.password": "of no format"}),  # an error, when it is opened
 ]
 
 
