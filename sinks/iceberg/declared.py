@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["check_declared"]
+__all__ = ["check_declared", "warn_of_unread"]
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
 """What this process has warned of."""
+
+_UNREAD = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
+"""Properties that PyIceberg passes over: what it does all the same, and that in words."""
 
 
 def check_declared(options: IcebergSinkOptions, table: Table) -> None:
@@ -48,9 +51,24 @@ def check_declared(options: IcebergSinkOptions, table: Table) -> None:
     if options.location is not None and _place(options.location) != _place(table.location()):
         raise _differs("location", options.location, table.location())
     for text in _other_properties(options, table):
-        if text not in _told:
-            _told.add(text)
-            _log.warning("%s", text)
+        _warn_once(text)
+
+
+def warn_of_unread(options: IcebergSinkOptions) -> None:
+    """Say once in a process which properties are kept for other programs only. Planner."""
+    for key, (plain, what) in _UNREAD.items():
+        text = options.table_properties.get(key, plain)
+        if text != plain:
+            _warn_once(
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
+                f"programs, and without effect here: {what}"
+            )
+
+
+def _warn_once(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        _log.warning("%s", text)
 
 
 def _differs(option: str, given: str, found: str) -> OptionError:

@@ -22,7 +22,7 @@ from krishiv_spark.sinks.iceberg.columns import (
     iceberg_columns,
     table_columns,
 )
-from krishiv_spark.sinks.iceberg.declared import check_declared
+from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_unread
 from krishiv_spark.sinks.iceberg.retention import new_properties
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 
@@ -65,6 +65,7 @@ def prepare_table(
             f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
             "not that of 'tableProperty.format-version'"
         )
+    warn_of_unread(options)
     check_locks(options)
     catalog = open_catalog(options, create=options.create_table == "ifMissing")
     kind = type(catalog).__name__

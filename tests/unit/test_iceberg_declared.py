@@ -77,3 +77,11 @@ def test_properties_that_differ_are_told_of_once(table, caplog):
     assert len(told) == 3
     assert any("'snappy' is without effect" in line and "has 'gzip'" in line for line in told)
     assert len(ids(table)) == 30
+
+
+def test_a_property_that_nothing_reads_is_told_of(tmp_path, caplog):
+    for codec, count in (("none", 0), ("gzip", 1)):
+        given = {"tableProperty.write.metadata.compression-codec": codec}
+        IcebergLife(tmp_path / codec, **given).epoch(0, numbered(0))
+        assert sum("without effect here" in line for line in caplog.messages) == count
+    assert not list(tmp_path.rglob("*.gz*")), "PyIceberg writes such files: it is no longer unread"
