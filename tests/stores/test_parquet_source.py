@@ -10,7 +10,15 @@ from store_objects import Objects
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.formats.parquet import ParquetDataSource
-from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
+from krishiv_spark.testing import (
+    ROW_SCHEMA,
+    Add,
+    Fault,
+    Sequence,
+    SourceConformance,
+    SourceUnderTest,
+    Trigger,
+)
 from krishiv_spark.testing.subjects import default_row
 
 TIMED = pa.schema([*ROW_SCHEMA, ("at", pa.timestamp("us", "UTC"))])
@@ -45,6 +53,13 @@ class OnStore(SourceConformance):
 class TestParquetSource(OnStore):
     __test__ = True
     random_sequences = 10
+    sequences = (  # an object that could not be asked was taken for one that is being written
+        Sequence(
+            *(Add(), Trigger(trap=Fault(call=3)), Trigger(), Add(), Trigger()),
+            options={"startingOffsets": "latest"},
+            skipped=3,
+        ),
+    )
 
     def source(self, folder):
         return self.tried(
