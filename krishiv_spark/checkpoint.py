@@ -198,7 +198,7 @@ class SparkCheckpoint:
 
     def has_offsets(self) -> bool:
         """Whether Spark has planned some epoch."""
-        return bool(_epochs(self._folder("offsets").names()))
+        return bool(self.epochs())
 
     def has_commits(self) -> bool:
         """Whether Spark has written down that some epoch is over."""

@@ -122,6 +122,7 @@ class KrishivDataSource(DataSource):
         from krishiv_spark.lifecycle.reading import RowSchema
 
         options = self._reader(None, streaming=streaming).options
+        warn_of_plain_secrets(type(options), self.options, self.format_name)
         row_schema = RowSchema.expected(arrow_schema(schema), options)
         return self._reader(row_schema.columns, streaming=streaming), row_schema
 
@@ -129,8 +130,6 @@ class KrishivDataSource(DataSource):
         if self.reader_type is None:
             raise OptionError(f"{self.format_name} is a sink only: it cannot be read")
         options = self.reader_type.options_type.parse(self.options, self.format_name)
-        if schema is not None:  # when rows are to be read, not each time when columns are asked for
-            warn_of_plain_secrets(type(options), self.options, self.format_name)
         return self.reader_type(options, schema, streaming=streaming)
 
     def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any, Any]:

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["environment_of_jvm", "running_query"]
+__all__ = ["is_jvm_here", "running_query", "variable_of_jvm"]
 
 
-def environment_of_jvm(session: SparkSession) -> dict[str, str] | None:
-    """The environment that the driver's Python workers get; None if it cannot be seen here.
+def is_jvm_here(session: SparkSession) -> bool:
+    """Whether Spark's driver is this process's; under Spark Connect it is the server's."""
+    return hasattr(session, "_jvm")
 
-    It is that in which the JVM began. Under Spark Connect it is the server's.
+
+def variable_of_jvm(session: SparkSession, name: str) -> str | None:
+    """A variable of the environment that the driver's Python workers get, of a driver that is here.
+
+    It is that in which the JVM began.
     """
-    try:
-        jvm: Any = session._jvm  # noqa: SLF001
-        return dict(jvm.java.lang.System.getenv())
-    except AttributeError:
-        return None
+    own: Any = session
+    found: str | None = own._jvm.java.lang.System.getenv(name)  # noqa: SLF001
+    return found
 
 
 def running_query(session: SparkSession, query: str) -> Any:

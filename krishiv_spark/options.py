@@ -18,7 +18,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.models import LateModel
 from krishiv_spark.option_values import ByteSize, Duration, Names, parse_bytes, parse_duration
-from krishiv_spark.references import resolved
+from krishiv_spark.references import has_reference, resolved
 from krishiv_spark.suggestions import suggest
 
 __all__ = [
@@ -206,7 +206,7 @@ class Options(LateModel):
 
 
 def _without_reference(text: str) -> str:
-    if resolved(text) is not text:
+    if has_reference(text):
         raise ValueError("Spark reads it too, and knows no references: write the value itself")
     return text
 

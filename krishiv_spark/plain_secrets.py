@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
 
+from krishiv_spark.once import warn_once
 from krishiv_spark.options import Options
-from krishiv_spark.references import resolved
+from krishiv_spark.references import has_reference
 
 __all__ = ["warn_of_plain_secrets"]
 
 _log = logging.getLogger(__name__)
-_warned: Final[set[tuple[str, frozenset[str]]]] = set()
 
 
 def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format_name: str) -> None:
@@ -23,12 +22,13 @@ def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format
         given: What `Options.parse` has taken.
         format_name: How the user knows the connector.
     """
-    known = {key: resolved(text) for key, text in given.items()}
-    plain = frozenset(key for key in model.secret_keys(known) if known[key] == given[key])
-    if not plain or (format_name, plain) in _warned:
+    written = {key: text for key, text in given.items() if not has_reference(text)}
+    plain = frozenset(model.secret_keys(written))
+    if not plain:
         return
-    _warned.add((format_name, plain))
-    _log.warning(
+    warn_once(
+        _log,
+        (format_name, plain),
         "%s: %s: a secret is written out, and Spark shows options in plans, in its UI and in event "
         "logs, under Spark Connect every one of them: write ${env:NAME} or ${file:/path} instead "
         "(docs/secrets.md)",

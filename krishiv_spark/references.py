@@ -16,7 +16,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.suggestions import suggest
 
-__all__ = ["Referenced", "resolved", "resolved_options"]
+__all__ = ["Referenced", "has_reference", "resolved", "resolved_options", "variables"]
 
 _REFERENCE = re.compile(r"(\$?)\$\{(\w+):([^}]*)\}")
 
@@ -43,6 +43,16 @@ class Referenced(str):
 
     def __reduce__(self) -> tuple[type[Referenced], tuple[str, str]]:
         return Referenced, (str.__str__(self), self.reference)
+
+
+def has_reference(text: str) -> bool:
+    """Whether a value names something that is to be looked up, or writes that it does not."""
+    return isinstance(text, str) and _REFERENCE.search(text) is not None
+
+
+def variables(reference: str) -> list[str]:
+    """The names of the variables of the environment that a value names."""
+    return [m[3] for m in _REFERENCE.finditer(reference) if m[2] == "env" and not m[1]]
 
 
 def resolved(text: str) -> str:

@@ -43,20 +43,20 @@ def tune_worker() -> None:
 
     To be called in each task. It does nothing but in Spark's workers.
     """
-    if _spark_started_this(sys.modules.get("__main__")):
+    if _started_as() == "pyspark.daemon":
         _freeze(len(sys.modules))
         _leave_archives()
 
 
 def is_of_spark() -> bool:
     """Whether this process is one of Spark's Python workers, of any kind."""
+    return _started_as().startswith("pyspark.")
+
+
+def _started_as() -> str:
+    """The module that this process runs, by ``python -m``; empty for none."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
-
-
-def _spark_started_this(main: object) -> bool:
-    spec = getattr(main, "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"
+    return "" if spec is None else str(spec.name)
 
 
 @functools.lru_cache(maxsize=1)

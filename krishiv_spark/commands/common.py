@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from krishiv_spark.checkpoint import SparkCheckpoint
+    from krishiv_spark.storage import Storage
 
 __all__ = [
     "DRY_RUN",
     "OLDER_THAN",
+    "STORAGE",
     "checkpoint_of",
     "clear",
     "echo",
@@ -24,6 +26,7 @@ __all__ = [
     "of_checkpoint",
     "open_session",
     "seconds",
+    "storage_of",
 ]
 
 
@@ -55,6 +58,13 @@ OLDER_THAN = click.option(
     callback=seconds,
     help="Guard age for files that running queries may still need.",
 )
+STORAGE = click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="How the store is reached, each as storage.<kind>.<setting>=value.",
+)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
 
 
@@ -85,22 +95,21 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
     """The argument CHECKPOINT, and the options by which its store is reached."""
-    option = click.option(
-        "-o",
-        "--option",
-        "given",
-        multiple=True,
-        help="How the store is reached, each as storage.<kind>.<setting>=value.",
-    )
-    return click.argument("checkpoint")(option(command))
+    return click.argument("checkpoint")(STORAGE(command))
 
 
 def checkpoint_of(location: str, given: Iterable[str]) -> SparkCheckpoint:
     """The checkpoint that `of_checkpoint` names."""
     from krishiv_spark.checkpoint import SparkCheckpoint
+
+    return SparkCheckpoint(location, storage_of(given))
+
+
+def storage_of(given: Iterable[str]) -> Storage:
+    """How stores are reached, as `STORAGE` gives it."""
     from krishiv_spark.storage import Storage
 
-    return SparkCheckpoint(location, Storage.given(dict(map(name_and_value, given))))
+    return Storage.given(dict(map(name_and_value, given)))
 
 
 def open_session(

@@ -11,13 +11,14 @@ import click
 from krishiv_spark.commands.common import (
     DRY_RUN,
     OLDER_THAN,
+    STORAGE,
     clear,
     echo,
-    name_and_value,
     seconds,
+    storage_of,
 )
 from krishiv_spark.paths import url_scheme
-from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage import StoreUrl
 
 __all__ = ["parquet", "skipped", "vacuum"]
 
@@ -38,18 +39,11 @@ def parquet() -> None:
 
 
 _PLACE = click.argument("place", metavar="PATH", callback=_placed)
-_STORAGE = click.option(
-    "-o",
-    "--option",
-    "given",
-    multiple=True,
-    help="How the store is reached, each as storage.<kind>.<setting>=value.",
-)
 
 
 @parquet.command()
 @_PLACE
-@_STORAGE
+@STORAGE
 @click.option("--state", help="Where the streams keep their state, if 'stateLocation' says so.")
 def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -> None:
     """Show what streams left out while they read files in PATH, and why."""
@@ -60,7 +54,7 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     lines = []
     with suppress(FileNotFoundError):
         where = usual / SOURCES if state is None else StoreUrl.parse(state)
-        for stream, skip in all_skips(where, Storage.given(dict(map(name_and_value, given)))):
+        for stream, skip in all_skips(where, storage_of(given)):
             of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
             lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows of it: {skip.reason}")
     echo(lines, f"nothing is noted for {place}: no stream left anything out")
@@ -68,7 +62,7 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
 
 @parquet.command()
 @_PLACE
-@_STORAGE
+@STORAGE
 @OLDER_THAN
 @click.option(
     "--source-state",
@@ -98,7 +92,7 @@ def _vacuum_store(url: StoreUrl, given: tuple[str, ...], guard_s: float, *, dry_
     from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
     from krishiv_spark.sinks.parquet.tables import StoreTable
 
-    table = StoreTable(url, Storage.given(dict(map(name_and_value, given))))
+    table = StoreTable(url, storage_of(given))
     clear(store_orphans(table, guard_s), lambda orphan: orphan.remove(), dry_run=dry_run)
 
 

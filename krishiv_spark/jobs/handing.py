@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from typing import TYPE_CHECKING
 
 from krishiv_spark.jobs.places import DataPlace
-from krishiv_spark.jvm import environment_of_jvm
-from krishiv_spark.references import Referenced
+from krishiv_spark.jvm import is_jvm_here, variable_of_jvm
+from krishiv_spark.references import Referenced, variables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,16 +21,15 @@ def options_for(spark: SparkSession, place: DataPlace) -> dict[str, str]:
     What a depot takes from elsewhere is handed on by its name, if the connector can look it up:
     not of Spark's own formats, and not where Spark runs elsewhere.
     """
-    environment = environment_of_jvm(spark) if place.is_ours else None
-    if environment is None:
-        return dict(place.options)
-    return {key: _handed(text, environment) for key, text in place.options.items()}
+    given = dict(place.options)
+    named = {key: text for key, text in given.items() if isinstance(text, Referenced)}
+    if not (named and place.is_ours and is_jvm_here(spark)):
+        return given
+    references = {key: t.reference for key, t in named.items() if _is_found(spark, t)}
+    return {**given, **references}
 
 
-def _handed(text: str, environment: Mapping[str, str]) -> str:
-    if not isinstance(text, Referenced):
-        return text
-    name = text.reference.partition("${env:")[2].removesuffix("}")
-    # The JVM may have begun before the variable was set.
-    is_there = not name or environment.get(name) == str(text)
-    return text.reference if is_there else str(text)
+def _is_found(spark: SparkSession, text: Referenced) -> bool:
+    # The JVM may have begun before a variable was set.
+    names = variables(text.reference)
+    return all(variable_of_jvm(spark, name) == os.environ.get(name) for name in names)

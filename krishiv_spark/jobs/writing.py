@@ -49,7 +49,7 @@ def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
     mode = output.model.save_mode
     if output.place.is_ours and mode != "overwrite":
         mode = "append"  # the other two are refused by Spark, and looked after above
-    _of_format(rows.sparkSession, rows.write.mode(mode), output).save()
+    _of_format(spark, rows.write.mode(mode), output).save()
     return True
 
 

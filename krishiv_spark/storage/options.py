@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field
 
 from krishiv_spark.options import Options
-from krishiv_spark.storage.settings import check_settings, secrets_in
+from krishiv_spark.storage.settings import check_settings, secret_settings
 from krishiv_spark.storage.storage import ENVIRONMENT, PREFIX, Storage
 
 __all__ = ["StorageOptions"]
@@ -39,10 +39,6 @@ class StorageOptions(Options):
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
         """See `Options`."""
         of_stores = {key: text for key, text in given.items() if key.lower().startswith(PREFIX)}
-        hiding = {key for key, text in of_stores.items() if secrets_in({key: text})}
-        hiding -= {
-            key for key in hiding if key.lower().endswith(".proxy") and "@" not in given[key]
-        }
-        return super().secret_keys(given) | hiding
+        return super().secret_keys(given) | secret_settings(of_stores)
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"storage": (PREFIX,)}

@@ -25,6 +25,7 @@ __all__ = [
     "StoreSettings",
     "check_settings",
     "said",
+    "secret_settings",
     "secrets_in",
     "settings_for",
 ]
@@ -55,6 +56,12 @@ class StoreSettings(Options):
     timeout: Duration = Field(
         default=30_000, gt=0, description="How long one request may take, as `30 s`."
     )
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`; a proxy is none without a login."""
+        found = super().secret_keys(given)
+        return {key for key in found if key.lower() != "proxy" or "@" in given[key]}
 
     def __hash__(self) -> int:
         """By all that is said, for connections are kept by it."""
@@ -246,6 +253,19 @@ def check_settings(given: Mapping[str, str]) -> None:
     """
     for (kind, bucket), values in _by_bucket(given).items():
         MODELS[kind].parse(values, ".".join(filter(None, ("storage", kind, bucket))))
+
+
+def secret_settings(given: Mapping[str, str]) -> set[str]:
+    """The keys, among options of stores, of those that must not be shown.
+
+    Raises:
+        OptionError: If one is of no store.
+    """
+    found = set()
+    for key, text in given.items():
+        for (kind, _), values in _by_bucket({key: text}).items():
+            found |= {key} if text and MODELS[kind].secret_keys(values) else set()
+    return found
 
 
 def secrets_in(given: Mapping[str, str]) -> set[str]:

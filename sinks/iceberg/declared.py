@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.once import warn_once
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 from krishiv_spark.storage import StoreUrl
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["check_declared", "warn_of_unread"]
 
 _log = logging.getLogger(__name__)
-_told: set[str] = set()
-"""What this process has warned of."""
-
 _UNREAD = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
 """Properties that PyIceberg passes over: what it does all the same, and that in words."""
 
@@ -51,7 +49,7 @@ def check_declared(options: IcebergSinkOptions, table: Table) -> None:
     if options.location is not None and _place(options.location) != _place(table.location()):
         raise _differs("location", options.location, table.location())
     for text in _other_properties(options, table):
-        _warn_once(text)
+        warn_once(_log, text, "%s", text)
 
 
 def warn_of_unread(options: IcebergSinkOptions) -> None:
@@ -59,16 +57,11 @@ def warn_of_unread(options: IcebergSinkOptions) -> None:
     for key, (plain, what) in _UNREAD.items():
         text = options.table_properties.get(key, plain)
         if text != plain:
-            _warn_once(
+            said = (
                 f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
                 f"programs, and without effect here: {what}"
             )
-
-
-def _warn_once(text: str) -> None:
-    if text not in _told:
-        _told.add(text)
-        _log.warning("%s", text)
+            warn_once(_log, said, "%s", said)
 
 
 def _differs(option: str, given: str, found: str) -> OptionError:

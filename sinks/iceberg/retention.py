@@ -16,6 +16,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -147,19 +148,16 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
     if not _is_bounded(properties) and options.keep_metadata_files != "all":
         growing.append("metadata files: give 'keepMetadataFiles'")
     uuid = str(table.metadata.table_uuid)
-    if growing and uuid not in _WARNED:
-        _WARNED.add(uuid)
-        _log.warning(
+    if growing:
+        warn_once(
+            _log,
+            uuid,
             "%s: each epoch adds to what table %s keeps for ever of its %s; 'all' keeps them "
             "without this warning",
             FORMAT,
             options.table_name,
             ", and of its ".join(growing),
         )
-
-
-_WARNED: set[str] = set()
-"""UUIDs of tables that this process has warned of."""
 
 
 def _protected(metadata: TableMetadata) -> Iterator[int]:

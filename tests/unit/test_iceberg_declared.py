@@ -3,8 +3,8 @@
 import pytest
 from iceberg_life import IcebergLife, ids, numbered, table_of
 
+from krishiv_spark import once
 from krishiv_spark.errors import OptionError
-from krishiv_spark.sinks.iceberg import declared
 
 MADE = {
     "partitionBy": "bucket(4, id), text",
@@ -15,7 +15,7 @@ MADE = {
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(declared, "_told", set())
+    monkeypatch.setattr(once, "_given", set())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark import plain_secrets
+from krishiv_spark import once
 from krishiv_spark.errors import OptionError
 from krishiv_spark.plain_secrets import warn_of_plain_secrets
 from krishiv_spark.references import Referenced, resolved
@@ -24,7 +24,7 @@ JAAS = 'org.apache.kafka.PlainLoginModule required username="u" password="hunter
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path):
     monkeypatch.setenv("PASSWORD", "hunter2")
-    monkeypatch.setattr(plain_secrets, "_warned", set())
+    monkeypatch.setattr(once, "_given", set())
     (tmp_path / "secret").write_text("hunter3\n")
 
 

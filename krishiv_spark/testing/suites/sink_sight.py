@@ -40,10 +40,7 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
     @of_batches
     def test_the_kit_sees_the_commit(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """The call that makes an epoch visible is one at which the kit lets things go wrong."""
-        if declared.promised is Guarantee.NONE:
-            pytest.skip("declared: no guarantee")
-        if declared.unseen:
-            pytest.skip("declared: unseen; processes are killed at moments instead")
+        _skip_if_nothing_can_be_seen(declared)
         exactly = declared.promised is Guarantee.EXACTLY_ONCE
         if not exactly and _shown_by_tasks(play):
             pytest.skip("not exactly once: rows are visible before their commit")
@@ -52,10 +49,7 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
     @of_batches
     def test_the_kit_sees_the_tasks(self, play: SinkPlayer, declared: SinkUnderTest) -> None:
         """The rows of a task leave its process by calls at which the kit lets things go wrong."""
-        if declared.promised is Guarantee.NONE:
-            pytest.skip("declared: no guarantee")
-        if declared.unseen:
-            pytest.skip("declared: unseen; processes are killed at moments instead")
+        _skip_if_nothing_can_be_seen(declared)
         with play.driver() as driver:
             driver.expect_well(Begin(_ROWS, 1), Stage())
             rows = len(pickle.dumps([driver.sink.row(number) for number in range(_ROWS)]))
@@ -74,6 +68,13 @@ class SinkSight(ConnectorSuite[SinkUnderTest]):
             for moment in range(_MOMENTS):
                 trap = Kill(usual_ms * (moment + 0.5) / _MOMENTS)
                 play(*GOOD_EPOCH, *begun, type(make)(trap=trap), *GOOD_EPOCH)
+
+
+def _skip_if_nothing_can_be_seen(declared: SinkUnderTest) -> None:
+    if declared.promised is Guarantee.NONE:
+        pytest.skip("declared: no guarantee")
+    if declared.unseen:
+        pytest.skip("declared: unseen; processes are killed at moments instead")
 
 
 class _Sight:
