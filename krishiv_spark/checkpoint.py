@@ -109,7 +109,7 @@ class SparkCheckpoint:
         Raises:
             OptionError: As `query_id` and `planned_offsets`.
         """
-        versions = self._folder("offsets").names()
+        versions = self.folder("offsets").names()
         known = _known_ids.get(self)
         # The checkpoint is the same as long as an entry of its log is: each names the time when its
         # epoch was planned.
@@ -132,7 +132,7 @@ class SparkCheckpoint:
         Raises:
             OptionError: If there is none.
         """
-        return self._newest(self._folder("offsets").names())
+        return self._newest(self.folder("offsets").names())
 
     def _newest(self, versions: Mapping[str, str]) -> PlannedOffsets:
         epochs = _epochs(versions)
@@ -194,7 +194,11 @@ class SparkCheckpoint:
 
     def epochs(self) -> list[int]:
         """The epochs that Spark has planned and still says of what, in ascending order."""
-        return sorted(_epochs(self._folder("offsets").names()))
+        return sorted(_epochs(self.folder("offsets").names()))
+
+    def committed_epochs(self) -> list[int]:
+        """The epochs that Spark still says are over, in ascending order."""
+        return sorted(_epochs(self.folder("commits").names()))
 
     def has_offsets(self) -> bool:
         """Whether Spark has planned some epoch."""
@@ -202,7 +206,7 @@ class SparkCheckpoint:
 
     def has_commits(self) -> bool:
         """Whether Spark has written down that some epoch is over."""
-        return bool(_epochs(self._folder("commits").names()))
+        return bool(self.committed_epochs())
 
     def _read(self, log: str, epoch: int | None = None) -> str:
         """The text of an entry of one of Spark's logs, or of a file of its own.
@@ -211,12 +215,13 @@ class SparkCheckpoint:
             FileNotFoundError: If it is not there.
         """
         folder, name = ("", log) if epoch is None else (log, str(epoch))
-        data = self._folder(folder).read(name)
+        data = self.folder(folder).read(name)
         if data is None:
             raise FileNotFoundError(f"{self.location}/{folder}/{name} is not there")
         return data.decode()
 
-    def _folder(self, name: str) -> Folder:
+    def folder(self, name: str = "") -> Folder:
+        """A folder of the checkpoint, such as ``offsets``; without a name, all of it."""
         url = StoreUrl.parse(self.location)
         return self.storage.folder(url / name if name else url)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OffsetSeq"]
+__all__ = ["OffsetSeq", "with_offsets"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,23 @@ class OffsetSeq:
         marks = (offset.get("watermark") for offset in self.objects)
         found = [mark.get("ms") for mark in marks if isinstance(mark, dict)]
         return [ms for ms in found if isinstance(ms, int)]
+
+
+def with_offsets(text: str, changes: Mapping[str, str]) -> str:
+    """An entry in which some sources have other offsets; all else in it stays as it is.
+
+    Args:
+        text: As Spark wrote it.
+        changes: By name of the source, as `OffsetSeq.sources` has it.
+
+    Raises:
+        ValueError: As `OffsetSeq.parse`.
+    """
+    sources = OffsetSeq.parse(text).sources
+    version, metadata, *_ = text.split("\n")
+    is_named = version == "v2"
+    lines = [
+        f"{name}:{offset}" if is_named else offset
+        for name, offset in {**sources, **changes}.items()
+    ]
+    return "\n".join([version, metadata, *lines])

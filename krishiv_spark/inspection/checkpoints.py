@@ -14,7 +14,14 @@ from krishiv_spark.offsets import State, open_log
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["CheckpointStatus", "EpochStatus", "LogStatus", "epoch_status", "look_at"]
+__all__ = [
+    "CheckpointStatus",
+    "EpochStatus",
+    "LogStatus",
+    "epoch_status",
+    "look_at",
+    "place_of_log",
+]
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ def look_at(
     query = checkpoint.query_id()
     epochs = checkpoint.epochs()
     newest = epoch_status(checkpoint, epochs[-1]) if epochs else None
-    log = _log_status(_place_of_log(checkpoint, query, table, epoch_log), query, checkpoint)
+    log = _log_status(place_of_log(checkpoint, query, table, epoch_log), query, checkpoint)
     return CheckpointStatus(checkpoint.location, query, newest, log, _next(newest, log))
 
 
@@ -136,9 +143,10 @@ def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:
     )
 
 
-def _place_of_log(
+def place_of_log(
     checkpoint: SparkCheckpoint, query: str, table: str | None, epoch_log: str | None
 ) -> StoreUrl:
+    """Where the epoch log of a query is; arguments as `look_at`."""
     if epoch_log is not None:
         return StoreUrl.parse(epoch_log) / query
     if table is not None:

@@ -27,6 +27,7 @@ STOREYS = [
         "formats",
         "inspection",
         "jobs",
+        "moving",
         "starting",
         "testing",
     },

@@ -1,0 +1,93 @@
+"""What a copy, or going back, means for each sink: lines for whoever decides about it."""
+
+from __future__ import annotations
+
+from krishiv_spark.offsets import State
+
+__all__ = ["FOR_SINKS", "lines_of_log", "lines_of_new", "lines_of_rewinding"]
+
+FOR_SINKS = {
+    "console": "prints the epochs of both queries",
+    "fanout": "as each of its targets; its epoch log is begun anew in {new}",
+    "iceberg": (
+        "begins without a mark, since that is by the query's id: give a table of its own, or both "
+        "queries write the rows after epoch {epoch} into one"
+    ),
+    "kafka": (
+        "has transactions of its own; its epoch log is begun anew in {new}. Give a "
+        "topic of its own, or both queries write the rows after epoch {epoch} into one"
+    ),
+    "memory": (
+        "begins a result of its own, without the rows up to epoch {epoch}; give another 'name'"
+    ),
+    "parquet": (
+        "needs an epoch log in its table before it starts: 'krishiv-spark log adopt --format "
+        "parquet --checkpoint {new} -o path=...'. Give a folder of its own, or both queries write "
+        "the rows after epoch {epoch} into one"
+    ),
+}
+"""By what follows ``krishiv-`` in the format's name."""
+
+_OTHERS = (
+    (
+        "other sinks: Spark's own files pass over epochs whose numbers they hold "
+        "(_spark_metadata), so in a folder that another query goes on writing, rows are LOST: give "
+        "a folder of its own. Kafka, Delta and foreachBatch take the epochs of both"
+    ),
+    "with 'epochLog' the log is begun anew by 'krishiv-spark log adopt', with the writer's options",
+)
+
+
+def lines_of_new(new: str, epoch: int) -> list[str]:
+    """What a checkpoint under a new query id means.
+
+    Args:
+        new: Where it is.
+        epoch: At whose end it begins.
+    """
+    said = [f"krishiv-{name}: {text}" for name, text in FOR_SINKS.items()]
+    return [line.format(new=new, epoch=epoch) for line in (*said, *_OTHERS)]
+
+
+def lines_of_rewinding(epoch: int) -> list[str]:
+    """What going back means for sinks, whatever they hold.
+
+    Args:
+        epoch: At whose end the checkpoint will stand.
+    """
+    refused = (
+        f"every sink of krishiv-spark that holds a later epoch than {epoch} will refuse the next "
+        "one (CheckpointMismatch), and nothing is written: bring its target back to that epoch "
+        f"too, with its epoch log, or take 'krishiv-spark checkpoint copy --to {epoch}' into a "
+        "target of its own"
+    )
+    marks = (
+        "krishiv-parquet and krishiv-kafka: 'krishiv-spark log show' says what they hold; "
+        "krishiv-iceberg: its mark is a property of the table, which a rollback leaves as it is; "
+        "krishiv-memory: what it holds is there until the machine restarts"
+    )
+    others = (
+        "other sinks: Spark's own files pass over epochs whose numbers they hold (rows that come "
+        "under these are LOST); Kafka and foreachBatch write the rows again (TWICE)"
+    )
+    sources = (
+        "sources: what they have to read again has to be there still; what krishiv-parquet's "
+        "source remembers of older epochs is kept for a week"
+    )
+    return [refused, marks, others, sources]
+
+
+def lines_of_log(state: State, place: str, epoch: int) -> list[str]:
+    """What an epoch log says against going back to an epoch; nothing if there is none."""
+    begun = None if state.offsets is None else state.offsets.epoch
+    held = state.committed_epoch
+    if state.number == 0 or max(held or 0, (begun or 0) - 1) <= epoch:
+        return []
+    has = "no epoch" if held is None else f"epoch {held}"
+    return [
+        f"the epoch log {place} holds {has}"
+        + (f" and has seen epoch {begun} begin" if begun is not None else "")
+        + f": its sink WILL REFUSE epoch {epoch + 1}. 'krishiv-spark log adopt' begins it anew for "
+        "the checkpoint as it is then: rows of later epochs that are in the target will be there "
+        "TWICE"
+    ]
