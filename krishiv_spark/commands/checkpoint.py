@@ -109,7 +109,7 @@ def _of_another_source(command: Callable[..., None]) -> Callable[..., None]:
     "--from",
     "kind",
     required=True,
-    type=click.Choice(["kafka", "files", "parquet", "delta"]),
+    type=click.Choice(["kafka", "files", "parquet", "iceberg", "delta"]),
     help="Which source of Spark's. parquet is the same as files.",
 )
 @click.argument("old")
@@ -118,8 +118,9 @@ def _of_another_source(command: Callable[..., None]) -> Callable[..., None]:
 def import_(old: str, new: str, kind: str, *, dry_run: bool, **said: Any) -> None:
     """Make a checkpoint for a source of ours where a query with Spark's own source stopped.
 
-    kafka: for krishiv-kafka. files: for krishiv-parquet, whose 'path' is given with -o. OLD stays
-    as it is; its query must not run again.
+    kafka: for krishiv-kafka. files: for krishiv-parquet, whose 'path' is given with -o. iceberg:
+    for krishiv-iceberg, whose table and catalog are given with -o. OLD stays as it is; its query
+    must not run again.
     """
     from krishiv_spark.moving.translating import Translating
 
@@ -165,7 +166,7 @@ def _move(moving: Translating, new: str, given: tuple[str, ...], *, dry_run: boo
 
 
 def _translation(kind: str, old: SparkCheckpoint, given: tuple[str, ...]) -> Translation:
-    from krishiv_spark.moving.translations import FromFiles, FromKafka
+    from krishiv_spark.moving.translations import FromFiles, FromIceberg, FromKafka
 
     if kind == "kafka":
         return FromKafka()
@@ -175,7 +176,7 @@ def _translation(kind: str, old: SparkCheckpoint, given: tuple[str, ...]) -> Tra
             "position: keep Delta's own source, whose checkpoint any sink of ours can be used with"
         )
     options = dict(map(name_and_value, given))
-    return FromFiles(old, options)
+    return FromIceberg(options) if kind == "iceberg" else FromFiles(old, options)
 
 
 def _of_stores(given: tuple[str, ...]) -> tuple[str, ...]:

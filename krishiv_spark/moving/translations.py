@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import OffsetError
 from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.moving import spark_kafka
 from krishiv_spark.moving.spark_files import SeenFiles, log_offset
+from krishiv_spark.moving.spark_iceberg import TableSpots, sparks_spot
 
-__all__ = ["FromFiles", "FromKafka", "ToKafka", "Translation"]
+__all__ = ["FromFiles", "FromIceberg", "FromKafka", "ToKafka", "Translation"]
 
 _AS_OPTION = (
     "the same as an option, for a query without state that begins with an empty checkpoint: "
@@ -139,3 +142,35 @@ class FromFiles:
     @property
     def _files(self) -> SeenFiles:
         return SeenFiles(self.old, self.options)
+
+
+@dataclass(frozen=True)
+class FromIceberg:
+    """Iceberg's own connector for Spark, to ``krishiv-iceberg``.
+
+    Attributes:
+        options: Of the new source, which name the table.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    of: ClassVar[str] = "Iceberg's own source"
+
+    def fits(self, offset: str) -> bool:
+        """See `Translation`."""
+        return sparks_spot(offset) is not None
+
+    def lines(self, source: str, offset: str) -> list[str]:
+        """See `Translation`."""
+        return [f"source {source}: {in_words(self.offset(source, offset))}"]
+
+    def offset(self, source: str, offset: str) -> str:
+        """See `Translation`."""
+        del source
+        spot = sparks_spot(offset)
+        if spot is None:
+            raise OffsetError(f"{offset[:200]} is no offset of Iceberg's source")
+        return self._spots.offset(spot).to_json()
+
+    @cached_property
+    def _spots(self) -> TableSpots:
+        return TableSpots(self.options)

@@ -1,17 +1,21 @@
 """Queries that go on elsewhere, on real Spark: no row is lost on the way, and none is twice."""
 
+import contextlib
 import json
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from click.testing import CliRunner
 from drivers import Driver
-from kafka_topics import fill, make_topic
+from iceberg_tables import append_files, make_table
+from kafka_topics import Onlooker, fill, make_topic
 
-from benchmarks.peer import KAFKA, peer_jars
+from benchmarks.peer import ICEBERG, KAFKA, peer_jars
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -31,9 +35,15 @@ def run(job):
         return next(line for line in driver.lines if line.startswith(("DONE", "FAILED")))
 
 
-def written(folder):
-    """The values in the JSON files of Spark's file sink, those of whole epochs only."""
-    logs = (Path(folder) / "_spark_metadata").glob("[0-9]*")
+def written(folder, upto=None):
+    """The values in the JSON files of Spark's file sink, those of whole epochs only.
+
+    Args:
+        folder: Of the sink.
+        upto: The newest epoch that counts, if there are fewer than ten, and none is compacted.
+    """
+    logs = list((Path(folder) / "_spark_metadata").glob("[0-9]*"))
+    logs = logs if upto is None else [log for log in logs if int(log.name) <= upto]
     lines = (line for log in logs for line in log.read_text().splitlines()[1:])
     paths = {json.loads(line)["path"].removeprefix("file://") for line in lines}
     rows = (row for path in paths for row in Path(path).read_text().splitlines())
@@ -124,6 +134,41 @@ def test_what_was_counted_goes_along_to_the_other_source(cluster, jobs, tmp_path
     assert json.loads(found[-1].read_text()) == Counter(str(n % 97) for n in range(350))
 
 
+def test_a_copy_goes_on_in_a_topic_of_its_own(cluster, tmp_path):
+    source, *targets = (f"{tmp_path.name}-{name}" for name in ("source", "first", "second"))
+    for topic in (source, *targets):
+        make_topic(cluster.bootstrap, topic, partitions=2)
+    fill(cluster.bootstrap, source, 100)
+    job = {"bootstrap": cluster.bootstrap, "source": source, "rows": 40, "tasks": 2}
+    places = [str(tmp_path / name) for name in ("first", "second")]
+    jobs = [
+        {**job, "target": target, "checkpoint": place}
+        for target, place in zip(targets, places, strict=True)
+    ]
+    copied(jobs[0])
+    command("copy", *places)
+    fill(cluster.bootstrap, source, 50, first=100)
+    for each in jobs:
+        copied(each)
+    with contextlib.closing(Onlooker(cluster.bootstrap)) as onlooker:
+        found = [Counter(int(r.value) for r in onlooker.records(topic)) for topic in targets]
+    assert found == [Counter(range(1, 151)), Counter(range(101, 151))]
+
+    # Back in the first one, whose log is in it, and knows better.
+    epochs = SparkCheckpoint(places[0]).committed_epochs()
+    said = command("rewind", places[0], "--to", epochs[-2])
+    assert f"WILL REFUSE epoch {epochs[-1]}" in said
+    fill(cluster.bootstrap, source, 10, first=150)
+    with Driver("kafka_copy.py", jobs[0]) as driver:
+        driver.wait_for("FAILED", PATIENCE)
+        assert any("CheckpointMismatch" in line for line in driver.lines)
+
+
+def copied(job):
+    with Driver("kafka_copy.py", job) as driver:
+        driver.wait_for("DONE", PATIENCE)
+
+
 def test_a_query_moves_from_sparks_file_source_to_ours(tmp_path):
     source = tmp_path / "in é %20"
     (source / "day=1").mkdir(parents=True)
@@ -159,3 +204,43 @@ def test_a_query_moves_from_sparks_file_source_to_ours(tmp_path):
     assert run({**job, "format": "krishiv-parquet", **last}) == "DONE"
     assert written(theirs / "rows") == Counter(map(str, range(13)))
     assert written(ours / "rows") == Counter(map(str, range(13, 16)))
+
+
+@pytest.mark.skipif(
+    pyspark.__version__[:3] not in ICEBERG.lines, reason="Iceberg has no connector for this Spark"
+)
+def test_a_query_moves_from_icebergs_own_source_in_the_middle_of_a_snapshot(tmp_path):
+    def parts(*numbers):
+        return [pa.table({"value": pa.array([str(number)])}) for number in numbers]
+
+    warehouse = tmp_path / "w"
+    warehouse.mkdir()
+    make_table(warehouse, parts(0)[0].schema)
+    append_files(warehouse, *parts(0, 1))
+    append_files(warehouse, *parts(2, 3, 4))
+    append_files(warehouse, *parts(5))
+    catalog = "spark.sql.catalog.krishiv"
+    conf = {
+        "spark.jars": ",".join(str(jar) for jar in peer_jars(ICEBERG)),
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{catalog}.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        f"{catalog}.warehouse": str(warehouse),
+    }
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    job = {"format": "iceberg", "source": "krishiv.db.t", "columns": ["value"], "conf": conf}
+    job["options"] = {"streaming-max-files-per-micro-batch": "1"}
+    last = {"checkpoint": f"{theirs}/c", "target": f"{theirs}/rows"}
+    assert run({**job, **last}) == "DONE"
+    assert written(theirs / "rows") == Counter("012345")
+    where = {"table": "db.t", "warehouse": str(warehouse)}
+    given = [word for name, text in where.items() for word in ("-o", f"{name}={text}")]
+    for epoch in (2, 5):  # in the middle of the second snapshot, and at the end of all
+        place, copy = f"{ours}/{epoch}", f"{tmp_path}/{epoch}"
+        command("copy", f"{theirs}/c", copy, "--to", epoch)
+        command("import", "--from", "iceberg", copy, "--to", place, *given)
+        job = {"format": "krishiv-iceberg", "options": where, "columns": ["value"], "conf": {}}
+        assert run({**job, "checkpoint": place, "target": f"{place}-rows"}) == "DONE"
+        before = written(theirs / "rows", upto=epoch)
+        assert before.total() == epoch + 1
+        assert before + written(f"{place}-rows") == Counter("012345")

@@ -1,0 +1,85 @@
+"""Positions of Iceberg's own source, as those of ``krishiv-iceberg``."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from iceberg_tables import append, append_files, make_table
+from spark_starts import make_checkpoint, offsets_in
+
+from krishiv_spark.cli import main
+from krishiv_spark.sources.base import UNLIMITED
+from krishiv_spark.sources.iceberg.position import IcebergOffset
+from krishiv_spark.sources.iceberg.reader import IcebergReader
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def rows(*ids):
+    return pa.table({"id": pa.array(ids, pa.int64())}, SCHEMA)
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    """A table of three snapshots, the second one of three files."""
+    (tmp_path / "w").mkdir()
+    make_table(tmp_path / "w", SCHEMA)
+    return [
+        append(tmp_path / "w", rows(1)),
+        append_files(tmp_path / "w", rows(2), rows(3), rows(4)),
+        append(tmp_path / "w", rows(5)),
+    ]
+
+
+def taken_over(tmp_path, snapshot, position, *, scan=False):
+    found = {
+        "version": 1,
+        "snapshot_id": snapshot,
+        "position": position,
+        "scan_all_files": scan,
+    }
+    make_checkpoint(tmp_path / "old", 0, text=lambda _: json.dumps(found))
+    words = ["checkpoint", "import", "--from", "iceberg", f"{tmp_path}/old"]
+    words += ["--to", f"{tmp_path}/new", "-o", "table=db.t", "-o", f"warehouse={tmp_path}/w"]
+    return CliRunner().invoke(main, words)
+
+
+def waiting(tmp_path):
+    options = {"table": "db.t", "warehouse": f"{tmp_path}/w"}
+    parsed = IcebergReader.options_type.parse(options, "krishiv-iceberg")
+    reader = IcebergReader(parsed, None, streaming=True)
+    reader.schema = reader.infer_schema()
+    begin = IcebergOffset.from_json(offsets_in(tmp_path / "new/offsets/0")["0"])
+    end = reader.latest(begin, UNLIMITED)
+    parts = reader.plan(begin, end)
+    return [n for part in parts for batch in reader.read(part) for n in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "position", "scan", "left"),
+    [
+        (0, 0, False, [1, 2, 3, 4, 5]),
+        (0, 1, False, [2, 3, 4, 5]),
+        (1, 0, False, [2, 3, 4, 5]),
+        (1, 1, False, [3, 4, 5]),
+        (1, 3, False, [5]),
+        (2, 1, False, []),
+        (0, 0, True, [1, 2, 3, 4, 5]),
+        (0, 1, True, [2, 3, 4, 5]),
+    ],
+)
+def test_what_was_not_read_is_read_next(snapshots, tmp_path, snapshot, position, scan, left):
+    done = taken_over(tmp_path, snapshots[snapshot], position, scan=scan)
+    assert done.exit_code == 0, done.output
+    assert sorted(waiting(tmp_path)) == left
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [(-1, "has read nothing yet"), (7, "snapshot 7, up to which the old query has read, is not")],
+)
+@pytest.mark.usefixtures("snapshots")
+def test_what_is_no_place_in_the_table_is_said(tmp_path, snapshot, words):
+    assert words in taken_over(tmp_path, snapshot, -1).output
+    assert not (tmp_path / "new").exists()
