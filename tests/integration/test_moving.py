@@ -104,8 +104,21 @@ def test_a_query_moves_from_sparks_kafka_source_to_ours_and_back(cluster, jobs, 
     assert sum(rows, Counter()) == Counter(map(str, range(450)))
 
 
-def test_what_was_counted_goes_along_to_the_other_source(cluster, jobs, tmp_path):
-    topic, (theirs, ours) = jobs[0], jobs[1].values()
+ROCKS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+
+
+@pytest.mark.parametrize(
+    "conf", [{}, pytest.param(ROCKS, marks=pytest.mark.long)], ids=["plain", "rocks"]
+)
+def test_what_was_counted_goes_along_to_the_other_source(cluster, jobs, tmp_path, conf):
+    topic = jobs[0]
+    theirs, ours = ({**job, "conf": {**job["conf"], **conf}} for job in jobs[1].values())
     target = tmp_path / "counts"
     target.mkdir()
     fill(cluster.bootstrap, topic, 200)
