@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
+import socket
+import stat
 import sys
 import tempfile
 from pathlib import Path, PurePath
@@ -15,6 +18,8 @@ __all__ = ["application", "is_of_spark", "local_folder", "tune_worker"]
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
 
+
+_INTERNET, _LOOPBACK = (socket.AF_INET, socket.AF_INET6), ("127.", "::1")
 
 _LOCAL_DIRS, _OF_ONE_APPLICATION = "SPARK_LOCAL_DIRS", "blockmgr-"
 """Spark names its scratch folders to its Python workers, each with a folder that is new for each
@@ -46,6 +51,7 @@ def tune_worker() -> None:
     if _started_as() == "pyspark.daemon":
         _freeze(len(sys.modules))
         _leave_archives()
+        _acknowledge_at_once()
 
 
 def is_of_spark() -> bool:
@@ -85,6 +91,58 @@ def _leave_archives() -> None:
     cache = sys.path_importer_cache
     for path in [path for path, finder in cache.items() if _of_spark(finder)]:
         del cache[path]
+
+
+def _acknowledge_at_once() -> None:
+    """Let the kernel acknowledge what the JVM sends, instead of waiting for an answer to go along.
+
+    The JVM writes rows to a task in small pieces: the stream's schema, then a batch. Its kernel
+    keeps a small piece back until the one before is acknowledged (Nagle's algorithm, which Spark
+    leaves on), and ours waits 40 ms with that. So every task of an epoch with few rows waited, of
+    each sink in Python. Linux forgets the setting when it has answered, hence in each task;
+    elsewhere there is none, and on a Unix socket (``spark.python.unix.domain.socket.enabled``,
+    Spark 4.1) no need.
+    """
+    quickly = getattr(socket, "TCP_QUICKACK", None)
+    if quickly is None:
+        return
+    for descriptor in _local_connections():
+        with contextlib.suppress(OSError):  # it has been closed since
+            _set_option(descriptor, quickly)
+
+
+def _set_option(descriptor: int, option: int) -> None:
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        borrowed.setsockopt(socket.IPPROTO_TCP, option, 1)
+    finally:
+        borrowed.detach()
+
+
+@functools.lru_cache(maxsize=1)
+def _local_connections() -> tuple[int, ...]:
+    """The descriptors of this process's TCP connections within the machine.
+
+    When a worker's first task begins, the one to the JVM is there. It lasts as long as the worker;
+    PySpark keeps it in no place of its own.
+    """
+    return tuple(filter(_is_local_connection, map(int, os.listdir("/proc/self/fd"))))
+
+
+def _is_local_connection(descriptor: int) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:  # that of the listing itself, which is gone
+        return False
+    try:
+        is_tcp = borrowed.family in _INTERNET and borrowed.type == socket.SOCK_STREAM
+        return is_tcp and borrowed.getpeername()[0].startswith(_LOOPBACK)
+    except OSError:  # it listens, or is closed at the other end
+        return False
+    finally:
+        borrowed.detach()
 
 
 def _of_spark(finder: object) -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import socket
 import sys
 import types
 import zipimport
@@ -19,10 +20,15 @@ def worker(monkeypatch):
     main = types.ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    workers._freeze.cache_clear()
+    forget()
     yield
     gc.unfreeze()
+    forget()
+
+
+def forget():
     workers._freeze.cache_clear()
+    workers._local_connections.cache_clear()
 
 
 def frozen_by(monkeypatch, *modules):
@@ -91,3 +97,48 @@ def test_elsewhere_archives_are_read_again(archive, monkeypatch):
     of_spark = archive("pyspark.zip", "part")
     workers.tune_worker()
     assert of_spark in read_again(monkeypatch)
+
+
+@pytest.fixture
+def connection():
+    """Both ends of a TCP connection within the machine, where something listens besides."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as jvm,
+        server.accept()[0] as worker,
+    ):
+        yield jvm, worker
+
+
+def answers_along(connection):
+    """Talk until our kernel keeps acknowledgements back, to let them go along with answers."""
+    jvm, worker = connection
+    for _ in range(20):
+        jvm.sendall(b"call")
+        worker.recv(4)
+        worker.sendall(b"answer")
+        jvm.recv(6)
+        if not acknowledges_at_once(worker):
+            return
+    pytest.fail("the kernel keeps no acknowledgement back")
+
+
+def acknowledges_at_once(connection):
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
+@pytest.mark.usefixtures("worker")
+def test_what_the_jvm_sends_is_acknowledged_at_once_in_each_task(connection):
+    for _task in range(3):
+        answers_along(connection)
+        workers.tune_worker()
+        assert acknowledges_at_once(connection[1])
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_connection_that_was_closed_since_is_no_error(connection):
+    workers.tune_worker()
+    for end in connection:
+        end.close()
+    workers.tune_worker()
