@@ -149,8 +149,18 @@ class _Push:
         return filters  # to be checked by Spark as well
 
 
+class _Travels:
+    """What a task is given as a part of the function that it runs."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Here, not in `read` alone: its call waits until PySpark has received which partition it
+        # is of, and that is one of the messages that are acknowledged late.
+        tune_worker()
+
+
 @final
-class BatchRead(DataSourceReader):
+class BatchRead(_Travels, DataSourceReader):
     """``spark.read``: everything from the initial position to the newest, once."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
@@ -172,7 +182,7 @@ class BatchRead(DataSourceReader):
         return _rows(self._reader, self._row_schema, partition)
 
 
-class _StreamRead(DataSourceStreamReader):
+class _StreamRead(_Travels, DataSourceStreamReader):
     """``spark.readStream``, without `latestOffset`, whose form differs between versions."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
