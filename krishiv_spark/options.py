@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -95,10 +95,16 @@ class Options(LateModel):
                 table is being created in SQL.
         """
         if all(type(text) is str and not has_reference(text) for text in given.values()):
-            return cast("Self", _remembered(cls, tuple(given.items()), format_name))
+            return cls._remembered(tuple(given.items()), format_name)
         # What a reference stands for may be another value by now; and from Python come numbers,
         # of which 1 and True would be taken for one another.
         return cls._read(given, format_name)
+
+    # Spark makes a reader or a writer anew for each epoch, in processes that live on.
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _remembered(cls, given: tuple[tuple[str, str], ...], format_name: str) -> Self:
+        return cls._read(dict(given), format_name)
 
     @classmethod
     def _read(cls, given: Mapping[str, str], format_name: str) -> Self:
@@ -211,14 +217,6 @@ class Options(LateModel):
             # Without its cause, which holds what was given, secrets included.
             lines = [text for _, text in _explained(error, cls, values, format_name)]
             raise OptionError("; ".join(lines)) from None
-
-
-# Spark makes a reader or a writer anew for each epoch, in processes that live on.
-@lru_cache(maxsize=64)
-def _remembered(
-    model: type[Options], given: tuple[tuple[str, str], ...], format_name: str
-) -> Options:
-    return model._read(dict(given), format_name)  # noqa: SLF001  of the class above
 
 
 def _without_reference(text: str) -> str:

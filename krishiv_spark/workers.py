@@ -10,10 +10,14 @@ import socket
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
+from typing import TypeVar
 from zipimport import zipimporter
 
-__all__ = ["application", "is_of_spark", "local_folder", "tune_worker"]
+__all__ = ["application", "is_of_spark", "local_folder", "promptly", "tune_worker"]
+
+T = TypeVar("T")
 
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
@@ -52,6 +56,19 @@ def tune_worker() -> None:
         _freeze(len(sys.modules))
         _leave_archives()
         _acknowledge_at_once()
+
+
+def promptly(batches: Iterable[T]) -> Iterator[T]:
+    """What the JVM sends to a task, of which no part waits for an acknowledgement.
+
+    Args:
+        batches: As PySpark hands them to the function of a task.
+    """
+    # Once more after each: the kernel answers at once for a few messages only.
+    for batch in batches:
+        yield batch
+        if _started_as() == "pyspark.daemon":
+            _acknowledge_at_once()
 
 
 def is_of_spark() -> bool:

@@ -20,6 +20,7 @@ from sqlalchemy import bindparam, select
 from typing_extensions import override
 
 from krishiv_spark.iceberg.internals import updated_metadata
+from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.lru import LruCache
 
@@ -42,6 +43,7 @@ class CachingSqlCatalog(SqlCatalog):
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
         self._known: LruCache[str, TableMetadata] = LruCache(_MOST)
+        self._files = MetadataFiles()
 
     @cached_property
     def _row(self) -> Any:
@@ -74,11 +76,12 @@ class CachingSqlCatalog(SqlCatalog):
     @override
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location
-        metadata = self._known.get(location) if location else None
-        if location is None or metadata is None:
-            table = super()._convert_orm_to_iceberg(orm_table)
-            self._known.put(table.metadata_location, table.metadata)
-            return table
+        if not location:
+            return super()._convert_orm_to_iceberg(orm_table)  # for its error
+        metadata = self._known.get(location)
+        if metadata is None:
+            metadata = self._files.read(self._load_file_io(location=location).new_input(location))
+            self._known.put(location, metadata)
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         io = self._load_file_io(metadata.properties, location)
         return Table(identifier, metadata, location, io, self)

@@ -38,7 +38,7 @@ from krishiv_spark.sinks.base import (
 from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.sinks.refreshes import check_full_refresh
 from krishiv_spark.storage import be_patient
-from krishiv_spark.workers import tune_worker
+from krishiv_spark.workers import promptly, tune_worker
 
 __all__ = ["StreamWrite", "Write", "mark_of"]
 
@@ -134,7 +134,7 @@ class Write:
             )
         offsets = plan.offsets or self._unseen_offsets(context, plan)
         staged = Staged(task, None, offsets, seen=plan.seen)
-        batches = (conform(batch, self._writer.schema) for batch in iterator)
+        batches = (conform(batch, self._writer.schema) for batch in promptly(iterator))
         if self._holds(staged.epoch, plan.mark):
             return self._skipped(staged, batches)
         return self._staged(staged, batches, plan)

@@ -1,14 +1,19 @@
 """What commits remember is what PyIceberg reads from the files."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from iceberg_life import IcebergLife, ids, numbered, table_of
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, DataFile, ManifestEntry, write_manifest
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.types import StringType
 
 from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.lru import LruCache
 from krishiv_spark.sinks.iceberg import manifests
 
@@ -120,3 +125,53 @@ def test_recent_is_for_any_thread():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(use, range(4)))  # raises what they raise
     assert len(recent) == 4
+
+
+def each_metadata_file(folder):
+    table = table_of(folder)
+    files = [entry.metadata_file for entry in table.metadata.metadata_log]
+    return [table.io.new_input(file) for file in [*files, table.metadata_location]]
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_metadata_is_read_as_pyiceberg_reads_it_and_old_snapshots_are_not_made_again(
+    tmp_path, version
+):
+    given = {"tableProperty.format-version": version, "partitionBy": "bucket(2, id)"}
+    life = IcebergLife(tmp_path, keepSnapshots="5", **given)
+    for epoch in range(8):
+        life.epoch(epoch, numbered(epoch))
+    reader, seen = MetadataFiles(), {}
+    for file in each_metadata_file(tmp_path):
+        found = reader.read(file)
+        assert found == FromInputFile.table_metadata(file)
+        # The oldest loses its parent's id when that expires: it is another one from then on.
+        again = [each for each in found.snapshots if seen.get(each.snapshot_id) == each]
+        assert all(snapshot is seen[snapshot.snapshot_id] for snapshot in again)
+        assert len(again) >= min(len(seen), 3)
+        seen |= {snapshot.snapshot_id: snapshot for snapshot in found.snapshots}
+    assert len(seen) >= 8
+
+
+def test_what_is_said_of_a_snapshot_counts_and_not_its_id(tmp_path):
+    life = IcebergLife(tmp_path)
+    for epoch in range(2):
+        life.epoch(epoch, numbered(epoch))
+    file, reader = each_metadata_file(tmp_path)[-1], MetadataFiles()
+    reader.read(file)
+    path = Path(file.location.removeprefix("file://"))
+    text = path.read_text()
+    path.write_text(text.replace('"total-records":"20"', '"total-records":"21"'))
+    assert path.read_text() != text
+    assert reader.read(file) == FromInputFile.table_metadata(file)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"table-uuid": 1}', "\ufeff{"])
+def test_a_damaged_metadata_file_is_told_of_by_pyiceberg(tmp_path, text):
+    path = tmp_path / "v1.metadata.json"
+    path.write_text(text)
+    file = PyArrowFileIO().new_input(str(path))
+    with pytest.raises(ValidationError):
+        FromInputFile.table_metadata(file)
+    with pytest.raises(ValidationError):
+        MetadataFiles().read(file)

@@ -136,6 +136,14 @@ def test_what_the_jvm_sends_is_acknowledged_at_once_in_each_task(connection):
         assert acknowledges_at_once(connection[1])
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
+@pytest.mark.usefixtures("worker")
+def test_so_is_each_batch(connection):
+    for _batch in workers.promptly(range(3)):
+        answers_along(connection)
+    assert acknowledges_at_once(connection[1])
+
+
 @pytest.mark.usefixtures("worker")
 def test_a_connection_that_was_closed_since_is_no_error(connection):
     workers.tune_worker()
