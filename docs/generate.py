@@ -7,6 +7,7 @@ exit code says whether anything would change.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -20,14 +21,23 @@ from pydantic_core import PydanticUndefined
 
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
+from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
+from krishiv_spark.iceberg.catalogs import CatalogFailedError
+from krishiv_spark.iceberg.files import UnreadableError
 from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.jobs import job_schema
 from krishiv_spark.jobs.depots import Depot
 from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming
 from krishiv_spark.jobs.values import NOT_USED
+from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError
+from krishiv_spark.kafka.records.wanted import RecordError
 from krishiv_spark.options import Options
+from krishiv_spark.parquet.footers import BadFileError, ChangedError, GoneError
+from krishiv_spark.queries.failures import may_pass
+from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.sources.iceberg.history import ChangedRowsError
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.settings import MODELS, StoreSettings
 from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
@@ -66,6 +76,19 @@ JOB_PARTS = {
     "job.step": JobStep,
     "job.streaming": Streaming,
 }
+ERRORS: tuple[type[errors.KrishivError], ...] = (
+    *(getattr(errors, name) for name in errors.__all__),
+    BadFileError,
+    CatalogFailedError,
+    ChangedError,
+    ChangedRowsError,
+    GoneError,
+    KafkaFailedError,
+    KafkaRefusedError,
+    LostIntentError,
+    RecordError,
+    UnreadableError,
+)
 JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -159,6 +182,15 @@ def cases_table(suite: type[Suite]) -> str:
     )
 
 
+def error_block(error: type[errors.KrishivError]) -> str:
+    """What a class of errors says of itself."""
+    text = inspect.cleandoc(error.__doc__ or "")
+    said = re.split(r"\n(?:Args|Attributes):", text)[0].strip()
+    bases = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
+    passes = "may pass by itself" if may_pass(error.__name__) else "does not pass by itself"
+    return f"{said}\n\nA kind of {bases}; it {passes}.\n"
+
+
 def file_block(name: str) -> str:
     """A file of this repository, as somebody would save it elsewhere."""
     text = (ROOT / name).read_text().replace("from examples.", "from ")
@@ -190,6 +222,7 @@ def blocks() -> dict[str, str]:
         **benchmarks_tables(),
         **{f"file:{name}": file_block(name) for name in FILES},
     }
+    tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["rules"] = _table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)

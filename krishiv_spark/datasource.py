@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from pyspark.sql.datasource import (
@@ -18,6 +19,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
 from krishiv_spark.plain_secrets import warn_of_plain_secrets
+from krishiv_spark.start_check import StartCheck
 
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
 # other side needs is imported by the methods that do.
@@ -56,6 +58,8 @@ class KrishivDataSource(DataSource):
     @final
     @sentence_first
     def schema(self) -> StructType:
+        if (asked := StartCheck.asked_in(self.options)) is not None:
+            return self._checked(asked)
         from krishiv_spark.lifecycle.reading import RowSchema
 
         # Spark does not say whether a stream or a batch will have it.
@@ -115,6 +119,17 @@ class KrishivDataSource(DataSource):
             return StreamWrite(writer)
         checkpoint = SparkCheckpoint(location, Storage.given(self.options))
         return StreamWrite(writer, checkpoint=checkpoint)
+
+    def _checked(self, asked: StartCheck) -> StructType:
+        """Raise what keeps a query from being started; else a schema, of rows that nobody reads."""
+        options = type(self.options)()  # in which case does not count, as in the other one
+        for key, text in self.options.items():
+            if not asked.is_asked_by(key):
+                options[key] = text
+        schema = StructType.fromJson(json.loads(asked.schema))
+        write: Any = type(self)(options).streamWriter(schema, asked.overwrite)
+        write.check_start()
+        return StructType().add("checked", "boolean")
 
     def _reader_of(
         self, schema: StructType, *, streaming: bool

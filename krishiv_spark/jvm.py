@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["is_jvm_here", "running_query", "variable_of_jvm"]
+__all__ = ["WriterSays", "is_jvm_here", "running_query", "variable_of_jvm", "writer_says"]
 
 
 def is_jvm_here(session: SparkSession) -> bool:
@@ -34,3 +36,54 @@ def running_query(session: SparkSession, query: str) -> Any:
     own: Any = session
     uuid = own._jvm.java.util.UUID.fromString(query)  # noqa: SLF001
     return own._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
+
+
+@dataclass(frozen=True)
+class WriterSays:
+    """What a user has told Spark's writer of a stream.
+
+    Attributes:
+        rows: What it writes.
+        format: Of the sink; for functions, a name of Spark's own.
+        mode: Spark's output mode, in small letters.
+        options: Of the sink; may be secret.
+    """
+
+    rows: DataFrame
+    format: str
+    mode: str
+    options: dict[str, str]
+
+
+def writer_says(writer: DataStreamWriter) -> WriterSays:
+    """What is known of a query that was not started yet, classic or Connect.
+
+    Raises:
+        Exception: Of any kind, if this Spark calls things otherwise.
+    """
+    own: Any = writer
+    return _said_to_connect(own) if hasattr(own, "_write_proto") else _said_to_java(own)
+
+
+def _said_to_connect(writer: Any) -> WriterSays:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+    said, plan = writer._write_proto, writer._write_stream._child  # noqa: SLF001
+    rows: Any = DataFrame(plan, writer._session)  # noqa: SLF001
+    # Which the server puts among the options.
+    more = {"path": said.path, "queryName": said.query_name}
+    options = {**said.options, **{name: text for name, text in more.items() if text}}
+    return WriterSays(rows, said.format, said.output_mode.lower() or "append", options)
+
+
+def _said_to_java(writer: Any) -> WriterSays:
+    java, jvm = writer._jwrite, writer._spark._jvm  # noqa: SLF001
+
+    def field(name: str) -> Any:
+        found = java.getClass().getDeclaredField(name)
+        found.setAccessible(True)
+        return found.get(java)
+
+    options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(field("extraOptions").originalMap())
+    mode = field("outputMode").toString().lower()
+    return WriterSays(writer._df, field("source"), mode, dict(options))  # noqa: SLF001

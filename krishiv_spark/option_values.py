@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-__all__ = ["ByteSize", "Duration", "Names", "parse_bytes", "parse_duration"]
+from krishiv_spark.suggestions import suggest
+
+__all__ = ["ByteSize", "Duration", "Names", "parse_bytes", "parse_duration", "reason_of"]
 
 _MILLISECONDS = {
     unit: size
@@ -78,3 +80,26 @@ ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Names separated by commas."""
+
+_NEEDED = {
+    "bool": "true or false is needed",
+    "float": "a number is needed",
+    "int": "a whole number is needed",
+}
+"""By how pydantic's types of problems begin."""
+
+
+def reason_of(kind: str, said: str, value: object) -> str:
+    """Why a value is not taken, as the messages here have it.
+
+    Args:
+        kind: Pydantic's type of the problem.
+        said: Its message.
+        value: Which was given.
+    """
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", said)
+        near = suggest(str(value), known)
+        return f"{f'did you mean {near!r}? There' if near else 'there'} are {', '.join(known)}"
+    needed = _NEEDED.get(kind.partition("_")[0])
+    return needed or said.removeprefix("Value error, ").replace("Input should", "it has to")

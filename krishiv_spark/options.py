@@ -17,7 +17,14 @@ from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.models import LateModel
-from krishiv_spark.option_values import ByteSize, Duration, Names, parse_bytes, parse_duration
+from krishiv_spark.option_values import (
+    ByteSize,
+    Duration,
+    Names,
+    parse_bytes,
+    parse_duration,
+    reason_of,
+)
 from krishiv_spark.references import has_reference, resolved
 from krishiv_spark.suggestions import suggest
 
@@ -268,7 +275,7 @@ def _explained(
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         field = str(problem["loc"][0]) if problem["loc"] else ""
         name = _written(model, field) if field in model.model_fields else field
-        reason = problem["msg"].removeprefix("Value error, ")
+        reason = reason_of(problem["type"], problem["msg"], values.get(field))
         if problem["type"] == "missing":
             text = f"{format_name}: option {name!r} is required"
         elif not field or field in model.gathers:

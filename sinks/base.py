@@ -141,6 +141,17 @@ class Writer(ABC, Generic[StagedT, PlanT]):
             SchemaError: If the rows do not fit it.
         """
 
+    def check_start(self) -> None:
+        """Refuse what cannot work, before a query is started. Planner; makes and changes nothing.
+
+        Override it where `plan` refuses things as well, since it is not called then. What it passes
+        may be refused by the first epoch all the same.
+
+        Raises:
+            OptionError, SchemaError: As `check`, and `plan` where that can be told.
+        """
+        self.check()
+
     def plan(self, ownership: Ownership[StagedT] | None) -> PlanT:
         """Find out what all tasks of an epoch have to know. Planner, after `check`.
 

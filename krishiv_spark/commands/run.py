@@ -64,7 +64,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
 
 def _try(runner: JobRunner, found: LoadedJobs) -> None:
     for job in found.jobs:
-        runner.prepared(job)
+        runner.check(job)
         click.echo(f"{job.name}: Spark understands it")
 
 

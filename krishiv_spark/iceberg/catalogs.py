@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.storage.hints import meaning
+from krishiv_spark.storage.hints import known_silence, meaning
 from krishiv_spark.storage.storage import PREFIX
 from krishiv_spark.suggestions import suggest
 
@@ -96,13 +97,26 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001  clients of catalogs raise what they like
         name = type(error).__name__
-        reason = options.redacted(f"{name}: {error}{_advice(error)}")
+        reason = options.redacted(_silence(error, options) or f"{name}: {error}{_advice(error)}")
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
             raise SchemaError(f"{text}. PyIceberg does not know every type, as variant") from None
         kind = OptionError if name in _BAD_SETTINGS else CatalogFailedError
         forget_catalog(options)
         raise kind(text) from None  # the cause's own text may show what was taken out of this one
+
+
+_OF_CONNECTIONS = ("ConnectTimeout", "ConnectionError", "ReadTimeout", "SSLError")
+"""Errors of requests, whose texts are made for those who write clients."""
+
+
+def _silence(error: Exception, options: IcebergOptions) -> str | None:
+    """That a catalog does not answer, in words; None of other errors."""
+    if type(error).__name__ not in _OF_CONNECTIONS:
+        return None
+    to = urlsplit(options.catalog_properties().get("uri", ""))
+    known = known_silence(f"{to.scheme}://{to.netloc.rpartition('@')[2]}", str(error))
+    return None if known is None else f"{known}: correct 'catalog.uri'"
 
 
 _CODE = re.compile(r"AWS Error ([A-Z_]+)")

@@ -1,21 +1,29 @@
 """PyIceberg's client of REST catalogs, with an end to its patience.
 
 PyIceberg 0.12 sets no timeout, so that a catalog that takes a request and never answers would hold
-a query for ever, whatever its `commitTimeout`.
+a query for ever, whatever its `commitTimeout`. One that has never answered is given up soon: its
+address may be wrong (`krishiv_spark.reached`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 
+from krishiv_spark.reached import note_reached, was_reached
+
 __all__ = ["PatientRestCatalog", "TimeoutRestCatalog"]
 
-_CONNECT_S = 10.0
-_READ_S = 60.0
-"""Between two pieces of an answer. A commit that took longer may have happened: it is looked up."""
+_CONNECT_S, _READ_S = 10.0, 60.0
+"""The latter between two pieces of an answer. A commit that took longer may have happened: it is
+looked up."""
+
+_FIRST_CONNECT_S, _FIRST_READ_S = 4.0, 8.0
 
 
 class TimeoutRestCatalog(RestCatalog):
@@ -23,9 +31,19 @@ class TimeoutRestCatalog(RestCatalog):
 
     def _config_headers(self, session: Session) -> None:
         # The first that PyIceberg does with a new session; next it may ask for a token.
-        patience = (_CONNECT_S, _READ_S)
-        session.request = partial(session.request, timeout=patience)  # type: ignore[method-assign]  # the only way in
+        session.request = partial(_ask, session.request)  # type: ignore[method-assign]  # the only way in
         super()._config_headers(session)
+
+
+def _ask(request: Callable[..., Any], method: str, url: str, **given: Any) -> Any:
+    """Send a request, and wait for its answer as long as befits who is asked."""
+    to = urlsplit(url)
+    name = f"catalog {to.hostname}:{to.port}"
+    usual = was_reached(name)
+    patience = (_CONNECT_S, _READ_S) if usual else (_FIRST_CONNECT_S, _FIRST_READ_S)
+    answer = request(method, url, timeout=patience, **given)
+    note_reached(name)
+    return answer
 
 
 PatientRestCatalog = TimeoutRestCatalog

@@ -36,7 +36,6 @@ _LOGINS = frozenset(
 _CONNECT_S = 4
 """For one of the three attempts of PyArrow."""
 
-_ANSWER_MS = 10_000
 _PART = "_krishiv"
 _MAY_NOT = re.compile("AccessDenied|AllAccessDisabled")
 
@@ -170,7 +169,6 @@ def _settings_of(bucket: str, known: Mapping[str, Any]) -> S3Settings:
         # Who asks by the environment may be somebody else to PyArrow than to obstore.
         "anonymous": key is None,
         "proxy": first("s3.proxy-uri"),
-        "timeout": _ANSWER_MS,
     }
     present = {name: value for name, value in given.items() if value is not None}
     return S3Settings.model_validate(present, by_name=True)

@@ -18,6 +18,7 @@ from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.supervising import Supervisor, restarts_of
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
+from krishiv_spark.queries.checking import check
 from krishiv_spark.queries.handle import Query, start
 
 if TYPE_CHECKING:
@@ -104,6 +105,13 @@ class JobRunner:
             }
             make_views(spark, job, empty)
         return spark
+
+    def check(self, job: ReadyJob) -> None:
+        """Let Spark and the sinks of streams say what is wrong; nothing starts; raises as `run`."""
+        spark = self.prepared(job)
+        if job.model.is_streaming:
+            for writer in stream_writers(spark, job):
+                check(writer)
 
     def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
         """As `prepared`, again after what may pass; None if everything is to end."""

@@ -99,14 +99,22 @@ class _Run:
         if self.is_over or time.monotonic() < self.next_start_s:
             return
         if self.query is None:
-            self.query = self.make()
-            self.idle = IdleTime(self.query.spark)
+            self._start()
         elif not self.query.is_active:
             self._ended(self.query, again)
 
     def idle_s(self) -> float:
         """Since when it has had nothing to do; 0 while it waits to be started again."""
         return 0 if self.idle is None else self.idle.look()
+
+    def _start(self) -> None:
+        try:
+            self.query = self.make()
+        except QueryFailed as error:  # its sink was asked first
+            pause_s = self.restarts.pause_after(error, "of the job", progressed=False)
+            self.next_start_s = time.monotonic() + pause_s
+        else:
+            self.idle = IdleTime(self.query.spark)
 
     def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
         failed: QueryFailed | None = query.failure

@@ -71,7 +71,9 @@ class Connections:
     def _troubles(self, error: Exception) -> str:
         """Why no broker could be reached: what each of them said last, or else the whole."""
         found = self._network.troubles()
-        return "; ".join(f"{address}: {said}" for address, said in found.items()) or str(error)
+        return "; ".join(f"{address}: {_meaning(said)}" for address, said in found.items()) or str(
+            error
+        )
 
     def _login_hint(self, error: Exception) -> str:
         """A broker that refuses a login may close the connection before it is heard."""
@@ -182,6 +184,22 @@ class Connections:
     def nodes(self) -> list[int]:
         """The brokers of the cluster, as far as is known."""
         return self._network.nodes()
+
+
+_MEANINGS = {
+    "ECONNREFUSED": "nobody listens there ({said}): correct 'kafka.bootstrap.servers'",
+    "DNS": "the host is not known ({said}): correct 'kafka.bootstrap.servers'",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted ({said}): correct "
+    "'kafka.ssl.truststore.location'",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS ({said}): correct 'kafka.security.protocol', or the "
+    "port in 'kafka.bootstrap.servers'",
+}
+"""By a sign in what is said of a broker, what that means, and what to do."""
+
+
+def _meaning(said: str) -> str:
+    known = next((means for sign, means in _MEANINGS.items() if sign in said), "{said}")
+    return known.format(said=said)
 
 
 def _error(answer: Any, code_of: Callable[[Any], int]) -> Exception | None:

@@ -25,7 +25,7 @@ _SILENCE_S = 2.0
 
 _FIRST_BOOTSTRAP_S = 4.0
 
-_SHOWN = re.compile(r"^\[Error \d+\] |^KafkaConnectionError: ")
+_SHOWN = re.compile(r"^\[Error \d+\] |^KafkaConnectionError: |^(\w+): (?=\1: )")
 """What kafka-python has before the text of an error."""
 
 

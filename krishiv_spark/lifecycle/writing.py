@@ -266,6 +266,10 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         self._given = query
         self._checkpoint = checkpoint
 
+    def check_start(self) -> None:
+        """Planner, before there is a query: what its first epoch would be refused for."""
+        self._writer.check_start()
+
     def _query(self) -> str | None:
         if self._given is not None or self._checkpoint is None:
             return self._given

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.lazy import find
 
 if TYPE_CHECKING:
+    from krishiv_spark.queries.checking import check
     from krishiv_spark.queries.handle import Query, start
     from krishiv_spark.queries.listening import Listening, listen
     from krishiv_spark.queries.progress import Progress, SourceProgress
@@ -28,6 +29,7 @@ __all__ = [
     "QueryState",
     "QueryStatus",
     "SourceProgress",
+    "check",
     "listen",
     "run",
     "start",
@@ -40,6 +42,7 @@ _HOMES = {
     "QueryState": "krishiv_spark.queries.status",
     "QueryStatus": "krishiv_spark.queries.status",
     "SourceProgress": "krishiv_spark.queries.progress",
+    "check": "krishiv_spark.queries.checking",
     "listen": "krishiv_spark.queries.listening",
     "run": "krishiv_spark.queries.restarting",
     "start": "krishiv_spark.queries.handle",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import KrishivError, QueryFailed
 
-__all__ = ["Failure", "failure_of"]
+__all__ = ["Failure", "failure_of", "may_pass"]
 
 _PASSING = frozenset({"CatalogFailedError", "CommitUnknown", "KafkaFailedError", "StorageError"})
 """Errors that may pass by themselves, by name. A query that starts again looks first at what became
@@ -43,6 +43,11 @@ class Failure:
     name: str = ""
 
 
+def may_pass(name: str) -> bool:
+    """Whether an error of ours, by the name of its class, may pass by itself."""
+    return name in _PASSING
+
+
 def failure_of(error: BaseException) -> Failure:
     """Judge an error of Spark's or ours."""
     if isinstance(error, QueryFailed):
@@ -65,7 +70,7 @@ def _unwrapped(name: str, text: str) -> tuple[str, str]:
 
 
 def _ours(name: str, text: str) -> Failure:
-    return Failure(text.strip().partition("\n")[0], name in _PASSING, name)
+    return Failure(text.strip().partition("\n")[0], may_pass(name), name)
 
 
 def _one_line(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import Self
 
 from krishiv_spark.errors import QueryFailed
+from krishiv_spark.queries.checking import check as check_writer
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.progress import Progress
@@ -37,18 +38,23 @@ def start(
     timeout: Seconds | None = None,
     idle: Seconds | None = None,
     grace: Seconds = 60,
+    check: bool = True,
 ) -> Query:
-    """Start a query.
+    """Start a query, if its sink takes it.
 
     Args:
         writer: From ``frame.writeStream``, with its format or function, options and trigger.
         timeout: How long it may run, seconds; then it is stopped as by `Query.stop`.
         idle: How long it may be without a row, seconds; then likewise.
         grace: How long an epoch under way may take then, seconds.
+        check: Whether the sink is asked first, by `krishiv_spark.queries.check`.
 
     Raises:
+        QueryFailed: If the sink would refuse it.
         PySparkException: As Spark's own ``start``.
     """
+    if check:
+        check_writer(writer)
     query = Query(writer.start())
     if timeout is not None or idle is not None:
         query.stop_when(timeout=timeout, idle=idle, grace=grace)

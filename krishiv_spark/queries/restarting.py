@@ -75,7 +75,11 @@ def run(
     """
     policy = Restarts(restarts, pause, longest_pause)
     while True:
-        query = make()
+        try:
+            query = make()
+        except QueryFailed as failed:  # its sink was asked first
+            time.sleep(policy.pause_after(failed, "that is to begin", progressed=False))
+            continue
         try:
             query.await_termination()
         except QueryFailed as failed:

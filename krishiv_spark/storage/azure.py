@@ -114,7 +114,7 @@ def _transport(settings: AzureSettings, patience: Patience) -> Any:
         session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
     return RequestsTransport(
         session=session,
-        connection_timeout=5,
+        connection_timeout=min(5, patience.request_s),
         read_timeout=patience.request_s,
         connection_verify=settings.ca_file or True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["IDENTITY", "meaning", "one_line", "refusal", "silence"]
+__all__ = ["IDENTITY", "known_silence", "meaning", "one_line", "refusal", "silence"]
 
 _QUERY = re.compile(r"(https?://[^\s?]*|/[^\s?]*)\?[^\s)\"]*")
 """A URL, or its path, with what follows that: Azure's SAS tokens are there."""
@@ -107,11 +107,21 @@ def silence(kind: str, where: str, why: str) -> str:
             "nothing says how to log in, and this machine has no identity of its own: set "
             f"{_keys(kind)}, or the environment"
         )
-    known = next((means for word, means in _SILENCES.items() if word in why), None)
-    what = (known or "{where} cannot be asked ({why})").format(where=where, why=one_line(why))
+    what = known_silence(where, why) or f"{where} cannot be asked ({one_line(why)})"
     if "certificate" in why.lower():
         return f"{what}: set 'storage.{kind}.caFile'"
     return f"{what}: correct 'storage.{kind}.endpoint', or what the environment says instead"
+
+
+def known_silence(where: str, why: str) -> str | None:
+    """What it means that a server does not answer; None if that is not known.
+
+    Args:
+        where: Which address was asked.
+        why: Whatever the machine or the client says of it.
+    """
+    known = next((means for word, means in _SILENCES.items() if word in why), None)
+    return None if known is None else known.format(where=where)
 
 
 _SILENCES = {

@@ -1,19 +1,21 @@
-"""How long a store is waited for: seconds before it has answered this process, minutes after that.
+"""How long a store is waited for: seconds before it has answered, minutes after that.
 
 A wrong endpoint is an error soon, and before a row moves. A store that was reached once is in
-trouble if it does not answer: then it is waited for.
+trouble if it does not answer: then it is waited for (`krishiv_spark.reached`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import os
 from dataclasses import dataclass
 
-__all__ = ["Patience", "be_patient", "note_answer", "patience_with"]
+from krishiv_spark.reached import was_reached
 
-# Together less than 15 s: a request that begins at the end of the first is given the second.
-_FIRST_CONTACT_S = 8.0
-_FIRST_REQUEST_S = 5.0
+__all__ = ["Patience", "be_patient", "patience_with"]
+
+# Together less than 10 s: a request that begins at the end of the first is given the second.
+_FIRST_CONTACT_S = 5.0
+_FIRST_REQUEST_S = 4.0
 
 _PATIENCE_S = 180.0
 
@@ -33,9 +35,8 @@ class Patience:
     is_short: bool
 
 
-_ALL = object()
-_answered: set[Hashable] = set()
-"""The stores that have answered this process."""
+_patient: set[int] = set()
+"""The id of this process, once it waits for each store. In a set, for tests to put another one."""
 
 
 def be_patient() -> None:
@@ -43,24 +44,19 @@ def be_patient() -> None:
 
     The planner has reached them, and what they are asked for first may be large.
     """
-    _answered.add(_ALL)
+    _patient.add(os.getpid())
 
 
-def note_answer(store: Hashable) -> None:
-    """A store has answered: it is waited for longer from now on."""
-    _answered.add(store)
-
-
-def patience_with(store: Hashable, timeout_ms: int, *, is_given: bool) -> Patience:
+def patience_with(store: str, timeout_ms: int, *, is_given: bool) -> Patience:
     """How long a store is waited for now.
 
     Args:
-        store: How it is reached.
+        store: The name by which it is noted that it has answered.
         timeout_ms: How long one request may take.
         is_given: Whether a user has said so; then it holds for the first one, too.
     """
     request_s = timeout_ms / 1000
-    if store in _answered or _ALL in _answered:
+    if os.getpid() in _patient or was_reached(store):
         return Patience(_PATIENCE_S, request_s, is_short=False)
     first_s = request_s if is_given else min(request_s, _FIRST_REQUEST_S)
     return Patience(_FIRST_CONTACT_S, first_s, is_short=True)

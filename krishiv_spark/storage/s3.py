@@ -23,7 +23,7 @@ _ATTEMPTS = 12
 """Of one request, with pauses of up to 20 s in between, together 75 s or so: throttling lasts."""
 
 _FIRST_ATTEMPTS = 2
-"""As long as nobody has answered, together less than 15 s."""
+"""As long as nobody has answered, together less than 10 s."""
 
 _URL = re.compile(r"https?://[^/\s\"']+")
 
@@ -101,7 +101,7 @@ def _client(
         s3={"addressing_style": "path" if by_path else "virtual"},
         signature_version=UNSIGNED if settings.anonymous else None,
         proxies={"http": proxy, "https": proxy} if proxy else None,
-        connect_timeout=5,
+        connect_timeout=min(5, patience.request_s),
         max_pool_connections=_CONNECTIONS,
         read_timeout=patience.request_s,
         retries={"mode": "standard", "total_max_attempts": attempts},

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import Duration, Options
-from krishiv_spark.storage.patience import Patience, note_answer, patience_with
+from krishiv_spark.reached import note_reached
+from krishiv_spark.storage.patience import Patience, patience_with
 from krishiv_spark.storage.urls import StoreUrl
 from krishiv_spark.suggestions import suggest
 
@@ -78,11 +79,14 @@ class StoreSettings(Options):
             store: Which one; what else is said of it is here.
         """
         is_given = "timeout" in self.model_fields_set
-        return patience_with((store, self), self.timeout, is_given=is_given)
+        return patience_with(self._name(store), self.timeout, is_given=is_given)
 
     def note_answer(self, store: Hashable) -> None:
-        """See `krishiv_spark.storage.patience.note_answer`."""
-        note_answer((store, self))
+        """It has answered: it is waited for longer from now on, by the whole application."""
+        note_reached(self._name(store))
+
+    def _name(self, store: Hashable) -> str:
+        return f"store {store!r} at {self.endpoint}"
 
     def client(self, within_s: float) -> dict[str, Any]:
         """For obstore's HTTP client.

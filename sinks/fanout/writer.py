@@ -8,7 +8,7 @@ may see an epoch in the first and not yet in the second, as long as that takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -43,6 +43,13 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
 
     def check(self) -> None:
         """Planner: the rows have a column for each route, and each sink can take its rows."""
+        self._check(lambda route: route.check())
+
+    def check_start(self) -> None:
+        """Planner: likewise, and nothing is made or changed."""
+        self._check(lambda route: route.check_start())
+
+    def _check(self, check: Callable[[LoggedWriter[Any, Any]], None]) -> None:
         if not self.streaming:
             raise OptionError(
                 f"{FORMAT}: a batch write has no log that outlives it, by which several targets "
@@ -53,7 +60,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         check_columns(self.options, self.schema)
         for name, route in self._routes.items():
             with naming(name):
-                route.check()
+                check(route)
 
     def plan(self, ownership: Ownership[StagedParts] | None) -> RoutePlans:
         """Planner: what the tasks of each route have to know."""

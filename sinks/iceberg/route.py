@@ -50,6 +50,10 @@ class IcebergRoute(LoggedWriter[StagedForTable, Target]):
         """Planner: the table is there, and can take the rows."""
         _ = self._target
 
+    def check_start(self) -> None:
+        """Planner: as far as that can be told of a table that is not touched."""
+        self._sink.check_start()
+
     def plan(self, ownership: Ownership[StagedForTable] | None) -> Target:
         """Planner: what tasks need of the table, as `check` has seen it."""
         del ownership

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os.path import isfile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["prepare_table"]
+__all__ = ["check_table", "prepare_table"]
 
 _NEWEST_VERSION = 2
 _MOST_RACES = 10
@@ -60,23 +61,72 @@ def prepare_table(
         SchemaError: If the rows do not fit its columns.
         CatalogFailedError: If the catalog cannot be reached.
     """
-    if options.table_properties.get("format-version", "2") not in {"1", "2"}:
-        raise OptionError(
-            f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
-            "not that of 'tableProperty.format-version'"
-        )
+    _check_new_version(options)
     warn_of_unread(options)
     check_locks(options)
-    catalog = open_catalog(options, create=options.create_table == "ifMissing")
-    kind = type(catalog).__name__
-    if kind in _CANNOT_COMMIT:
-        raise OptionError(f"{FORMAT}: {_CANNOT_COMMIT[kind]}: use another catalog")
+    catalog = _opened_catalog(options, create=options.create_table == "ifMissing")
     table = _opened_or_made(options, catalog, rows)
     _check_version(table, options)
     _check_location(table)
     if accept is not None:
         accept(table)
     return _fitting(options, table, rows)
+
+
+def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> None:
+    """Refuse what `prepare_table` would refuse; makes and changes nothing. Planner.
+
+    Args:
+        options: Of the sink.
+        rows: Columns of the rows.
+
+    Raises:
+        OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
+    """
+    _check_new_version(options)
+    table = _found(options)
+    if table is None:
+        schema = _new_schema(rows)
+        partition_spec(options.partition_by, schema)
+        sort_order(options.sort_by, schema)
+        return
+    check_declared(options, table)
+    _check_version(table, options)
+    _check_location(table)
+    columns = table_columns(table.schema())
+    check_columns(rows, columns, options.table_name, options.schema_evolution)
+
+
+def _found(options: IcebergSinkOptions) -> Table | None:
+    """The table; None if it is to be made."""
+    if options.create_table == "never":
+        return open_table(options)
+    if options.is_embedded and not isfile(options.embedded_file):
+        return None
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    catalog = _opened_catalog(options, create=False)
+    with catalog_errors(options, f"load table {options.table_name}"):
+        try:
+            return catalog.load_table(options.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+
+def _opened_catalog(options: IcebergSinkOptions, *, create: bool) -> Catalog:
+    catalog = open_catalog(options, create=create)
+    kind = type(catalog).__name__
+    if kind in _CANNOT_COMMIT:
+        raise OptionError(f"{FORMAT}: {_CANNOT_COMMIT[kind]}: use another catalog")
+    return catalog
+
+
+def _check_new_version(options: IcebergSinkOptions) -> None:
+    if options.table_properties.get("format-version", "2") not in {"1", "2"}:
+        raise OptionError(
+            f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
+            "not that of 'tableProperty.format-version'"
+        )
 
 
 def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Table:

@@ -34,23 +34,33 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
     guarantee = Guarantee.EXACTLY_ONCE
     options: IcebergSinkOptions
 
+    def check_start(self) -> None:
+        """Planner: as `plan`, as far as that can be told of a table that is not touched."""
+        from krishiv_spark.sinks.iceberg.tables import check_table
+
+        check_table(self.options, self._rows())
+
     def plan(self, ownership: Ownership[StagedDataFiles] | None) -> Target:
         """Planner: the table is there, and can take the rows; what tasks need of it."""
         from krishiv_spark.sinks.iceberg.retention import warn_of_growth
         from krishiv_spark.sinks.iceberg.tables import prepare_table
 
         del ownership
-        if self.options.if_snapshot is not None and self.streaming and not self.options.job:
-            raise OptionError(f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves on by itself")
-        rows, upsert_spec = self.schema, self._upsert_spec()
-        if upsert_spec is not None:
-            if self.mode is OutputMode.REPLACE:
-                raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
-            rows = upsert_spec.without_op(rows)
-        table = self._in_hand.put(prepare_table(self.options, rows))
+        table = self._in_hand.put(prepare_table(self.options, self._rows()))
         if self.streaming:
             warn_of_growth(table, self.options)
         return target_of(table, self.options.target_file_size)
+
+    def _rows(self) -> pa.Schema:
+        """The columns that the table gets; raises what the options alone are refused for."""
+        if self.options.if_snapshot is not None and self.streaming and not self.options.job:
+            raise OptionError(f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves on by itself")
+        upsert_spec = self._upsert_spec()
+        if upsert_spec is None:
+            return self.schema
+        if self.mode is OutputMode.REPLACE:
+            raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
+        return upsert_spec.without_op(self.schema)
 
     def _upsert_spec(self) -> UpsertSpec | None:
         """How rows change others; None if they are added."""

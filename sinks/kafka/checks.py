@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
+from krishiv_spark.reached import note_reached, was_reached
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.rows import check_columns
@@ -30,11 +31,20 @@ def check(
     if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
     check_columns(schema, options.topic)
-    client = open_client(options.kafka, at_start=not streaming)
+    client = _opened(options, streaming=streaming)
     if options.topic is not None:
         is_exact = options.delivery == "exactly-once"
         reads = is_exact and transaction_version(client) is TransactionVersion.TV1
         writable_topic(client, options.topic, reads=reads)
+
+
+def _opened(options: KafkaSinkOptions, *, streaming: bool) -> Client:
+    """The client, of a cluster that is waited for if the query has reached it before."""
+    query = options.query_id or options.checkpoint_location or options.job
+    name = f"Kafka {options.kafka.bootstrap} for {query or options.topic}"
+    client = open_client(options.kafka, at_start=not (streaming and was_reached(name)))
+    note_reached(name)
+    return client
 
 
 def planned_topic(options: KafkaSinkOptions) -> PlannedTopic | None:

@@ -31,8 +31,11 @@ class TableFolder(Protocol):
         """What was found out about it is remembered."""
         ...
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, makes: bool = True) -> None:
         """Planner: refuse a folder that cannot be written, before any row moves.
+
+        Args:
+            makes: Whether it may be made, where folders are something.
 
         Raises:
             OptionError: If it is so.
@@ -65,8 +68,11 @@ class DiskTable:
     def __str__(self) -> str:
         return str(self.path)
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, makes: bool = True) -> None:
         """See `TableFolder`. It is made if it is not there."""
+        if not makes and not self.path.is_dir():
+            self._check_makeable()
+            return
         try:
             make_folder(self.path)
         except OSError as error:
@@ -75,6 +81,12 @@ class DiskTable:
             raise OptionError(
                 f"krishiv-parquet: 'path' {self} cannot be written: permission denied"
             )
+
+    def _check_makeable(self) -> None:
+        nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
+        why = "permission denied" if nearest.is_dir() else f"{nearest} is no folder"
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {why}")
 
     def visible(self) -> Iterator[str]:
         """See `TableFolder`."""
@@ -113,8 +125,9 @@ class StoreTable:
         """To places in the folder."""
         return self.storage.uploads(self.url)
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, makes: bool = True) -> None:
         """See `TableFolder`. Once in a process: what the store allows does not change."""
+        del makes  # there are no folders
         _check_allowed(self)
 
     def visible(self) -> Iterator[str]:

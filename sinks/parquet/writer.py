@@ -48,9 +48,16 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
 
     def check(self) -> None:
         """Planner: the folder can be written, and the rows fit Parquet and what is there."""
+        self._check(makes=True)
+
+    def check_start(self) -> None:
+        """Planner: as `check`, of a folder that is not made."""
+        self._check(makes=False)
+
+    def _check(self, *, makes: bool) -> None:
         check_columns(self.schema, self.options.partition_by)
         table = self._kind.table
-        table.check_writable()
+        table.check_writable(makes=makes)
         check_same_types(table, self.schema)
         is_stream = self.streaming and self.options.job is None
         if self.mode is OutputMode.APPEND or is_stream:

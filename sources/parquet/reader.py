@@ -116,6 +116,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         newest_first = sorted(
             files, key=lambda file: (file.modified_ns // unit_ns, file.path), reverse=True
         )
+        why = ""
         for file in newest_first:
             path = self._place.absolute(file.path)
             try:
@@ -124,9 +125,10 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
                 if self.options.bad_files == "fail" and self._is_whole(file):
                     raise
                 _log.warning("not used for the schema: %s", error)
+                why = why or f", and {error}"
         raise OptionError(
             f"krishiv-parquet: there are no Parquet files in {self.options.path} whose schema "
-            "could be taken: give one with .schema(...)"
+            f"could be taken{why}: give one with .schema(...)"
         )
 
     def _is_whole(self, file: FoundFile) -> bool:

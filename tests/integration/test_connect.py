@@ -55,6 +55,12 @@ def test_what_was_pushed_in_the_client_comes_back_to_it(result):
     assert result["memory"] == [[10], [20], [30]]
 
 
+def test_a_sink_is_asked_before_the_start_and_leaves_nothing(result):
+    (refusal,) = result["refused"]
+    assert refusal.startswith("OptionError: krishiv-parquet: unknown option")
+    assert "did you mean 'partitionBy'" in refusal
+
+
 def test_sql_reads_a_format(result):
     assert result["sql"] == [[2]]
 

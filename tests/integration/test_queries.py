@@ -4,6 +4,7 @@ import threading
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pyarrow as pa
 import pyspark
@@ -83,6 +84,89 @@ def test_errors_of_ours_have_their_name(stream, tmp_path):
     with pytest.raises(QueryFailed, match="cannot be made") as caught:
         queries.start(writer(stream, tmp_path)).await_termination(PATIENCE)
     assert (caught.value.name, caught.value.passes) == ("OptionError", False)
+
+
+# --- the sink is asked before the start
+
+
+@pytest.fixture
+def idle(spark, tmp_path):
+    """A stream of Spark's own without a row; ours begin with an epoch without rows."""
+    (tmp_path / "empty").mkdir()
+    return spark.readStream.schema("id LONG, day STRING").csv(str(tmp_path / "empty"))
+
+
+def test_spark_asks_a_python_sink_no_sooner_than_for_its_first_rows(idle, tmp_path):
+    """Which is why `queries.start` does: docs/errors.md says so."""
+    query = writer(idle, tmp_path).option("partitonBy", "day").start()
+    try:
+        query.processAllAvailable()
+        assert query.isActive
+        (tmp_path / "empty/rows.csv").write_text("1,2013-01-01\n")
+        with pytest.raises(Exception, match="did you mean 'partitionBy'"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+WRONG = {
+    "option": ("parquet", {"partitonBy": "day"}, "OptionError", "did you mean 'partitionBy'"),
+    "column": ("parquet", {"partitionBy": "month"}, "OptionError", "'month'"),
+    "place": ("parquet", {"path": "{file}/out"}, "OptionError", "is no folder"),
+    "route": ("fanout", {"route.a.path": "/x"}, "OptionError", "option 'format' is required"),
+    "rows": (
+        "kafka",
+        {"topic": "t", "kafka.bootstrap.servers": "127.0.0.1:1"},
+        "SchemaError",
+        "to_json",
+    ),
+    "sink": ("console", {"truncat": "1"}, "OptionError", "did you mean 'truncate'"),
+    "partition": (
+        "iceberg",
+        {"partitionBy": "days(when)", "warehouse": "{new}", "path": "db.t"},
+        "",
+        "when",
+    ),
+    "key": ("memory", {"mode": "upsert"}, "OptionError", "'keyColumns'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_sink_refuses_is_told_before_the_start(idle, tmp_path, case):
+    name, options, kind, says = WRONG[case]
+    (tmp_path / "file").write_text("no folder")
+    new = {"file": tmp_path / "file", "new": tmp_path / "new"}
+    given = {key: text.format(**new) for key, text in options.items()}
+    rows = krishiv_spark.routed(idle, a="true") if name == "fanout" else idle
+    to = writer(rows, tmp_path, "new").format(f"krishiv-{name}").options(**given)
+    with pytest.raises(QueryFailed, match=says) as caught:
+        queries.start(to)
+    assert kind in {"", caught.value.name}
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "checkpoint-new").exists()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["parquet", "iceberg", "memory", "console"])
+def test_what_a_sink_takes_is_not_made_before_the_start(idle, tmp_path, name):
+    place = {"warehouse": str(tmp_path / "new"), "path": "db.t"} if name == "iceberg" else {}
+    queries.check(writer(idle, tmp_path, "new").format(f"krishiv-{name}").options(**place))
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_output_mode_that_spark_refuses_is_told_with_what_helps(idle, tmp_path):
+    with pytest.raises(QueryFailed, match=r"use 'complete', or .*krishiv_spark\.upsert"):
+        queries.start(writer(idle, tmp_path).outputMode("update"))
+
+
+def test_functions_and_sinks_of_spark_are_not_asked(idle):
+    queries.check(idle.writeStream.foreachBatch(lambda *_: None))
+    queries.check(idle.writeStream.format("console").option("anything", "goes"))
+
+
+def test_a_start_without_the_question_is_sparks_own(idle, tmp_path):
+    with queries.start(writer(idle, tmp_path).option("partitonBy", "day"), check=False) as query:
+        assert query.is_active
 
 
 def test_a_query_ends_when_its_time_is_up_or_no_row_comes(stream, tmp_path):
@@ -182,16 +266,17 @@ def test_what_may_pass_is_tried_again(spark, tmp_path, caplog):
 
 
 def test_what_does_not_pass_is_not_tried_again(stream, tmp_path):
-    made = []
+    begun = []
 
-    def make():
-        made.append(queries.start(writer(stream, tmp_path)))
-        return made[-1]
+    def make(check):
+        begun.append(check)
+        return queries.start(writer(stream, tmp_path), check=check)
 
     (tmp_path / "out").write_text("no folder")
-    with pytest.raises(QueryFailed, match="cannot be made"):
-        queries.run(make)
-    assert len(made) == 1
+    for check in (True, False):
+        with pytest.raises(QueryFailed, match="cannot be made"):
+            queries.run(partial(make, check))
+    assert begun == [True, False]
 
 
 def test_a_handle_is_made_of_sparks_own(stream, tmp_path):

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import krishiv_spark
+from krishiv_spark import queries
+from krishiv_spark.errors import QueryFailed
 
 
 def rows(frame) -> list[list]:
@@ -46,6 +48,19 @@ def parquet(spark: SparkSession, folder: Path) -> dict[str, object]:
         "batch": rows(spark.read.format("krishiv-parquet").load(copy).select("id", "day")),
         "stream": rows(spark.read.format("krishiv-parquet").load(table)),
     }
+
+
+def refused(spark: SparkSession, folder: Path) -> list[str]:
+    """What a sink says of a query before its start: of one that is right, and of a wrong one."""
+    read = spark.readStream.format("krishiv-parquet").load(str(folder / "source"))
+    writer = read.writeStream.format("krishiv-parquet").option("path", str(folder / "new"))
+    found = []
+    for name in ("checkpointLocation", "partitonBy"):
+        try:
+            queries.check(writer.option(name, str(folder / "new-checkpoint")))
+        except QueryFailed as error:
+            found.append(f"{error.name}: {error}")
+    return [*found, *(path.name for path in folder.glob("new*"))]
 
 
 def memory(spark: SparkSession, folder: Path) -> list[list]:
@@ -87,6 +102,7 @@ def main() -> None:
     )
     result = {"client": type(spark).__module__, **parquet(spark, folder)}
     result |= {"memory": memory(spark, folder), "sql": sql(spark, folder)}
+    result["refused"] = refused(spark, folder)
     krishiv_spark.register(spark)
     result["registered"] = rows(spark.read.format("krishiv-parquet").load(str(folder / "table")))
     print("RESULT", json.dumps(result), flush=True)

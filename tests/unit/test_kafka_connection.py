@@ -1,12 +1,18 @@
 """Kafka's settings as users write them."""
 
 import pickle
+import time
 
+import pyarrow as pa
 import pytest
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka import connection
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.reached import note_reached
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.kafka.checks import check
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, b:2"}
@@ -181,3 +187,23 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     options = parse(**TLS, **{"kafka.ssl.truststore.location": str(tmp_path / "ca.pem")})
     with pytest.raises(KafkaFailedError, match=r"kafka\.ssl\.truststore\.location' = .*ca\.pem"):
         Client(options.kafka)
+
+
+def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypatch):
+    monkeypatch.setattr(connection, "_AT_START_S", 0.2)
+    monkeypatch.setitem(connection._DEFAULTS, "default_api_timeout_ms", 3000)
+    assert waited_s("/a") < 2.5
+    note_reached("Kafka 127.0.0.1:1 for /a")
+    assert waited_s("/a") >= 3, "a query that runs is not less patient than it was"
+    assert waited_s("/b") < 2.5
+
+
+def waited_s(checkpoint):
+    """How long a sink waits for a cluster that is not there."""
+    servers = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    given = {**servers, "checkpointLocation": checkpoint}
+    options = KafkaSinkOptions.parse(given, "krishiv-kafka")
+    schema, begun_s = pa.schema([("value", pa.string())]), time.monotonic()
+    with pytest.raises(KafkaFailedError, match="nobody listens there"):
+        check(options, schema, OutputMode.APPEND, streaming=True)
+    return time.monotonic() - begun_s

@@ -1,0 +1,44 @@
+"""A question to a format, asked before a query starts: would its sink take this?
+
+Spark makes a Python sink when the first epoch is planned, which an idle source may put off for
+ever. What it does ask at once is a source for its schema; so the question goes along with the
+options of a reader, and Spark's planner process, with its environment, has the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["StartCheck"]
+
+_KEY = "krishivstartcheck"
+
+
+@dataclass(frozen=True)
+class StartCheck:
+    """What a query is to be started with, besides the options of its sink.
+
+    Attributes:
+        schema: Of its rows, as Spark writes it in JSON.
+        overwrite: Whether each epoch replaces what was there.
+    """
+
+    schema: str
+    overwrite: bool
+
+    def added_to(self, options: Mapping[str, str]) -> dict[str, str]:
+        """Options of a reader that ask it."""
+        return {**options, _KEY: json.dumps([self.schema, self.overwrite])}
+
+    @classmethod
+    def asked_in(cls, options: Mapping[str, str]) -> StartCheck | None:
+        """The question in the options of a reader; None if there is none."""
+        text = next((text for key, text in options.items() if key.lower() == _KEY), None)
+        return None if text is None else cls(*json.loads(text))
+
+    @staticmethod
+    def is_asked_by(key: str) -> bool:
+        """Whether an option is the question, and none of the sink's."""
+        return key.lower() == _KEY

@@ -1,0 +1,108 @@
+"""docs/errors.md: a section for each class of errors, and words of every message that it has."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wheels import ROOT
+
+PAGE = (ROOT / "docs" / "errors.md").read_text()
+SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+SIGN = re.compile(r"`([^`]+)`")
+NOT_USERS = ("krishiv_spark/doctor", "krishiv_spark/kafka/dev", "krishiv_spark/testing")
+OF_ALL_KINDS = {"KrishivError", "ManifestError", "OptionError", "QueryFailed", "SchemaError"}
+"""Whose texts are too many: their page has what they have in common."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("krishiv_spark", "offsets", "sinks", "sources"):
+        for path in (ROOT / folder).rglob("*.py"):  # which does not follow links
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(NOT_USERS):
+                yield name, ast.parse(path.read_text())
+
+
+TREES = dict(sources())
+
+
+def classes() -> set[str]:
+    """Public ones that are errors of ours."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"KrishivError"}
+    while more := {name for name, of in bases.items() if of & found} - found:
+        found |= more
+    return {name for name in found if not name.startswith("_")}
+
+
+def text_of(message: ast.expr) -> str:
+    """What is the same in each message of one place; what is put into it is left out."""
+    if isinstance(message, ast.JoinedStr):
+        return "".join(
+            str(p.value) if isinstance(p, ast.Constant) else "{}" for p in message.values
+        )
+    return str(message.value) if isinstance(message, ast.Constant) else ""
+
+
+def messages() -> dict[str, set[tuple[str, str]]]:
+    """By class, where it is raised and with which text."""
+    found = defaultdict(set)
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                found[node.func.id].add((path, text_of(node.args[0])))
+    return found
+
+
+RAISED = messages()
+TEXTS = [str(n.value) for t in TREES.values() for n in ast.walk(t) if isinstance(n, ast.Constant)]
+
+
+def rows_of(name: str) -> list[list[str]]:
+    """The rows of its table: what the message says, why, what to do."""
+    lines = [line for line in SECTIONS[name].splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in re.split(r"\s\|\s|^\| | \|$", line)[1:-1]] for line in lines]
+    return [row for row in cells if row[0] not in {"it says", "---"}]
+
+
+def signs_of(name: str) -> list[str]:
+    return [sign for row in rows_of(name) for sign in SIGN.findall(row[0])]
+
+
+def test_each_class_has_a_section_and_no_other():
+    assert SECTIONS.keys() == classes()
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS))
+def test_a_section_says_what_it_means_and_each_row_why_and_what_to_do(name):
+    assert f"<!-- generated: error.{name} -->" in SECTIONS[name]
+    for row in rows_of(name):
+        assert len(row) == 3, row
+        assert all(row), row
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS))
+def test_what_a_section_has_of_a_message_is_in_one(name):
+    gone = [sign for sign in signs_of(name) if not any(sign in text for text in TEXTS)]
+    assert not gone
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS.keys() - OF_ALL_KINDS))
+def test_every_message_of_a_class_is_found_in_its_section(name):
+    # What consists of other texts, but for a word, is found by those.
+    own = {one for one in RAISED[name] if len(re.findall(r"[a-z]{3,}", one[1])) > 1}
+    unknown = [one for one in own if not any(sign in one[1] for sign in signs_of(name))]
+    assert not unknown
+
+
+def test_links_into_the_page_lead_to_sections():
+    for path in [*Path(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for anchor in re.findall(r"errors\.md#(\w+)", path.read_text()):
+            assert anchor in {name.lower() for name in SECTIONS}, (path, anchor)
