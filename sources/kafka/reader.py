@@ -43,10 +43,11 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         super().__init__(options, schema, streaming=streaming)
         self._made_planner: BatchPlanner | None = None
         self._made_position: ShownPosition | None = None
+        self._began: tuple[KafkaOffset, QueryPosition] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors choose nothing.
-        return {**self.__dict__, "_made_planner": None, "_made_position": None}
+        return {**self.__dict__, "_made_planner": None, "_made_position": None, "_began": None}
 
     def infer_schema(self) -> pa.Schema:
         """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
@@ -71,7 +72,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
         """
-        planner, position = self._planner(), QueryPosition.of(start)
+        planner, position = self._planner(), self._position_of(start)
         if self.options.group_id is not None and start.at is None:
             self._position(self.options.group_id).show(position.offsets)
         end = planner.plan_end(position, limit)
@@ -87,6 +88,13 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         With what was lost, if anything was. See `SupportsBacklog`.
         """
         return self._planner().backlog()
+
+    def _position_of(self, start: KafkaOffset) -> QueryPosition:
+        """The same one as before, as long as the query stands where it stood."""
+        kept = self._began
+        if kept is None or (kept[0] is not start and kept[0] != start):
+            kept = self._began = start, QueryPosition.of(start)
+        return kept[1]
 
     def _planner(self) -> BatchPlanner:
         from krishiv_spark.sources.kafka.planner import BatchPlanner
