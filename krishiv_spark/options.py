@@ -150,7 +150,7 @@ class Options(LateModel):
             except ValueError as error:
                 faults.append(OptionFault(key, f"{format_name}: option {key!r}: {error}"))
                 continue
-            if field is None and (gatherer := cls._gatherer(key.lower(), spellings)) is not None:
+            if field is None and (gatherer := cls._gatherer(key.lower())) is not None:
                 values.setdefault(gatherer, {})[key] = value
             elif field is None:
                 faults += _unknown(key, cls, format_name)
@@ -171,7 +171,7 @@ class Options(LateModel):
         return {
             key: text
             for key, text in given.items()
-            if key.lower() in spellings or cls._gatherer(key.lower(), spellings)
+            if key.lower() in spellings or cls._gatherer(key.lower())
         }
 
     @classmethod
@@ -209,9 +209,10 @@ class Options(LateModel):
         }
 
     @classmethod
-    def _gatherer(cls, key: str, spellings: Mapping[str, str]) -> str | None:
+    @lru_cache(maxsize=1024)  # each role of each epoch parses the same keys
+    def _gatherer(cls, key: str) -> str | None:
         """The field that gathers a key, unless the key is nearly one of a field of its own."""
-        if suggest(key, spellings, likeness=0.93):
+        if suggest(key, cls._spellings(), likeness=0.93):
             return None
         return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
 

@@ -11,28 +11,10 @@ from krishiv_spark.kafka.network import Node
 from krishiv_spark.kafka.requests import Routed, demand
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, FoundOffset, TopicPartition
 
-__all__ = ["ListOffsets", "epoch_ends", "list_offsets"]
+__all__ = ["ListOffsets", "epoch_ends"]
 
 _CONSUMER = -1
 """Instead of the id of a replica."""
-
-
-def list_offsets(
-    client: Client, asked: Mapping[TopicPartition, int], *, committed: bool = True
-) -> dict[TopicPartition, FoundOffset]:
-    """Look offsets up, at the leaders, side by side.
-
-    Args:
-        client: Of this process.
-        asked: By partition, a time in ms (the first record that is not older), or `EARLIEST`,
-            `LATEST`, `MAX_TIMESTAMP` (KIP-734).
-        committed: Whether `LATEST` is the last stable offset: after it transactions are open.
-
-    Raises:
-        KafkaFailedError: If a partition may not be read, or has no answer in time.
-    """
-    kind = ListOffsets(asked, committed=committed)
-    return demand(client, kind, asked, lambda tp: f" of {tp}")
 
 
 def epoch_ends(client: Client, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -70,6 +52,8 @@ class _OfLeaders:
 @dataclass(frozen=True)
 class ListOffsets(_OfLeaders):
     """Offsets of partitions by time, from their leaders.
+
+    `krishiv_spark.kafka.offset_lookups` asks for many at once, and in this way for the rest.
 
     Attributes:
         asked: By partition, a time in ms, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import Node
 from krishiv_spark.retry import Backoff
 
-__all__ = ["BatchedRequest", "Parts", "Routed", "demand", "exchange", "gather"]
+__all__ = ["BatchedRequest", "Parts", "Routed", "Tried", "demand", "exchange", "gather"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +27,18 @@ Parts: TypeAlias = Sequence[tuple[Node, list[K]]]
 
 Routed: TypeAlias = tuple[Parts[K], Exception | str | None]
 """Where items are asked for, and why some are left out, if there are such."""
+
+
+class Tried(NamedTuple):
+    """What was tried in vain before, in another way; its time counts.
+
+    Attributes:
+        since_s: When it was begun, by the monotonic clock.
+        why: Why it came to nothing.
+    """
+
+    since_s: float
+    why: Exception | str
 
 
 class BatchedRequest(Protocol[K, V_co]):
@@ -61,7 +73,11 @@ class BatchedRequest(Protocol[K, V_co]):
 
 
 def exchange(
-    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float | None = None
+    client: Client,
+    kind: BatchedRequest[K, V],
+    items: Iterable[K],
+    within_s: float | None = None,
+    tried: Tried | None = None,
 ) -> dict[K, V | Exception]:
     """Ask about many items until each has an answer.
 
@@ -70,6 +86,7 @@ def exchange(
         kind: What is asked.
         items: What is asked about: keys, as the kind of request groups them by node.
         within_s: How long that may take; None for ``default.api.timeout.ms``.
+        tried: A first attempt at them that was made before.
 
     Returns:
         By item its value, or kafka-python's error that is final for it.
@@ -77,9 +94,9 @@ def exchange(
     Raises:
         KafkaFailedError: If some have no answer in time, or the login is refused.
     """
-    begun_s = time.monotonic()
+    begun_s = time.monotonic() if tried is None else tried.since_s
     limit_s = client.connection.api_timeout_s if within_s is None else within_s
-    found, missing, why = _collect(client, kind, items, limit_s)
+    found, missing, why = _collect(client, kind, items, limit_s, tried)
     if missing:
         # A second without an answer, where that is all there was, says nothing about the cluster.
         if within_s is None:
@@ -88,13 +105,14 @@ def exchange(
     return found
 
 
-def demand(
+def demand(  # noqa: PLR0913  all but three are for few callers
     client: Client,
     kind: BatchedRequest[K, V],
     items: Iterable[K],
     shown: Callable[[K], str] = lambda item: f" {item!r}",
     *,
     within_s: float | None = None,
+    tried: Tried | None = None,
 ) -> dict[K, V]:
     """`exchange`, where an error that is final for an item is one for the caller.
 
@@ -104,12 +122,13 @@ def demand(
         items: As for `exchange`.
         shown: How an item stands in a message, after what was tried.
         within_s: How long that may take; None for ``default.api.timeout.ms``.
+        tried: As for `exchange`.
 
     Raises:
         KafkaFailedError: As `exchange`, or if an item has an error.
     """
     found: dict[K, V] = {}
-    for item, answer in exchange(client, kind, items, within_s).items():
+    for item, answer in exchange(client, kind, items, within_s, tried).items():
         if isinstance(answer, Exception):
             raise client.failed(f"{kind.what}{shown(item)}", answer)
         found[item] = answer
@@ -117,10 +136,14 @@ def demand(
 
 
 def gather(
-    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float
+    client: Client,
+    kind: BatchedRequest[K, V],
+    items: Iterable[K],
+    within_s: float,
+    tried: Tried | None = None,
 ) -> dict[K, V | Exception]:
     """`exchange`, where what has no answer in time is left out, with a warning."""
-    found, missing, why = _collect(client, kind, items, within_s)
+    found, missing, why = _collect(client, kind, items, within_s, tried)
     if missing:
         what = (client.connection.bootstrap, kind.what, _some(missing), why)
         _log.warning("Kafka at %s: cannot %s %s: %s; going on without", *what)
@@ -128,7 +151,11 @@ def gather(
 
 
 def _collect(
-    client: Client, kind: BatchedRequest[K, V], items: Iterable[K], within_s: float
+    client: Client,
+    kind: BatchedRequest[K, V],
+    items: Iterable[K],
+    within_s: float,
+    tried: Tried | None,
 ) -> tuple[dict[K, V | Exception], list[K], Exception | str]:
     """Ask until each item has an answer, or time is up.
 
@@ -142,7 +169,11 @@ def _collect(
     found: dict[K, V | Exception] = {}
     why: Exception | str = ""
     waiting = list(dict.fromkeys(items))
-    for left_s in Backoff(within_s).attempts() if waiting else ():
+    if tried is not None:
+        kind.forget(client, waiting)
+        within_s, why = tried.since_s + within_s - time.monotonic(), tried.why
+    # Of an attempt in no time, which is asked for in so many words, there may be an answer.
+    for left_s in Backoff(within_s).attempts() if waiting and within_s >= 0 else ():
         answered, why = _ask_once(client, kind, waiting, left_s)
         found |= answered
         waiting = [item for item in waiting if item not in found]

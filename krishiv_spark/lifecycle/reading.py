@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
 __all__ = ["BatchRead", "RowSchema", "stream_read"]
+
+_HANDED = 2
+"""The begin of a batch and its end."""
 
 
 def _ending_class() -> Any:
@@ -191,6 +195,12 @@ class _StreamRead(_Travels, DataSourceStreamReader):
         # 4.0 and 4.1 ask for the newest offset without saying where the query stands. On a
         # restart they call partitions(last, last) first, so the last end is always known here.
         self._position: Offset | None = None
+        # Spark hands back what it was given last, at each trigger: 10 000 partitions are read from
+        # it, and written into it, only where the query moves.
+        self._handed: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=_HANDED)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handed": deque(maxlen=_HANDED)}  # executors ask for no position
 
     @sentence_first
     def initialOffset(self) -> dict[str, Any]:
@@ -215,6 +225,9 @@ class _StreamRead(_Travels, DataSourceStreamReader):
             self._reader.committed(position)
 
     def _load(self, value: dict[str, Any]) -> Offset:
+        for handed, offset in self._handed:
+            if handed == value:
+                return offset
         if value.get("kind") == Start.kind:
             return Start.from_dict(value)
         return self._reader.offset_type.from_dict(value)
@@ -222,10 +235,17 @@ class _StreamRead(_Travels, DataSourceStreamReader):
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
         tune_worker()
         if isinstance(start, Start):
-            return _pinned(self._reader, start).to_dict()
+            return self._hand(_pinned(self._reader, start))
         with naming_full_disks(self._reader.options):  # of what it remembers
             end: Offset = self._reader.latest(start, limit)
-        return end.to_dict()
+        return self._hand(end)
+
+    def _hand(self, offset: Offset) -> dict[str, Any]:
+        for handed, same in self._handed:
+            if same is offset:
+                return handed
+        self._handed.append((offset.to_dict(), offset))
+        return self._handed[-1][0]
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from krishiv_spark.kafka.lookups import list_offsets
+from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, TopicPartition
 from krishiv_spark.offsets.watermark import advance
 from krishiv_spark.sources.kafka.batch_headers import BatchHeader, read_batch_headers

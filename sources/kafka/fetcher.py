@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, answers, request
-from krishiv_spark.kafka.lookups import list_offsets
+from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.records import Decoded, RecordRange, await_warm, decode
 from krishiv_spark.retry import Backoff
 from krishiv_spark.sources.kafka.cursor import Cursor

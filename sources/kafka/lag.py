@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.lookups import ListOffsets, list_offsets
-from krishiv_spark.kafka.requests import gather
-from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
+from krishiv_spark.kafka.offset_lookups import RepeatedLookup
+from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionNumbers, PartitionRows
+from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sources.kafka.position import nested
 
 __all__ = ["Lag"]
@@ -40,13 +43,14 @@ class Lag:
     """Follows what waits, for the life of a reader."""
 
     def __init__(self) -> None:
-        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._ends = RepeatedLookup(LATEST, committed=True)
+        self._look = RepeatedLookup(LATEST, committed=False)
+        # Where there is none, nothing is held back.
+        self._high_watermarks: PartitionNumbers | None = None
         self._held: dict[TopicPartition, _Held] = {}
         self._until_s = 0.0
 
-    def look_up_ends(
-        self, client: Client, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, FoundOffset]:
+    def look_up_ends(self, client: Client, partitions: PartitionRows) -> FoundOffsets:
         """The last stable offsets, with a look at what open transactions hold back after them.
 
         High watermarks are looked up before: then records between the two wait for the end of a
@@ -56,33 +60,40 @@ class Lag:
             KafkaFailedError: If a partition has no last stable offset in time.
         """
         self._look_at_high_watermarks(client, partitions)
-        ends = list_offsets(client, dict.fromkeys(partitions, LATEST))
+        ends = self._ends.demand(client, partitions)
         self._compare(ends)
         return ends
 
-    def _look_at_high_watermarks(
-        self, client: Client, partitions: Collection[TopicPartition]
-    ) -> None:
+    def _look_at_high_watermarks(self, client: Client, partitions: PartitionRows) -> None:
         """Now and then. A partition without an answer in time has none."""
         began_s = time.monotonic()
         if began_s < self._until_s:
             return
-        kind = ListOffsets(dict.fromkeys(partitions, LATEST), committed=False)
-        found = gather(client, kind, partitions, _PATIENCE_S)
-        self._high_watermarks = {
-            p: f.offset for p, f in found.items() if isinstance(f, FoundOffset)
-        }
+        found, is_there = self._look.gather(client, partitions, _PATIENCE_S)
+        offsets = np.where(is_there, found.offsets, 0)
+        self._high_watermarks = PartitionNumbers(partitions, offsets)
         now_s = time.monotonic()
         self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
 
-    def _compare(self, last_stable_offsets: Mapping[TopicPartition, FoundOffset]) -> None:
+    def _compare(self, last_stable_offsets: FoundOffsets) -> None:
         """Find out which last stable offsets lie before the high watermarks."""
         now = dt.datetime.now(dt.timezone.utc)
-        self._held = {
-            tp: _Held(end.offset, self._high_watermarks[tp], self._since(tp, end.offset, now))
-            for tp, end in last_stable_offsets.items()
-            if end.offset < self._high_watermarks.get(tp, 0)
-        }
+        partitions, offsets = last_stable_offsets.rows.partitions, last_stable_offsets.offsets
+        high = self._high_watermarks_of(last_stable_offsets.rows)
+        held = {}
+        for row in np.flatnonzero(offsets < high).tolist():
+            tp, offset = partitions[row], int(offsets[row])
+            held[tp] = _Held(offset, int(high[row]), self._since(tp, offset, now))
+        self._held = held
+
+    def _high_watermarks_of(self, rows: PartitionRows) -> NDArray[np.int64]:
+        known = self._high_watermarks
+        if known is None:
+            return np.zeros(len(rows), np.int64)
+        if known.rows is rows:
+            return known.array
+        # Looked up for other partitions: some are new, or have gone.
+        return np.fromiter((known.get(tp, 0) for tp in rows.partitions), np.int64)
 
     def _since(self, tp: TopicPartition, last_stable_offset: int, now: dt.datetime) -> dt.datetime:
         before = self._held.get(tp)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.lookups import list_offsets
+from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions

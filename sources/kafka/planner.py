@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
-from krishiv_spark.kafka.lookups import list_offsets
+from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.kafka.event_time import EventTime
@@ -42,6 +42,7 @@ class BatchPlanner:
         self._losses = Losses(options.fail_on_data_loss)
         self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay / 1000)
         self._lag = Lag()
+        self._ends = RepeatedLookup(LATEST, committed=options.committed)
         self._is_started = False
         self._frozen: ClusterSnapshot | None = None
         self._planned: tuple[Offsets, Offsets] = {}, {}
@@ -112,7 +113,7 @@ class BatchPlanner:
         frozen, wants = self._frozen, self._subscription.wants
         if frozen is None:
             return self._look(client, start)
-        if any(wants(name) for name in {tp.topic for tp in start.read} - frozen.topics.keys()):
+        if any(wants(name) for name in start.topics - frozen.topics.keys()):
             # It was not known then that one of them has been read: it deserves a closer look.
             self._frozen = self._look(client, start)
             return self._frozen
@@ -121,19 +122,18 @@ class BatchPlanner:
 
     def _look(self, client: Client, start: QueryPosition | None) -> ClusterSnapshot:
         """What there is now; without a start nothing is known of what must be there."""
-        read = {tp.topic for tp in start.read} if start else ()
-        topics = self._subscription.topics(client, read)
+        topics = self._subscription.topics(client, start.topics if start else ())
         left, known_ids = self._subscription.compare(start, topics) if start else ({}, {})
         partitions, ids = self._subscription.partitions(topics), ids_of(topics)
         if self._streaming and self._committed:
             newest = self._lag.look_up_ends(client, partitions)
         else:
-            asked = dict.fromkeys(partitions, LATEST)
-            newest = list_offsets(client, asked, committed=self._committed)
+            newest = self._ends.demand(client, partitions)
         if self._streaming:
-            ends = {tp: end.offset for tp, end in newest.items()}
+            ends: Offsets = newest.numbers
         else:
-            ends = OffsetLookup(client, self._options, self._losses).last(partitions)
+            lookup = OffsetLookup(client, self._options, self._losses)
+            ends = lookup.last(partitions.partitions)
         return ClusterSnapshot(topics, ids, newest, ends, left, known_ids)
 
     def freeze(self) -> None:

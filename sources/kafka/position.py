@@ -159,6 +159,11 @@ class QueryPosition:
         return QueryPosition(read=ends, left=left, began=began, ids=ids)
 
     @cached_property
+    def topics(self) -> frozenset[str]:
+        """The topics of what is read."""
+        return frozenset(tp.topic for tp in self.read)
+
+    @cached_property
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that is read."""
         return {tp: position.offset for tp, position in self.read.items()}

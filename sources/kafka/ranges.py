@@ -42,6 +42,8 @@ TaskRanges: TypeAlias = tuple[OffsetRange, ...]
 
 def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """Split a range into parts whose sizes differ by one at most."""
+    if parts == 1 and whole.size > 0:
+        return [whole]
     bounds = [whole.start + whole.size * i // parts for i in range(parts + 1)]
     return [replace(whole, start=start, end=end) for start, end in pairwise(bounds) if start < end]
 

@@ -8,6 +8,7 @@ new rows share a task.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,12 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         super().__init__(options, schema, streaming=streaming)
         self._made_planner: BatchPlanner | None = None
         self._made_position: ShownPosition | None = None
+        self._positions = _no_positions()
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors choose nothing.
-        return {**self.__dict__, "_made_planner": None, "_made_position": None}
+        left_out = {"_made_planner": None, "_made_position": None, "_positions": _no_positions()}
+        return {**self.__dict__, **left_out}
 
     def infer_schema(self) -> pa.Schema:
         """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
@@ -71,7 +74,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
         """
-        planner, position = self._planner(), QueryPosition.of(start)
+        planner, position = self._planner(), self._position_of(start)
         if self.options.group_id is not None and start.at is None:
             self._position(self.options.group_id).show(position.offsets)
         end = planner.plan_end(position, limit)
@@ -87,6 +90,14 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         With what was lost, if anything was. See `SupportsBacklog`.
         """
         return self._planner().backlog()
+
+    def _position_of(self, offset: KafkaOffset) -> QueryPosition:
+        """The same one as before, as long as the query stands where it stood."""
+        for known, position in self._positions:
+            if known is offset or known == offset:
+                return position
+        self._positions.append((offset, QueryPosition.of(offset)))
+        return self._positions[-1][1]
 
     def _planner(self) -> BatchPlanner:
         from krishiv_spark.sources.kafka.planner import BatchPlanner
@@ -108,7 +119,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         """See `StreamReader`. From the two offsets alone."""
         if start == end:
             return []
-        before, after = QueryPosition.of(start), QueryPosition.of(end)
+        before, after = self._position_of(start), self._position_of(end)
         begins = {**before.offsets, **after.began}
         ranges = (
             OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position)
@@ -142,6 +153,10 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         if self.schema is None:
             return KafkaRowSchema.inferred(self.options)
         return KafkaRowSchema.given(self.options, self.schema)
+
+
+def _no_positions() -> deque[tuple[KafkaOffset, QueryPosition]]:
+    return deque(maxlen=2)  # the begin of a batch and its end
 
 
 def _name(where: StartingPosition) -> StartName:

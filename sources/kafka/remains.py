@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.fetches import usable_id
-from krishiv_spark.kafka.lookups import list_offsets
+from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, Topic
 from krishiv_spark.sources.kafka.position import Position
 from krishiv_spark.sources.kafka.ranges import OffsetRange

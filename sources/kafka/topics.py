@@ -10,14 +10,15 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery
 from krishiv_spark.kafka.network import LEAST_LOADED
-from krishiv_spark.kafka.topic_partition import FoundOffset, Topic, TopicPartition
+from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionRows
+from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import Position, QueryPosition
 
@@ -26,6 +27,7 @@ __all__ = ["ClusterSnapshot", "Subscription", "glance", "ids_of", "look_closely"
 _log = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found", bound=Mapping[str, Topic] | None)
+_Comparison: TypeAlias = tuple[dict[TopicPartition, Position], dict[str, str]]
 
 _SHARE_OF_TIME = 10
 """Topics are looked up again when that many times as long has passed as the look-up took."""
@@ -50,7 +52,7 @@ class ClusterSnapshot:
 
     topics: Mapping[str, Topic]
     ids: Mapping[str, str]
-    newest: Mapping[TopicPartition, FoundOffset]
+    newest: FoundOffsets
     ends: Mapping[TopicPartition, int]
     left: Mapping[TopicPartition, Position]
     known_ids: Mapping[str, str]
@@ -67,6 +69,8 @@ class Subscription:
         self._options = options
         self._assigned = None if options.assign is None else frozenset(options.assign)
         self._found: dict[str, Topic] = {}
+        self._rows: tuple[Mapping[str, Topic], PartitionRows] = self._found, PartitionRows(())
+        self._compared: tuple[QueryPosition, Mapping[str, Topic], _Comparison] | None = None
         self._seen: set[TopicPartition] = set()
         self._until_s = 0.0
 
@@ -84,7 +88,9 @@ class Subscription:
         wanted = {name for name in known if self.wants(name)}
         if time.monotonic() >= self._until_s or not wanted <= self._found.keys():
             began_s = time.monotonic()
-            self._found = self._looked_up(client, wanted)
+            found = self._looked_up(client, wanted)
+            # What was made of these topics, partition by partition, is kept as long as they are.
+            self._found = self._found if found == self._found else found
             now_s = time.monotonic()
             self._until_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
         return self._found
@@ -94,11 +100,14 @@ class Subscription:
         self._until_s = 0.0
         return some_gone(client, self._found)
 
-    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    def partitions(self, topics: Mapping[str, Topic]) -> PartitionRows:
         """The partitions of these topics that are read."""
-        found = [tp for topic in topics.values() for tp in topic.partitions]
-        assigned = self._assigned
-        return found if assigned is None else [tp for tp in found if tp in assigned]
+        if self._rows[0] is not topics:
+            found = [tp for topic in topics.values() for tp in topic.partitions]
+            assigned = self._assigned
+            read = found if assigned is None else [tp for tp in found if tp in assigned]
+            self._rows = topics, PartitionRows(read)
+        return self._rows[1]
 
     def _looked_up(self, client: Client, known: set[str]) -> dict[str, Topic]:
         return _look_again(lambda: self._look(client, known), known)
@@ -120,9 +129,7 @@ class Subscription:
         pattern = self._options.subscribe_pattern
         return name in self._names() if pattern is None else bool(re.fullmatch(pattern, name))
 
-    def compare(
-        self, position: QueryPosition, topics: Mapping[str, Topic]
-    ) -> tuple[dict[TopicPartition, Position], dict[str, str]]:
+    def compare(self, position: QueryPosition, topics: Mapping[str, Topic]) -> _Comparison:
         """Compare a position with the topics that are there.
 
         Args:
@@ -136,7 +143,15 @@ class Subscription:
         Raises:
             OptionError: If a topic or partition that is named in the options was never there.
         """
-        known = position.ids.keys() | {tp.topic for tp in position.read}
+        kept = self._compared
+        if kept is None or kept[0] is not position or kept[1] is not topics:
+            kept = self._compared = position, topics, self._freshly_compared(position, topics)
+        return kept[2]
+
+    def _freshly_compared(
+        self, position: QueryPosition, topics: Mapping[str, Topic]
+    ) -> _Comparison:
+        known = position.ids.keys() | position.topics
         self._refuse_missing(topics, known, {**position.left, **position.read})
         left = self._find_left(position)
         named = self._names() | {tp.topic for tp in left}
@@ -181,7 +196,7 @@ class Subscription:
                 f"{self._options.kafka.bootstrap}: create it, or correct the option"
             )
         # One that was there once is lost, and no mistake in the options.
-        there = set(self.partitions(found)) if self._assigned else set()
+        there = set(self.partitions(found).partitions) if self._assigned else set()
         self._seen |= {tp for tp in self._assigned or () if tp in there or tp in partitions}
         for tp in self._options.assign or ():
             if tp.topic in found and tp not in self._seen:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.lookups import epoch_ends, list_offsets
+from krishiv_spark.kafka.lookups import epoch_ends
+from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
 from krishiv_spark.retry import Backoff
 from krishiv_spark.sources.kafka.position import Position
