@@ -27,6 +27,7 @@ from krishiv_spark.jobs import job_schema
 from krishiv_spark.jobs.depots import Depot
 from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming
 from krishiv_spark.jobs.values import NOT_USED
+from krishiv_spark.metrics.figures import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.settings import MODELS, StoreSettings
@@ -159,6 +160,17 @@ def cases_table(suite: type[Suite]) -> str:
     )
 
 
+def metrics_table() -> str:
+    """One row for each metric."""
+    return _table(
+        ["metric", "labels of its own", "what it says"],
+        [
+            [f"`{one.full_name}`", ", ".join(f"`{label}`" for label in one.labels), one.says]
+            for one in METRICS
+        ],
+    )
+
+
 def file_block(name: str) -> str:
     """A file of this repository, as somebody would save it elsewhere."""
     text = (ROOT / name).read_text().replace("from examples.", "from ")
@@ -190,6 +202,7 @@ def blocks() -> dict[str, str]:
         **benchmarks_tables(),
         **{f"file:{name}": file_block(name) for name in FILES},
     }
+    tables["metrics"] = metrics_table()
     tables["rules"] = _table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)

@@ -55,6 +55,10 @@ def test_what_was_pushed_in_the_client_comes_back_to_it(result):
     assert result["memory"] == [[10], [20], [30]]
 
 
+def test_metrics_are_served_in_the_client(result):
+    assert result["metrics"] == [2, 2]
+
+
 def test_sql_reads_a_format(result):
     assert result["sql"] == [[2]]
 
