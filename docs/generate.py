@@ -33,6 +33,7 @@ from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, Jo
 from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.wanted import RecordError
+from krishiv_spark.metrics.figures import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import BadFileError, ChangedError, GoneError
 from krishiv_spark.queries.failures import may_pass
@@ -191,6 +192,17 @@ def error_block(error: type[errors.KrishivError]) -> str:
     return f"{said}\n\nA kind of {bases}; it {passes}.\n"
 
 
+def metrics_table() -> str:
+    """One row for each metric."""
+    return _table(
+        ["metric", "labels of its own", "what it says"],
+        [
+            [f"`{one.full_name}`", ", ".join(f"`{label}`" for label in one.labels), one.says]
+            for one in METRICS
+        ],
+    )
+
+
 def file_block(name: str) -> str:
     """A file of this repository, as somebody would save it elsewhere."""
     text = (ROOT / name).read_text().replace("from examples.", "from ")
@@ -223,6 +235,7 @@ def blocks() -> dict[str, str]:
         **{f"file:{name}": file_block(name) for name in FILES},
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
+    tables["metrics"] = metrics_table()
     tables["rules"] = _table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)

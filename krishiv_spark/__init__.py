@@ -5,9 +5,9 @@
     spark.readStream.format("krishiv-parquet")...
 
 Connector authors start at `krishiv_spark.sinks` and `krishiv_spark.sources`. Public is what these
-and the modules `datasource`, `durable`, `errors`, `jobs`, `offsets`, `options`, `queries` and
-`testing` offer, and the functions here. Any other module is private, whatever its name: it may
-change with any release.
+and the modules `datasource`, `durable`, `errors`, `jobs`, `metrics`, `offsets`, `options`,
+`queries` and `testing` offer, and the functions here. Any other module is private, whatever its
+name: it may change with any release.
 """
 
 from __future__ import annotations

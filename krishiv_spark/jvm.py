@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["WriterSays", "is_jvm_here", "running_query", "variable_of_jvm", "writer_says"]
+__all__ = [
+    "WriterSays",
+    "hear_by",
+    "is_jvm_here",
+    "running_query",
+    "variable_of_jvm",
+    "writer_says",
+]
 
 
 def is_jvm_here(session: SparkSession) -> bool:
@@ -25,6 +32,24 @@ def variable_of_jvm(session: SparkSession, name: str) -> str | None:
     own: Any = session
     found: str | None = own._jvm.java.lang.System.getenv(name)  # noqa: SLF001
     return found
+
+
+def hear_by(session: SparkSession, listener: Any, events: Any) -> None:
+    """Have a listener, before it is added, hear of events by an object of its own.
+
+    Args:
+        session: Of a driver that is here.
+        listener: A ``StreamingQueryListener``.
+        events: What PySpark's ``JStreamingQueryListener`` is, which asks the JVM sixty times for
+            one progress: 10 ms of a core, whatever the listener does.
+
+    Raises:
+        Exception: Of any kind, if this Spark calls things otherwise.
+    """
+    own: Any = session
+    streaming = own._jvm.org.apache.spark.sql.streaming  # noqa: SLF001
+    # Where PySpark looks before it makes its own (`StreamingQueryListener._jlistener`).
+    listener._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(events)  # noqa: SLF001
 
 
 def running_query(session: SparkSession, query: str) -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "echo",
     "name_and_value",
     "of_checkpoint",
+    "of_log",
     "open_session",
     "seconds",
     "storage_of",
@@ -96,6 +97,16 @@ def name_and_value(text: str) -> tuple[str, str]:
 def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
     """The argument CHECKPOINT, and the options by which its store is reached."""
     return click.argument("checkpoint")(STORAGE(command))
+
+
+def of_log(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where the epoch log is, if it is not in the checkpoint."""
+    with_log = click.option(
+        "--epoch-log", help="The option epochLog of the query's sink, if it has one."
+    )(command)
+    return click.option(
+        "--table", help="Folder of the query's table, if its sink is krishiv-parquet."
+    )(with_log)
 
 
 def checkpoint_of(location: str, given: Iterable[str]) -> SparkCheckpoint:

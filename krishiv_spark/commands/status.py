@@ -7,15 +7,14 @@ from dataclasses import asdict
 
 import click
 
-from krishiv_spark.commands.common import checkpoint_of, of_checkpoint
+from krishiv_spark.commands.common import checkpoint_of, name_and_value, of_checkpoint, of_log
 
 __all__ = ["status"]
 
 
 @click.command()
 @of_checkpoint
-@click.option("--table", help="Folder of the query's table, if its sink is krishiv-parquet.")
-@click.option("--epoch-log", help="The option epochLog of the query's sink, if it has one.")
+@of_log
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def status(
     checkpoint: str,
@@ -27,10 +26,17 @@ def status(
 ) -> None:
     """Show where the query of the checkpoint at CHECKPOINT stands, whether it runs or not.
 
-    Reads the checkpoint and the epoch log, and changes nothing.
+    Reads the checkpoint and the epoch log, and changes nothing. With the options of its source or
+    sink, such as -o kafka.bootstrap.servers=b:9092, the cluster is asked for the lag, and for
+    transactions of the query that are open.
     """
     from krishiv_spark.inspection.checkpoints import look_at
+    from krishiv_spark.inspection.live import look_live
     from krishiv_spark.inspection.texts import status_lines
 
     found = look_at(checkpoint_of(checkpoint, given), table=table, epoch_log=epoch_log)
-    click.echo(json.dumps(asdict(found)) if as_json else "\n".join(status_lines(found)))
+    live = look_live(found, dict(map(name_and_value, given)), table=table)
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "live": asdict(live)}))
+    else:
+        click.echo("\n".join(status_lines(found, live)))

@@ -12,7 +12,8 @@ from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets import State, open_log
 from krishiv_spark.parquet.layout import META
-from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.files import StoredEntry
 
 __all__ = [
     "CheckpointStatus",
@@ -21,6 +22,7 @@ __all__ = [
     "epoch_status",
     "look_at",
     "place_of_log",
+    "sizes_in",
 ]
 
 
@@ -54,6 +56,7 @@ class LogStatus:
     Attributes:
         place: Where it is.
         files: How many files it has.
+        size: Of all of them, bytes.
         entries: Number of the newest entry.
         held: The newest epoch that is true by it; None for none.
         open_epoch: The epoch of an intent that may not be finished; None for none.
@@ -64,6 +67,7 @@ class LogStatus:
 
     place: str
     files: int
+    size: int
     entries: int
     held: int | None
     open_epoch: int | None
@@ -159,9 +163,11 @@ def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> Log
     state = open_log(str(place), query, storage).state()
     if state.number == 0:
         return None
+    sizes = sizes_in(storage, place)
     return LogStatus(
         place=str(place),
-        files=len(storage.folder(place).names()),
+        files=len(sizes),
+        size=sum(sizes),
         entries=state.number,
         held=state.committed_epoch,
         open_epoch=_open_epoch(state, checkpoint),
@@ -169,6 +175,29 @@ def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> Log
         owner_ms=state.at,
         target=None if state.claim is None else state.claim.target,
     )
+
+
+def sizes_in(storage: Storage, folder: StoreUrl) -> list[int]:
+    """The sizes of the files right in a folder, bytes; nothing if it is not there.
+
+    Raises:
+        StorageError: If it cannot be listed; on a disk, OSError.
+    """
+    try:
+        found = list(storage.files(folder).entries(str(folder)))
+    except FileNotFoundError:
+        return []
+    return [_size(entry) for entry in found if not entry.is_dir()]
+
+
+def _size(entry: Any) -> int:
+    """Of a file that a store has told of, or that is on a disk."""
+    if isinstance(entry, StoredEntry):
+        return 0 if entry.identity is None else entry.identity.size
+    try:
+        return int(entry.stat().st_size)
+    except FileNotFoundError:  # removed since
+        return 0
 
 
 def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:

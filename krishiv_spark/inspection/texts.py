@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from krishiv_spark.inspection.checkpoints import CheckpointStatus, EpochStatus, LogStatus
+from krishiv_spark.inspection.live import LiveStatus
 from krishiv_spark.inspection.positions import time_of
+from krishiv_spark.inspection.watching import EpochPace
 
-__all__ = ["epoch_line", "epoch_lines", "status_lines"]
+__all__ = ["epoch_line", "epoch_lines", "pace_cells", "pace_line", "status_lines"]
 
 
-def status_lines(status: CheckpointStatus) -> list[str]:
+def status_lines(status: CheckpointStatus, live: LiveStatus) -> list[str]:
     """A query, a line for each thing."""
-    return list(_status_lines(status))
+    return list(_status_lines(status, live))
 
 
-def _status_lines(status: CheckpointStatus) -> Iterator[str]:
+def _status_lines(status: CheckpointStatus, live: LiveStatus) -> Iterator[str]:
     yield f"query       {status.query}"
     yield f"checkpoint  {status.location}"
     if status.newest is None:
@@ -24,6 +26,7 @@ def _status_lines(status: CheckpointStatus) -> Iterator[str]:
         yield f"newest      {_summary(status.newest)}"
         yield from _sources(status.newest)
         yield from _watermarks(status.newest)
+    yield from _live(live)
     yield from _log(status.log)
     yield f"next start  {status.next}"
 
@@ -56,12 +59,52 @@ def _watermarks(status: EpochStatus) -> Iterator[str]:
         yield f"watermark   {time_of(ms)} (of a source)"
 
 
+def _live(live: LiveStatus) -> Iterator[str]:
+    for lag in live.lags:
+        where = f"topic {lag.topic}, {lag.partitions} partitions"
+        yield f"lag {lag.source:<8}{lag.waiting} offsets after the newest epoch, {where}"
+    if live.staged_files is not None:
+        size = live.staged_bytes
+        yield f"staged      {live.staged_files} files of {size} bytes, which nobody sees"
+    if live.transactions is not None:
+        yield from (f"open        {line}" for line in live.transactions or ("no transaction",))
+    yield from (f"not known   {why}" for why in live.unknown)
+
+
+def pace_line(pace: EpochPace) -> str:
+    """One epoch, and how fast it was."""
+    _, _, _, moved, per_s, mark = pace_cells(pace)
+    fast = f", {per_s} in a second" if per_s else ""
+    parts = (
+        epoch_line(pace.epoch),
+        moved and f"{moved} offsets{fast}",
+        mark and f"watermark {mark}",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def pace_cells(pace: EpochPace) -> tuple[str, str, str, str, str, str]:
+    """The same as number, end, time when it was planned, offsets, in a second, and watermark."""
+    epoch = pace.epoch
+    spark = () if epoch.watermark_ms is None else (epoch.watermark_ms,)
+    marks = (*spark, *epoch.source_watermarks_ms)
+    return (
+        str(epoch.epoch),
+        "over" if epoch.is_over else "not over",
+        "" if epoch.planned_ms is None else time_of(epoch.planned_ms),
+        "" if pace.moved is None else str(pace.moved),
+        "" if pace.per_second is None else f"{pace.per_second:.1f}",
+        time_of(min(marks)) if marks else "",
+    )
+
+
 def _log(log: LogStatus | None) -> Iterator[str]:
     if log is None:
         yield "epoch log   none here (krishiv-iceberg has none; else give --table or --epoch-log)"
         return
     held = "no epoch" if log.held is None else f"epoch {log.held}"
-    yield f"epoch log   {log.place}: {log.entries} entries in {log.files} files; it holds {held}"
+    files = f"{log.files} files of {log.size} bytes"
+    yield f"epoch log   {log.place}: {log.entries} entries in {files}; it holds {held}"
     if log.open_epoch is not None:
         yield f"            epoch {log.open_epoch} is true, and may not be visible everywhere yet"
     since = "" if log.owner_ms is None else f", since {time_of(log.owner_ms)}"

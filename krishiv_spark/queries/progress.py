@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from typing_extensions import Self
@@ -22,6 +23,8 @@ class SourceProgress:
 
     Attributes:
         description: Spark's words for the source.
+        kind: What kind of source it is, in one word: of ours "kafka", "parquet" and the like, of
+            others the name of Spark's class.
         start: Offset before the epoch, from JSON; None at the beginning.
         end: Offset behind it.
         latest: What the source says of what is newest there; None before Spark 4.2, and if it says
@@ -30,15 +33,18 @@ class SourceProgress:
         rows_per_s: Read in a second of the time since the epoch before; None if not known.
         waiting: What there is behind `end`, by kind, as `latest` says: "rows", "offsets", "files",
             "bytes", "snapshots". Empty if it does not say.
+        watermark: Of a source of ours with event time: that of `end`.
     """
 
     description: str
+    kind: str
     start: Any
     end: Any
     latest: Any
     rows: int
     rows_per_s: float | None
     waiting: Mapping[str, int]
+    watermark: datetime | None
 
     @property
     def lag(self) -> int | None:
@@ -49,14 +55,17 @@ class SourceProgress:
     def of(cls, told: Mapping[str, Any]) -> Self:
         """From Spark's own."""
         end, latest = _parsed(told.get("endOffset")), _parsed(told.get("latestOffset"))
+        description = str(told.get("description", ""))
         return cls(
-            description=str(told.get("description", "")),
+            description=description,
+            kind=_kind(description, end),
             start=_parsed(told.get("startOffset")),
             end=end,
             latest=latest,
             rows=_count(told.get("numInputRows")) or 0,
             rows_per_s=_rate(told.get("inputRowsPerSecond")),
             waiting=_waiting(end, latest),
+            watermark=_source_watermark(end),
         )
 
 
@@ -77,6 +86,8 @@ class Progress:
         watermark: Event time before which no row is waited for; None without one.
         sources: By source, in Spark's order.
         written: Rows that were written, as Spark counts them; None if it does not.
+        state_rows: In the state of all of Spark's operators.
+        state_bytes: Memory that this state takes, as Spark says.
     """
 
     query: str
@@ -91,6 +102,8 @@ class Progress:
     watermark: datetime | None
     sources: tuple[SourceProgress, ...]
     written: int | None
+    state_rows: int
+    state_bytes: int
 
     @property
     def event_time_lag(self) -> timedelta | None:
@@ -123,6 +136,8 @@ class Progress:
             watermark=_time(watermark) if watermark and not watermark.startswith("1970") else None,
             sources=tuple(SourceProgress.of(one) for one in told.get("sources") or ()),
             written=written,
+            state_rows=_total(told, "numRowsTotal"),
+            state_bytes=_total(told, "memoryUsedBytes"),
         )
 
 
@@ -147,6 +162,25 @@ def _parsed(given: Any) -> Any:
         return json.loads(given)
     except ValueError:
         return given
+
+
+def _kind(description: str, end: Any) -> str:
+    own = end.get("kind") if isinstance(end, Mapping) else None
+    if isinstance(own, str):
+        return own
+    # As "KafkaV2[Subscribe[orders]]", or a class with its package and an address.
+    return re.split(r"[^\w.]", description, maxsplit=1)[0].rpartition(".")[2]
+
+
+def _source_watermark(end: Any) -> datetime | None:
+    mark = end.get("watermark") if isinstance(end, Mapping) else None
+    ms = mark.get("ms") if isinstance(mark, Mapping) else None
+    return datetime.fromtimestamp(ms / 1000, timezone.utc) if isinstance(ms, int) else None
+
+
+def _total(told: Mapping[str, Any], key: str) -> int:
+    """Of all operators with a state."""
+    return sum(_count(one.get(key)) or 0 for one in told.get("stateOperators") or ())
 
 
 def _waiting(end: Any, latest: Any) -> Mapping[str, int]:

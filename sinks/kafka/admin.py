@@ -23,7 +23,14 @@ from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import abort_open
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
-__all__ = ["TransactionAdmin", "TransactionStatus", "abort_job", "kafka_settings", "open_lines"]
+__all__ = [
+    "TransactionAdmin",
+    "TransactionStatus",
+    "abort_job",
+    "kafka_settings",
+    "open_lines",
+    "open_lines_of",
+]
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,19 @@ def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> 
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
     client = open_client(Connection.of(kafka_settings(bootstrap, config)))
-    start = f"{prefix}.{query}." if query else f"{prefix}."
+    return open_lines_of(client, f"{prefix}.{query}." if query else f"{prefix}.")
+
+
+def open_lines_of(client: Client, start: str) -> list[str]:
+    """A line for each transaction that is open.
+
+    Args:
+        client: Of this process.
+        start: How the transactional ids begin.
+
+    Raises:
+        KafkaFailedError: If the cluster refuses, or does not answer.
+    """
     return [_line(found) for found in _open_transactions(client, start)]
 
 

@@ -61,6 +61,10 @@ def test_a_sink_is_asked_before_the_start_and_leaves_nothing(result):
     assert "did you mean 'partitionBy'" in refusal
 
 
+def test_metrics_are_served_in_the_client(result):
+    assert result["metrics"] == [2, 2]
+
+
 def test_sql_reads_a_format(result):
     assert result["sql"] == [[2]]
 

@@ -9,14 +9,16 @@ Prints what the test compares as one line of JSON after the word RESULT.
 import json
 import os
 import sys
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from patience import await_that
 from pyspark.sql import SparkSession
 
 import krishiv_spark
-from krishiv_spark import queries
+from krishiv_spark import metrics, queries
 from krishiv_spark.errors import QueryFailed
 
 
@@ -80,6 +82,21 @@ def memory(spark: SparkSession, folder: Path) -> list[list]:
     return sorted([value] for value in krishiv_spark.memory_table("seen").column("n").to_pylist())
 
 
+def metrics_of(spark: SparkSession, folder: Path) -> dict[str, float]:
+    """What is served of a query that reads two files, in the client."""
+    with metrics.serve(spark, port=0) as served:
+        stream(spark, *(str(folder / name) for name in ("source", "told", "told-checkpoint")))
+
+        def found() -> dict[str, float]:
+            with urllib.request.urlopen(served.address) as answer:
+                lines = answer.read().decode().splitlines()
+            told = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+            return {name: float(value) for name, _, value in told}
+
+        await_that(lambda: any('state="stopped"' in k and n for k, n in found().items()), "its end")
+        return {name.partition("{")[0]: value for name, value in found().items()}
+
+
 def sql(spark: SparkSession, folder: Path) -> list[list]:
     spark.sql(
         f"CREATE TEMPORARY VIEW v USING `krishiv-parquet` OPTIONS (path '{folder / 'table'}')"
@@ -103,6 +120,10 @@ def main() -> None:
     result = {"client": type(spark).__module__, **parquet(spark, folder)}
     result |= {"memory": memory(spark, folder), "sql": sql(spark, folder)}
     result["refused"] = refused(spark, folder)
+    told = metrics_of(spark, folder)
+    result["metrics"] = [
+        told[f"krishiv_query_{name}_total"] for name in ("input_rows", "output_rows")
+    ]
     krishiv_spark.register(spark)
     result["registered"] = rows(spark.read.format("krishiv-parquet").load(str(folder / "table")))
     print("RESULT", json.dumps(result), flush=True)

@@ -110,7 +110,8 @@ def test_a_query_that_died_when_its_epoch_was_true(checkpoint, tmp_path, where):
     log.intend(log.begin(claim).owner, 0, {"files": []})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     said = run("status", checkpoint, *words)
-    assert "2 entries in 2 files; it holds epoch 0" in said
+    assert "2 entries in 2 files of " in said
+    assert "bytes; it holds epoch 0" in said
     assert "epoch 0 is true, and may not be visible everywhere yet" in said
     assert "target      cluster x" in said
     assert "finishes epoch 0, which is true by the log" in said

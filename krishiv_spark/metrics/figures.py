@@ -1,0 +1,249 @@
+"""Every metric, once: its name, what it says, and how it is read. All who show any read here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from krishiv_spark.metrics.records import QueryRecord
+from krishiv_spark.metrics.topics import TopicShare, topic_shares
+from krishiv_spark.queries.progress import Progress, SourceProgress
+from krishiv_spark.queries.status import QueryState
+
+__all__ = ["METRICS", "OF_QUERY", "Metric", "QueryView"]
+
+OF_QUERY = ("query_id", "query_name")
+"""Labels that every metric has: the query's id, and its ``queryName`` (its id without one)."""
+
+Readings: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+"""Values, each with those of the metric's own labels."""
+
+
+@dataclass(frozen=True)
+class QueryView:
+    """One query, at one moment.
+
+    Attributes:
+        record: What was counted.
+        progress: Its newest epoch; None before the first.
+        now_s: The moment, seconds since 1970.
+    """
+
+    record: QueryRecord
+    progress: Progress | None
+    now_s: float
+
+    @property
+    def sources(self) -> tuple[SourceProgress, ...]:
+        """As of the newest epoch."""
+        return () if self.progress is None else self.progress.sources
+
+    @cached_property
+    def topics(self) -> list[tuple[str, TopicShare]]:
+        """By the place of the source."""
+        each = enumerate(self.sources)
+        return [(str(place), share) for place, one in each for share in topic_shares(one)]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: By the conventions of Prometheus, without the ``_total`` of a counter.
+        says: What it says.
+        read: Its values for a query.
+        labels: Its own, beside `OF_QUERY`.
+        counts: Whether it is a counter: it never goes down but when the driver starts anew.
+    """
+
+    name: str
+    says: str
+    read: Callable[[QueryView], Readings]
+    labels: tuple[str, ...] = ()
+    counts: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """As Prometheus shows it."""
+        return f"{self.name}_total" if self.counts else self.name
+
+    @property
+    def unit(self) -> str:
+        """As OpenTelemetry writes it; empty for a number of things."""
+        last = self.name.rpartition("_")[2]
+        return {"seconds": "s", "bytes": "By"}.get(last, "")
+
+    @property
+    def dotted_name(self) -> str:
+        """As OpenTelemetry writes it: without the unit, which stands beside it."""
+        plain = (
+            self.name.removesuffix("_seconds").removesuffix("_bytes") if self.unit else self.name
+        )
+        area, _, rest = plain.removeprefix("krishiv_").partition("_")
+        return f"krishiv.{area}.{rest}"
+
+
+def _one(get: Callable[[QueryView], float | None]) -> Callable[[QueryView], Readings]:
+    def read(view: QueryView) -> Readings:
+        value = get(view)
+        return [] if value is None else [((), value)]
+
+    return read
+
+
+def _newest(get: Callable[[Progress], float | None]) -> Callable[[QueryView], Readings]:
+    return _one(lambda view: None if view.progress is None else get(view.progress))
+
+
+def _sources(get: Callable[[SourceProgress], float | None]) -> Callable[[QueryView], Readings]:
+    def read(view: QueryView) -> Iterator[tuple[tuple[str, ...], float]]:
+        for place, source in enumerate(view.sources):
+            value = get(source)
+            if value is not None:
+                yield (str(place), source.kind), value
+
+    return read
+
+
+def _source_rows(view: QueryView) -> Iterator[tuple[tuple[str, ...], float]]:
+    for place, source in enumerate(view.sources):
+        yield (str(place), source.kind), view.record.source_rows.get(place, 0)
+
+
+def _topics(get: Callable[[TopicShare], float | None]) -> Callable[[QueryView], Readings]:
+    def read(view: QueryView) -> Iterator[tuple[tuple[str, ...], float]]:
+        for source, share in view.topics:
+            value = get(share)
+            if value is not None:
+                yield (source, share.topic, share.partitions), value
+
+    return read
+
+
+def _states(view: QueryView) -> Readings:
+    return [((state.value,), float(view.record.state is state)) for state in QueryState]
+
+
+def _unix(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+def _watermark_age(view: QueryView) -> float | None:
+    mark_s = None if view.progress is None else _unix(view.progress.watermark)
+    return None if mark_s is None else view.now_s - mark_s
+
+
+def _stated(source: SourceProgress, key: str) -> float | None:
+    """A number in what our sources say of what is newest."""
+    latest: Any = source.latest
+    value = latest.get(key) if isinstance(latest, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _of_query() -> Iterator[Metric]:
+    def metric(name: str, says: str, read: Any, *labels: str, counts: bool = False) -> Metric:
+        return Metric(f"krishiv_query_{name}", says, read, labels, counts)
+
+    yield metric(
+        "state", "1 for the state that the query is in, 0 for the others.", _states, "state"
+    )
+    yield metric(
+        "failures",
+        "Ends with an error, by condition: the class of ours, or Spark's error class.",
+        lambda view: [((name,), n) for name, n in view.record.failures.items()],
+        "condition",
+        counts=True,
+    )
+    yield metric("epochs", "Epochs that are over.", _one(lambda v: v.record.epochs), counts=True)
+    yield metric("epoch", "Number of the newest epoch that is over (Spark's batch id).",
+                 _newest(lambda p: p.epoch))  # fmt: skip
+    yield metric("epoch_duration_seconds", "How long the newest epoch took.",
+                 _newest(lambda p: p.duration.total_seconds()))  # fmt: skip
+    yield metric(
+        "phase_seconds",
+        "Time in each part of the epochs, by Spark's names; triggerExecution is the whole.",
+        lambda view: [((name,), s) for name, s in view.record.phases.items()],
+        "phase",
+        counts=True,
+    )
+    yield metric("input_rows", "Rows that were read.", _one(lambda v: v.record.rows), counts=True)
+    yield metric(
+        "output_rows", "Rows that were written.", _one(lambda v: v.record.written), counts=True
+    )
+    yield metric("late_rows", "Rows that Spark's operators dropped since they were late.",
+                 _one(lambda v: v.record.late), counts=True)  # fmt: skip
+    yield metric("rows_per_second", "Rows in a second of the newest epoch.",
+                 _newest(lambda p: p.rows_per_s))  # fmt: skip
+    yield metric("watermark_timestamp_seconds", "Spark's watermark when the newest epoch began.",
+                 _newest(lambda p: _unix(p.watermark)))  # fmt: skip
+    yield metric(
+        "watermark_age_seconds",
+        "How far Spark's watermark is behind the clock now.",
+        _one(_watermark_age),
+    )
+    yield metric("last_progress_timestamp_seconds", "When an epoch was last over.",
+                 _one(lambda v: v.record.progressed_s))  # fmt: skip
+    yield metric(
+        "last_progress_age_seconds",
+        "Time since an epoch was last over.",
+        _one(lambda v: None if v.record.progressed_s is None else v.now_s - v.record.progressed_s),
+    )
+    yield metric(
+        "last_seen_timestamp_seconds",
+        "When the query last did something, or looked and had nothing to do.",
+        _one(lambda v: v.record.seen_s),
+    )
+    yield metric("state_rows", "Rows in the state of Spark's operators.",
+                 _newest(lambda p: p.state_rows))  # fmt: skip
+    yield metric("state_memory_bytes", "Memory that this state takes.",
+                 _newest(lambda p: p.state_bytes))  # fmt: skip
+
+
+def _of_source() -> Iterator[Metric]:
+    def metric(name: str, says: str, read: Any, *, counts: bool = False) -> Metric:
+        return Metric(f"krishiv_source_{name}", says, read, ("source", "kind"), counts)
+
+    yield metric("input_rows", "Rows that were read of a source.", _source_rows, counts=True)
+    yield metric("rows_per_second", "Rows in a second of the newest epoch, of a source.",
+                 _sources(lambda s: s.rows_per_s))  # fmt: skip
+    for what in ("rows", "offsets", "files", "bytes", "snapshots"):
+        yield metric(
+            f"waiting_{what}",
+            f"Lag: {what} that were there, and not read, after the newest epoch (Spark 4.2).",
+            _sources(lambda s, what=what: s.waiting.get(what)),  # type: ignore[misc]
+        )
+    yield metric(
+        "held_back_offsets",
+        "Offsets that transactions which are open keep from being read (Spark 4.2).",
+        _sources(lambda s: _stated(s, "offsets_held_back")),
+    )
+    yield metric(
+        "passed_over_offsets",
+        "Offsets that had gone before they were read, since the query started (Spark 4.2).",
+        _sources(lambda s: _stated(s, "offsets_passed_over")),
+    )
+    yield metric("watermark_timestamp_seconds", "Watermark of a source of ours with event time.",
+                 _sources(lambda s: _unix(s.watermark)))  # fmt: skip
+
+
+def _of_topic() -> Iterator[Metric]:
+    labels = ("source", "topic", "partitions")
+
+    def metric(name: str, says: str, get: Callable[[TopicShare], float | None]) -> Metric:
+        return Metric(f"krishiv_topic_{name}", says, _topics(get), labels)
+
+    yield metric(
+        "position_offsets",
+        "Sum of the next offsets of a group of partitions.",
+        lambda t: t.position,
+    )
+    yield metric(
+        "waiting_offsets", "Lag of a group of partitions (Spark 4.2).", lambda t: t.waiting
+    )
+
+
+METRICS = (*_of_query(), *_of_source(), *_of_topic())

@@ -1,0 +1,131 @@
+"""Metrics for Prometheus: over HTTP, or as a file for the collector of node_exporter. Driver."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.metrics.figures import METRICS, OF_QUERY
+from krishiv_spark.metrics.reporting import QueryReadings, Reporting, readings, require_library
+from krishiv_spark.once import warn_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["serve", "write_file"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 9464
+"""What exporters of OpenTelemetry for Prometheus have by default, too."""
+
+
+def serve(spark: SparkSession, port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> Reporting:
+    """Give the metrics of a session's queries to Prometheus, at ``http://<host>:<port>/metrics``.
+
+    Anybody who reaches the port can read them: names of queries and topics, and numbers. They are
+    worked out when somebody asks.
+
+    Args:
+        spark: The session, classic or Connect.
+        port: 0 for any that is free; `Reporting.address` has it.
+        host: An address of this machine; by default nobody else reaches it.
+
+    Raises:
+        OptionError: If the library is missing (extra ``metrics``), or the port is not free.
+    """
+    library = require_library("prometheus_client", "prometheus-client", "metrics")
+    values = QueryReadings(spark)
+    try:
+        server, thread = library.start_http_server(port, host, _registry(library, values))
+    except OSError as error:
+        values.stop()
+        raise OptionError(
+            f"metrics cannot be served at {host}:{port}: {error.strerror or error}; give another "
+            "port, or 0 for any that is free"
+        ) from error
+    address = f"http://{host}:{server.server_port}/metrics"
+    return Reporting(address, values.stop, server.shutdown, server.server_close, thread.join)
+
+
+def write_file(spark: SparkSession, path: str | os.PathLike[str], every: float = 15) -> Reporting:
+    """Write the metrics of a session's queries to a file, again and again.
+
+    For the textfile collector of node_exporter. Whoever reads the file sees all of the old or all
+    of the new one. It is removed at the end; one that is left by a driver that was killed is known
+    by ``krishiv_query_last_seen_timestamp_seconds``.
+
+    Args:
+        spark: The session, classic or Connect.
+        path: Of the file, which ends in ``.prom``; each driver needs one of its own.
+        every: Seconds from one time to the next.
+
+    Raises:
+        OptionError: If the library is missing (extra ``metrics``), or the file cannot be written.
+    """
+    library = require_library("prometheus_client", "prometheus-client", "metrics")
+    values = QueryReadings(spark)
+    registry, place = _registry(library, values), Path(path)
+    writer = _FileWriter(lambda: library.write_to_textfile(str(place), registry), place, every)
+    try:
+        writer.write()
+    except OSError as error:
+        values.stop()
+        raise OptionError(f"metrics cannot be written to {place}: {error.strerror}") from error
+    writer.start()
+    reporting = Reporting(str(place), values.stop, writer.end)
+    atexit.register(reporting.stop)
+    return reporting
+
+
+class _FileWriter(threading.Thread):
+    """Writes a file now and then, and removes it at the end."""
+
+    def __init__(self, write: Callable[[], object], place: Path, every_s: float) -> None:
+        super().__init__(name=f"writes {place}", daemon=True)
+        self.write = write
+        self._place, self._every_s = place, every_s
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self.write()
+            except OSError as error:
+                warn_once(_log, self._place, "metrics cannot be written any more: %s", error)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+        self._place.unlink(missing_ok=True)
+
+
+def _registry(library: Any, values: QueryReadings) -> Any:
+    """A registry of its own: what else the process has for Prometheus stays where it is."""
+    registry = library.CollectorRegistry()
+    registry.register(_QueryCollector(library, values))
+    return registry
+
+
+class _QueryCollector:
+    """Works the metrics out when somebody asks."""
+
+    def __init__(self, library: Any, values: QueryReadings) -> None:
+        self._families = library.metrics_core
+        self._values = values
+
+    def collect(self) -> Iterator[Any]:
+        views = self._values.views()
+        for metric in METRICS:
+            kind = "CounterMetricFamily" if metric.counts else "GaugeMetricFamily"
+            labels = (*OF_QUERY, *metric.labels)
+            family = getattr(self._families, kind)(metric.name, metric.says, labels=labels)
+            for values, number in readings(metric, views):
+                family.add_metric(values, number)
+            yield family
