@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
+from docs.tables import is_beside_a_peer, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -100,7 +101,7 @@ _NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings(), ENVIRONMENT)
 def formats_table() -> str:
     """One row for each format: what it does, and what it guarantees."""
     rows = [_format_row(source) for source in every_format()]
-    return _table(["format", "source", "sink", "guarantee of the sink"], rows)
+    return table(["format", "source", "sink", "guarantee of the sink"], rows)
 
 
 def _format_row(source: type[KrishivDataSource]) -> list[str]:
@@ -120,7 +121,7 @@ def options_table(model: type[Options], without: Collection[str] = ()) -> str:
         for name, field in model.offered().items()
         if field not in without
     ]
-    return _table(["option", "default", "meaning"], rows)
+    return table(["option", "default", "meaning"], rows)
 
 
 def _default(model: type[Options], field: str) -> str:
@@ -150,11 +151,6 @@ def _with_unit(value: int, units: Iterable[tuple[int, str]]) -> str:
     return next(f"{value // size}{name}" for size, name in units if value % size == 0)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 def keys_table(model: type[JobModel]) -> str:
     """One row for each key of a part of a job file; those that several parts have come last."""
     inherited = {name for base in model.__bases__ for name in getattr(base, "model_fields", {})}
@@ -163,7 +159,7 @@ def keys_table(model: type[JobModel]) -> str:
         for name, field in sorted(model.model_fields.items(), key=lambda one: one[0] in inherited)
         if NOT_USED not in field.metadata and name not in {"title", "description"}
     )
-    return _table(["key", "default", "meaning"], list(shown))
+    return table(["key", "default", "meaning"], list(shown))
 
 
 def _job_default(field: FieldInfo) -> str:
@@ -177,7 +173,7 @@ def _job_default(field: FieldInfo) -> str:
 def cases_table(suite: type[Suite]) -> str:
     """One row for each case of a suite of the kit: its name, and what it promises."""
     cases = {name: case for name, case in vars(suite).items() if name.startswith("test_")}
-    return _table(
+    return table(
         ["case", "what it promises"],
         [[f"`{name}`", " ".join(str(case.__doc__).split())] for name, case in cases.items()],
     )
@@ -194,7 +190,7 @@ def error_block(error: type[errors.KrishivError]) -> str:
 
 def metrics_table() -> str:
     """One row for each metric."""
-    return _table(
+    return table(
         ["metric", "labels of its own", "what it says"],
         [
             [f"`{one.full_name}`", ", ".join(f"`{label}`" for label in one.labels), one.says]
@@ -210,10 +206,10 @@ def file_block(name: str) -> str:
 
 
 def benchmarks_tables() -> dict[str, str]:
-    """The figures that ``./run bench --record`` keeps: those with goals, ratios too, and all."""
+    """The figures that ``./run bench --record`` keeps: goals beside peers, all ratios, and all."""
     recorded = results.load(ROOT / "docs" / "performance.json")
     return {
-        "benchmarks.goals": markdown.selection(recorded, _has_goal),
+        "benchmarks.peers": markdown.selection(recorded, _is_goal_beside_a_peer),
         "benchmarks.ratios": markdown.selection(recorded, _compares),
         "benchmarks": f"\n{markdown.document(recorded)}\n",
     }
@@ -221,6 +217,10 @@ def benchmarks_tables() -> dict[str, str]:
 
 def _has_goal(line: Figure) -> bool:
     return line.goal is not None and line.unit != "GiB"
+
+
+def _is_goal_beside_a_peer(line: Figure) -> bool:
+    return line.goal is not None and (is_beside_a_peer(line) or line.name.endswith("longer by"))
 
 
 def _compares(line: Figure) -> bool:
@@ -231,12 +231,13 @@ def blocks() -> dict[str, str]:
     """Every generated table by its name."""
     tables = {
         "formats": formats_table(),
+        "support": support_table(),
         **benchmarks_tables(),
         **{f"file:{name}": file_block(name) for name in FILES},
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
-    tables["metrics"] = metrics_table()
-    tables["rules"] = _table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
+    tables["metrics"] = metricstable()
+    tables["rules"] = table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
     for name, part in JOB_PARTS.items():

@@ -15,16 +15,18 @@ __all__ = ["page"]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #59636e; --back: #fff; --rule: #d8dee4;
-  --plain: #8c9bb0; --met: #3f8f5f; --missed: #c2703d; --goal: #b3261e; }
+  --plain: #8c9bb0; --met: #3f8f5f; --missed: #c2703d; --goal: #b3261e; --link: #3949ab; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --dim: #9aa5b1; --back: #14171b; --rule: #333a42;
-    --plain: #5d6b80; --met: #4f9f70; --missed: #c9783f; --goal: #ff8a80; } }
+    --plain: #5d6b80; --met: #4f9f70; --missed: #c9783f; --goal: #ff8a80; --link: #a3b0ff; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
   max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
 p { max-width: 75ch } .dim, figcaption { color: var(--dim) }
 .wrong { color: var(--missed); font-weight: 600; white-space: pre-wrap }
-figure { margin: 1rem 0 } svg { width: 100%; height: auto }
+figure { margin: 1rem 0; overflow-x: auto } svg { width: 100%; min-width: 700px; height: auto }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem } a { color: var(--link) }
+code { overflow-wrap: anywhere }
 svg text { font-size: 12px; fill: var(--ink) } svg .name { text-anchor: end }
 svg .tick { text-anchor: middle; fill: var(--dim) }
 svg .grid { stroke: var(--rule) } svg .spread { stroke: var(--ink); stroke-width: 1.5 }
@@ -52,6 +54,7 @@ def page(results: Results, changes: Iterable[Change] = ()) -> str:
     body = [*_opening(results), *_changes(list(changes))]
     for name, outcome in results.benchmarks.items():
         body += _section(name, outcome)
+    body += _closing(results)
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -62,9 +65,26 @@ def page(results: Results, changes: Iterable[Change] = ()) -> str:
 
 def _opening(results: Results) -> Iterator[str]:
     yield "<h1>Benchmarks of krishiv-spark</h1>"
+    if len(results.taken) == 1:
+        yield from _circumstances(results)
+    yield f'<p class="dim">{_LEGEND}</p>'
+    yield f"<nav>{' '.join(map(_link, results.benchmarks))}</nav>"
+
+
+def _link(name: str) -> str:
+    return f'<a href="#{escape(name, quote=True)}">{escape(name)}</a>'
+
+
+def _closing(results: Results) -> Iterator[str]:
+    """What several runs were is long, and nobody's first question."""
+    if len(results.taken) > 1:
+        yield "<h2>Where, when, and with what</h2>"
+        yield from _circumstances(results)
+
+
+def _circumstances(results: Results) -> Iterator[str]:
     for run in words.runs(results):
         yield f"<p>{escape(run)}</p>"
-    yield f'<p class="dim">{_LEGEND}</p>'
 
 
 def _changes(changes: Sequence[Change]) -> Iterator[str]:

@@ -1,0 +1,72 @@
+"""Makes the site: ``python -m docs.site``, without network.
+
+The pages are gathered in a folder (`pages`), which MkDocs makes a site of, with errors for links
+and anchors that lead nowhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.site.pages import ROOT, BrokenLink, gather
+
+__all__ = ["main"]
+
+_WORK = ROOT / ".krishiv" / "site"
+_FETCHED = re.compile(
+    r"""<(?:script|img|iframe|link(?=[^>]*rel="?(?:stylesheet|preload|preconnect|icon)))"""
+    r"""[^>]*?(?:src|href)=["']?(?:https?:)?//[^"'\s>]+"""
+)
+"""What a browser would fetch from elsewhere to show a page."""
+
+
+def main(arguments: list[str]) -> int:
+    """Gather the pages, and build.
+
+    Returns:
+        The exit code: 1 for a link that leads nowhere, or a page that fetches something.
+    """
+    parser = argparse.ArgumentParser(prog="./run site", description=__doc__)
+    parser.add_argument("--out", type=Path, default=_WORK / "html", help="folder for the site")
+    parser.add_argument("--pages", type=Path, default=_WORK / "pages", help="for what is gathered")
+    given = parser.parse_args(arguments)
+    try:
+        gather(given.pages)
+    except BrokenLink as broken:
+        print(broken, file=sys.stderr)  # noqa: T201
+        return 1
+    if status := build(given.pages, given.out):
+        return status
+    for found in (elsewhere := sorted(fetched(given.out))):
+        print(f"fetched from elsewhere: {found}", file=sys.stderr)  # noqa: T201
+    print(f"open {given.out / 'index.html'}")  # noqa: T201
+    return int(bool(elsewhere))
+
+
+def build(pages: Path, out: Path) -> int:
+    """Run MkDocs on what was gathered; its exit code."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
+    return subprocess.run(  # noqa: S603  MkDocs
+        [*command, "--config-file", ROOT / "mkdocs.yml", "--site-dir", out.absolute()],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "KRISHIV_SITE_PAGES": str(pages.absolute())},
+        cwd=ROOT,
+        check=False,
+    ).returncode
+
+
+def fetched(out: Path) -> set[str]:
+    """The parts of a site's pages that would come from another host."""
+    return {
+        f"{page.relative_to(out)}: {found}"
+        for page in out.rglob("*.html")
+        for found in _FETCHED.findall(page.read_text())
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""Tables of the pages that come from figures and from what the public runners run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.measure import Figure
+
+__all__ = ["is_beside_a_peer", "support_table", "table"]
+
+_WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
+_PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
+_SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Rows of Markdown below their heads."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def support_table(workflow: Path = _WORKFLOW) -> str:
+    """What each change and each week is tested on, by the file that the runners go by."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    each, versions = jobs["default"], jobs["versions"]["strategy"]["matrix"]
+    (python,) = _given(each, "python-version")
+    (java,) = _given(each, "java-version")
+    return table(
+        ["", "tested by the public runners, each with each"],
+        [
+            ["PySpark", ", ".join(versions["spark"])],
+            ["Python", ", ".join(versions["python"])],
+            ["system", ", ".join(_SYSTEMS[name] for name in versions["system"])],
+            ["Java", java],
+            ["each change first", f"`.ci/run` on {_SYSTEMS[each['runs-on']]}, Python {python}"],
+        ],
+    )
+
+
+def _given(job: dict[str, Any], name: str) -> list[str]:
+    return [step["with"][name] for step in job["steps"] if name in step.get("with", {})]
+
+
+def is_beside_a_peer(line: Figure) -> bool:
+    """Whether a figure is the ratio of one of ours to what a user would pick instead."""
+    _, _, theirs = line.name.partition(" / ")
+    return line.unit == "x" and theirs.split(",")[0] in _PEERS and "bare" not in line.name

@@ -1,0 +1,36 @@
+"""What would be published, tried by somebody who had nothing: ``./run release-check``."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from patience import PATIENCE
+from wheels import ROOT
+
+from release.__main__ import LINES
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is missing: ./run has it on its path")
+@pytest.mark.timeout(1200)  # where nothing is in uv's cache yet
+@pytest.mark.parametrize(
+    "line", [LINES[0], *(pytest.param(line, marks=pytest.mark.long) for line in LINES[1:])]
+)
+def test_a_release_could_be_made(line, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "release", "--spark", line, "--dist", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE * 4,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".gz", ".json", ".whl"]
+    (listed,) = tmp_path.glob("*.cdx.json")
+    names = {part["name"] for part in json.loads(listed.read_text())["components"]}
+    assert {"pyspark", "pyarrow", "pyiceberg"} <= names
+    assert not names & {"pytest", "ruff", "mkdocs"}
