@@ -236,7 +236,7 @@ def blocks() -> dict[str, str]:
         **{f"file:{name}": file_block(name) for name in FILES},
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
-    tables["metrics"] = metricstable()
+    tables["metrics"] = metrics_table()
     tables["rules"] = table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def support_table(workflow: Path = _WORKFLOW) -> str:
     (python,) = _given(each, "python-version")
     (java,) = _given(each, "java-version")
     return table(
-        ["", "tested by the public runners, each with each"],
+        ["", "what the workflow of the public runners tests, each with each"],
         [
             ["PySpark", ", ".join(versions["spark"])],
             ["Python", ", ".join(versions["python"])],

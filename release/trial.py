@@ -49,9 +49,20 @@ class Trial:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def install(self, wheel: Path) -> None:
-        """The wheel and what it needs, with this line of PySpark; and nothing in conflict."""
-        _uv("pip", "install", "--python", self.python, wheel, f"pyspark=={self._line}.*")
-        _uv("pip", "check", "--python", self.python)
+        """The wheel and what it needs, with this line of PySpark; and nothing in conflict.
+
+        Without the network, what uv has kept from other environments will do.
+        """
+        into = ("--python", self.python)
+        wanted = ("pip", "install", *into, wheel, f"pyspark=={self._line}.*")
+        try:
+            _uv(*wanted)
+        except Refused as refused:
+            try:
+                _uv(*wanted, "--offline")
+            except Refused:
+                raise refused from None
+        _uv("pip", "check", *into)
 
     def imports(self) -> None:
         """Import what everybody does, from this environment and not from the repository."""

@@ -40,11 +40,13 @@ def performance_pages(text: str) -> Iterator[tuple[str, str]]:
     by_title = {section.splitlines()[0]: section for section in sections}
     recorded = by_title.pop("## As recorded")
     title, measuring = head.split("\n", 1)
-    first = "".join(by_title.values()).replace("(#as-recorded)", "(performance-recorded.md)")
+    first = "".join(by_title.values()).replace(_BELOW, _ELSEWHERE)
     yield _PAGE, f"{title}\n\n{plots()}\n{first}\n## Measure it yourself\n{measuring}"
     yield _RECORDED, _HIDDEN + recorded.replace("## As recorded", _RECORDED_HEAD)
 
 
+_BELOW = "[below](#as-recorded)"
+_ELSEWHERE = "[on a page of their own](performance-recorded.md)"
 _HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 _RECORDED_HEAD = "# All benchmarks\n\n[The same as plots](report.html), on one page."
 

@@ -1,5 +1,6 @@
 """examples/flights.ipynb runs from top to bottom, and lies in git without what it has shown."""
 
+import os
 import subprocess
 import sys
 
@@ -27,17 +28,30 @@ def test_a_notebook_lies_in_git_without_what_it_has_shown(path):
     assert not [cell for cell in cells(path) if cell.outputs or cell.execution_count]
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+def run(path, folder):
     done = subprocess.run(  # in a process of its own: its threads and sockets are no warnings here
-        [sys.executable, "-c", RUN, path, tmp_path / "run.ipynb"],
-        cwd=tmp_path,
+        [sys.executable, "-c", RUN, path, folder / "run.ipynb"],
+        cwd=folder,
+        env={**os.environ, "KRISHIV_MEMORY_DIR": str(folder / "memory")},
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+    run(path, tmp_path)
     shown = [out for cell in cells(tmp_path / "run.ipynb") for out in cell.outputs]
     assert sum("image/png" in out.get("data", {}) for out in shown) == 2
+
+
+@pytest.mark.once
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_can_be_run_again(path, tmp_path):
+    run(path, tmp_path)
+    run(path, tmp_path)
