@@ -94,7 +94,7 @@ BAD = [
     ({"startingOffsets": '{"t": {"0": true}}'}, "True does not fit"),
     ({"startingTimestamp": "noon"}, "milliseconds since 1970"),
     ({"startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "-1 does not fit"),
-    ({"startingOffsetsByTimestampStrategy": "skip"}, "'error' or 'latest'"),
+    ({"startingOffsetsByTimestampStrategy": "skip"}, "there are error, latest"),
     ({"endingOffsets": '{"t": {"0": -2}}'}, "cannot end at the earliest"),
     ({"maxOffsetsPerTrigger": "0"}, "greater than 0"),
     ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "= 9 is more than"),

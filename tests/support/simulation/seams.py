@@ -66,7 +66,7 @@ def _number() -> int:
     return present().world.new_number()
 
 
-def _checkpoint_folder(checkpoint: SparkCheckpoint, name: str) -> _CheckpointFolder:
+def _checkpoint_folder(checkpoint: SparkCheckpoint, name: str = "") -> _CheckpointFolder:
     return _CheckpointFolder(checkpoint, name)  # a class is no method of another
 
 
@@ -112,7 +112,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (attempts, "warm_ahead", lambda: None),
     (task_writer, "await_warm", lambda: None),
     (log_view, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
-    (SparkCheckpoint, "_folder", _checkpoint_folder),
+    (SparkCheckpoint, "folder", _checkpoint_folder),
 ]
 
 
