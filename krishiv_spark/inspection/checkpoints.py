@@ -114,7 +114,8 @@ def look_at(
     epochs = checkpoint.epochs()
     newest = epoch_status(checkpoint, epochs[-1]) if epochs else None
     log = _log_status(place_of_log(checkpoint, query, table, epoch_log), query, checkpoint)
-    return CheckpointStatus(checkpoint.location, query, newest, log, _next(newest, log))
+    then = _first(checkpoint) if newest is None else _next(newest, log)
+    return CheckpointStatus(checkpoint.location, query, newest, log, then)
 
 
 def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
@@ -207,9 +208,18 @@ def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:
     return None if epoch is None or is_noted or checkpoint.is_committed(epoch) else epoch
 
 
-def _next(newest: EpochStatus | None, log: LogStatus | None) -> str:
-    if newest is None:
-        return "plans epoch 0, from where the options of its sources say"
+def _first(checkpoint: SparkCheckpoint) -> str:
+    """What a start would do before the first epoch was planned."""
+    if left := sorted(checkpoint.folder("offsets").names()):
+        return (
+            f"is refused by Spark 4.1 and later, since offsets/ has {left[0]}, which a driver that "
+            "ended while it planned epoch 0 has left: no row was written yet; remove what is in "
+            "offsets/, or set spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart=false"
+        )
+    return "plans epoch 0, from where the options of its sources say"
+
+
+def _next(newest: EpochStatus, log: LogStatus | None) -> str:
     epoch = newest.epoch
     held = None if log is None else log.held
     if newest.is_over:

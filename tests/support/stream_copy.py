@@ -46,6 +46,8 @@ def session(job: dict[str, object]) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.worker.faulthandler.enabled", "false")
+        # Killed while Spark plans the first epoch: docs/recovery.md.
+        .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     )
     for key, value in job.get("conf", {}).items():
         builder = builder.config(key, value)

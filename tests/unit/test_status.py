@@ -79,6 +79,16 @@ def test_a_query_before_its_first_epoch(checkpoint):
     assert "plans epoch 0" in said
 
 
+def test_a_query_whose_first_plan_was_not_written_to_its_end(checkpoint):
+    """Spark's condition STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY, since 4.1."""
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(exist_ok=True)
+    (offsets / ".0.5a0c6a5e.tmp").write_text("v1")
+    said = run("status", checkpoint)
+    assert "refused by Spark" in said
+    assert ".0.5a0c6a5e.tmp" in said
+
+
 def test_a_query_between_two_epochs(checkpoint):
     plan(checkpoint, 0, memory(1))
     plan(checkpoint, 1, memory(2))
