@@ -172,10 +172,9 @@ def _measured(
 ) -> Results:
     taken = _taken(chosen, given)
     key = taken.date.isoformat(timespec="seconds")
-    line = _line(taken.versions["pyspark"])
 
     def repeat(name: str) -> str:
-        return " ".join(["./run bench", *line, *["--quick"] * taken.quick, "--only", name])
+        return _command({**given, "every": False, "only": [name]}, taken.versions["pyspark"])
 
     profiles = given["profile"]
     suite = Suite(chosen, taken.quick, profiles, given["folder"], key, repeat, _console)
@@ -190,17 +189,25 @@ def _measured(
 
 def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
     commit, changed = machine.commit()
+    versions = machine.versions()
     return Taken(
         date=datetime.now(timezone.utc),
         commit=commit,
         changed=changed,
-        command=shlex.join(["./run", "bench", *sys.argv[1:]]),
+        command=_command(given, versions["pyspark"]),
         quick=given["quick"],
         profiled=given["profile"] is not None,
         machine=machine.machine(given["folder"]),
-        versions=machine.versions(),
+        versions=versions,
         peers={peer.name: peer.versions() for item in chosen for peer in item.peers},
     )
+
+
+def _command(given: dict[str, Any], pyspark: str) -> str:
+    """What takes the same figures anywhere: where results go to on this machine is left away."""
+    flags = [flag for flag, name in (("--quick", "quick"), ("--all", "every")) if given[name]]
+    only = [word for name in given["only"] for word in ("--only", name)]
+    return shlex.join(["./run", "bench", *_line(pyspark), *flags, *only])
 
 
 def _line(pyspark: str) -> list[str]:

@@ -628,6 +628,18 @@ class TestCommand:
         assert done.exit_code == 2
         assert message in done.output
 
+    def test_the_command_that_is_kept_is_one_for_any_machine(self, monkeypatch, tmp_path):
+        kept = []
+
+        def measured(_chosen, given, _earlier):
+            kept.append(command._command(given, "4.1.2"))
+            return results()
+
+        monkeypatch.setattr(command, "_measured", measured)
+        given = ["--only", "kafka.read", "--json", str(tmp_path / "x.json"), "--quick"]
+        CliRunner().invoke(command.main, given)
+        assert kept == ["./run bench --spark 4.1 --quick --only kafka.read"]
+
     def test_what_failed_keeps_its_earlier_figures(self, bench, tmp_path, monkeypatch):
         monkeypatch.setattr(command, "_RECORD", tmp_path / "record.json")
         monkeypatch.setattr("docs.generate.main", lambda _arguments: 0)
