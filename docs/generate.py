@@ -115,10 +115,12 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
 
 
 def options_table(model: type[Options], without: Collection[str] = ()) -> str:
-    """One row for each option of a model, but for those of some fields."""
+    """One row for each option of a model, but for those of some fields; what all have is last."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in model.offered().items()
+        for name, field in sorted(
+            model.offered().items(), key=lambda item: item[1] in Options.model_fields
+        )
         if field not in without
     ]
     return table(["option", "default", "meaning"], rows)

@@ -15,7 +15,7 @@ from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "QUERY_ID_PROPERTY", "SparkCheckpoint", "checked_id"]
+__all__ = ["BATCH_PREFIX", "EPOCH_PROPERTY", "QUERY_ID_PROPERTY", "SparkCheckpoint", "checked_id"]
 
 
 BATCH_PREFIX = "batch-"
@@ -23,6 +23,9 @@ BATCH_PREFIX = "batch-"
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """Where the tasks of a streaming query read its id (``StreamExecution``)."""
+
+EPOCH_PROPERTY = "streaming.sql.batchId"
+"""Where they read the number of its epoch (``MicroBatchExecution``)."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
     ConfigDict,
+    Field,
     SecretStr,
     ValidationError,
 )
@@ -66,7 +67,17 @@ class Options(LateModel):
 
     A field named in `gathers` receives all keys that begin with one of its prefixes and are no
     field of their own, as a mapping; its values are never shown.
+
+    Attributes:
+        log_level: What lines of the log are written in Spark's Python processes, and more serious
+            ones.
     """
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning",
+        description="What is written to the standard error of Spark's Python processes, and what "
+        "is more serious; [operate.md](operate.md#logs).",
+    )
 
     model_config = ConfigDict(
         frozen=True,

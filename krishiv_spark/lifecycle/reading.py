@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.logs import lines_are_of
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
 from krishiv_spark.sources.base import (
@@ -122,10 +125,23 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     tune_worker()
     be_patient()
+    lines_are_of(reader.options.log_level, **_about(TaskContext.get()))
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):
             yield row_schema.judged(batch, partition.watermark_ms)
+
+
+def _about(context: TaskContext | None) -> dict[str, object]:
+    """What the lines of a task's log are of."""
+    if context is None:
+        return {}
+    return {
+        "query": context.getLocalProperty(QUERY_ID_PROPERTY),
+        "epoch": context.getLocalProperty(EPOCH_PROPERTY),
+        "task": context.partitionId(),
+        "attempt": context.attemptNumber(),
+    }
 
 
 def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
@@ -176,6 +192,7 @@ class BatchRead(_Travels, DataSourceReader):
     @sentence_first
     def partitions(self) -> Sequence[InputPartition]:
         """Spark: planner process, once."""
+        lines_are_of(self._reader.options.log_level)
         first = self._reader.initial()
         start = _pinned(self._reader, first) if isinstance(first, Start) else first
         return _slices(self._reader, start, self._reader.latest(start, UNLIMITED))
@@ -234,6 +251,7 @@ class _StreamRead(_Travels, DataSourceStreamReader):
 
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
         tune_worker()
+        lines_are_of(self._reader.options.log_level)
         if isinstance(start, Start):
             return self._hand(_pinned(self._reader, start))
         with naming_full_disks(self._reader.options):  # of what it remembers

@@ -18,11 +18,12 @@ from pyspark.sql.datasource import (
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
+from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, SinkError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.logs import lines_are_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
     Epoch,
@@ -64,6 +65,7 @@ class Write:
                     self._plan = self._begin()
             except Exception as error:
                 raise PlanningFailed(f"{type(error).__name__}: {error}") from error
+            _log.info("planned, as generation %s", self._plan.generation)
         return self.__dict__
 
     def _begin(self) -> Plan:
@@ -74,6 +76,7 @@ class Write:
         if query is None:
             return Plan(None, payload=writer.plan(None))
         number = self._number(offsets)
+        self._tell_of(query, number)
         epoch = Epoch(query, number or 0, offsets=offsets)
         committer, owns = writer.committer(), None
         self._check_checkpoint(committer, offsets)
@@ -98,6 +101,10 @@ class Write:
         None for a sink without a checkpoint.
         """
         raise NotImplementedError
+
+    def _tell_of(self, query: str, epoch: int | None, **more: object) -> None:
+        """Anywhere: name in each line of the log what this process is about."""
+        lines_are_of(self._writer.options.log_level, query=query, epoch=epoch, **more)
 
     def _check_checkpoint(self, committer: Publisher[Any], offsets: PlannedOffsets | None) -> None:
         """Planner: refuse one from which rows would be written again; nothing has changed yet."""
@@ -127,6 +134,7 @@ class Write:
         if context is None or plan is None:
             raise SinkError("write() runs inside a Spark task only")
         task = self._task(context, plan)
+        self._tell_of(task.query, task.epoch, task=task.partition, attempt=task.attempt_number)
         if plan.offsets is not None and task.epoch != plan.offsets.epoch:
             raise Fenced(
                 f"this task is of epoch {task.epoch}, but the checkpoint of query {task.query} is "
@@ -142,12 +150,14 @@ class Write:
     def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Task: the message of an epoch that the sink holds."""
         del batches
+        _log.info("skipped: the sink holds this epoch")
         return staged
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
         """Task: the message with what `Writer.stage` returns."""
         with naming_full_disks(self._writer.options):
             payload = self._writer.stage(batches, staged.task, plan.payload)
+        _log.info("staged" if payload is not None else "staged nothing")
         return replace(staged, payload=payload)
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
@@ -166,13 +176,14 @@ class Write:
         )
 
     def _epoch(self, context: TaskContext) -> int:
-        return int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        return int(context.getLocalProperty(EPOCH_PROPERTY) or 0)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         tune_worker()
         be_patient()
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = self._told(epoch_of(received, number), received)
+        self._tell_of(epoch.query, epoch.number)
         staged = [message.payload for message in received if message.payload is not None]
         committer = self._writer.committer()
         if isinstance(committer, SupportsRecall) and (seen := received[0].seen) is not None:
@@ -184,6 +195,7 @@ class Write:
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
             with naming_full_disks(self._writer.options):
                 committer.publish(epoch, staged)
+            _log.info("published what %d tasks have staged", len(staged))
         else:
             _check_owner(committer, epoch)
 
@@ -211,6 +223,8 @@ class Write:
             _log.warning("a commit failed: what it staged is left for the next attempt to settle")
             return
         received = [message for message in messages if isinstance(message, Staged)]
+        query = received[0].epoch.query if received else None
+        lines_are_of(self._writer.options.log_level, query=query, epoch=number)
         try:
             committer = self._writer.committer()
             committer.discard([m.payload for m in received if m.payload is not None])

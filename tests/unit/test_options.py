@@ -85,6 +85,7 @@ def test_the_name_in_python_is_not_one_that_users_write():
 
 def test_the_list_of_names_is_made_from_the_fields_in_their_order():
     assert Sample.names() == [
+        "logLevel",
         "topic",
         "table",
         "maxFilesPerTrigger",
@@ -100,7 +101,13 @@ def test_the_list_of_names_is_made_from_the_fields_in_their_order():
 
 @pytest.mark.parametrize("name", Sample.names())
 def test_every_listed_name_is_understood(name):
-    value = {"maxFilesPerTrigger": "1", "sessionTimeout": "1s", "fetchSize": "1", "mode": "safe"}
+    value = {
+        "logLevel": "info",
+        "maxFilesPerTrigger": "1",
+        "sessionTimeout": "1s",
+        "fetchSize": "1",
+        "mode": "safe",
+    }
     given = {"topic": "t", name: value.get(name, "true" if name == "verbose" else "long enough")}
     if name == "topic":
         given = {"topic": "t"}

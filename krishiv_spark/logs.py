@@ -1,0 +1,59 @@
+"""What our loggers say in Spark's Python processes: when, of which query, epoch and task.
+
+Nobody has set up Python's logging there: by itself it writes warnings, and only their text. Each of
+these processes does one thing at a time, a task or a step of a plan, so that all its threads write
+of the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from krishiv_spark.workers import is_of_spark
+
+__all__ = ["lines_are_of"]
+
+_root = logging.getLogger("krishiv_spark")
+
+_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s%(about)s"
+
+
+class _About(logging.Filter):
+    """Adds to each line what this process is about."""
+
+    text = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.about = f" [{self.text}]" if self.text else ""
+        return True
+
+
+_about = _About()
+
+
+def lines_are_of(level: str, **about: object) -> None:
+    """Say what the lines of this process are of, from here on, and which of them are written.
+
+    Planner, committer, task; elsewhere it does nothing. Where somebody has given Python's root
+    logger or ``krishiv_spark`` a handler, as Spark does with
+    ``spark.sql.pyspark.worker.logging.enabled``, lines go there in its form; the level is set all
+    the same.
+
+    Args:
+        level: The least that is written, as `krishiv_spark.options.Options.log_level` has it.
+        about: By name, such as ``query``; what is None is left away.
+    """
+    if not is_of_spark():
+        return
+    _about.text = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    _root.setLevel(level.upper())
+    if not _root.hasHandlers():
+        _root.addHandler(_handler())
+
+
+def _handler() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORM))
+    handler.addFilter(_about)
+    return handler
