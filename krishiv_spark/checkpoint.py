@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from krishiv_spark.errors import OptionError, StorageError
@@ -83,7 +82,7 @@ class SparkCheckpoint:
             OptionError: If there is no readable checkpoint at the location.
         """
         try:
-            return checked_id(json.loads(self._read("metadata"))["id"])
+            return checked_id(json.loads(self._text("metadata", self.folder()))["id"])
         except StorageError as error:
             raise OptionError(
                 f"the checkpoint {self.location} tells no query id: {error}"
@@ -99,7 +98,7 @@ class SparkCheckpoint:
     def offset_seq(self, epoch: int) -> OffsetSeq | None:
         """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
         try:
-            return OffsetSeq.parse(self._read("offsets", epoch))
+            return OffsetSeq.parse(self._text(epoch, self.folder("offsets")))
         except (OSError, StorageError, ValueError):
             return None
 
@@ -112,7 +111,8 @@ class SparkCheckpoint:
         Raises:
             OptionError: As `query_id` and `planned_offsets`.
         """
-        versions = self.folder("offsets").names()
+        offsets = self.folder("offsets")
+        versions = offsets.names()
         known = _known_ids.get(self)
         # The checkpoint is the same as long as an entry of its log is: each names the time when its
         # epoch was planned.
@@ -120,7 +120,7 @@ class SparkCheckpoint:
             query = known.query
         else:
             query = self.query_id()
-        planned = self._newest(versions)
+        planned = self._newest(offsets, versions)
         entry = str(planned.epoch)
         if version := versions[entry]:
             _known_ids.put(self, _KnownId(query, entry, version))
@@ -135,9 +135,10 @@ class SparkCheckpoint:
         Raises:
             OptionError: If there is none.
         """
-        return self._newest(self.folder("offsets").names())
+        offsets = self.folder("offsets")
+        return self._newest(offsets, offsets.names())
 
-    def _newest(self, versions: Mapping[str, str]) -> PlannedOffsets:
+    def _newest(self, offsets: Folder, versions: Mapping[str, str]) -> PlannedOffsets:
         epochs = _epochs(versions)
         if not epochs:
             raise OptionError(
@@ -145,39 +146,36 @@ class SparkCheckpoint:
                 "is begun; 'checkpointLocation' must be the one that Spark uses, readable from the "
                 "driver's machine"
             )
-        return self.offsets_of(max(epochs), versions)
+        return self._planned_at(max(epochs), offsets, versions)
 
-    def offsets_of(
-        self, epoch: int, versions: Mapping[str, str] = MappingProxyType({})
-    ) -> PlannedOffsets:
+    def offsets_of(self, epoch: int) -> PlannedOffsets:
         """What Spark planned for an epoch; begun at the offsets of the one before, if it is there.
-
-        Args:
-            epoch: Its number.
-            versions: Of the entries, as a listing has just shown them.
 
         Raises:
             FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
             ValueError: As `OffsetSeq.parse`.
         """
-        ends = self._ends(epoch, versions)
+        return self._planned_at(epoch, self.folder("offsets"), {})
+
+    def _planned_at(
+        self, epoch: int, offsets: Folder, versions: Mapping[str, str]
+    ) -> PlannedOffsets:
+        """See `offsets_of`; with the versions of entries, as a listing has just shown them."""
+        ends = self._ends(epoch, offsets, versions)
         try:
-            begins = self._ends(epoch - 1, versions)
+            begins = self._ends(epoch - 1, offsets, versions)
         except FileNotFoundError:
             begins = {}
         return PlannedOffsets.of(epoch, begins, ends)
 
-    def _ends(self, epoch: int, versions: Mapping[str, str]) -> Mapping[str, str]:
-        return OffsetSeq.parse(self._text_of(epoch, versions.get(str(epoch)))).sources
-
-    def _text_of(self, epoch: int, version: str | None) -> str:
-        if not version:
-            return self._read("offsets", epoch)
-        text = _texts.get((self, epoch, version))
+    def _ends(self, epoch: int, offsets: Folder, versions: Mapping[str, str]) -> Mapping[str, str]:
+        version = versions.get(str(epoch))
+        text = _texts.get((self, epoch, version)) if version else None
         if text is None:
-            text = self._read("offsets", epoch)
-            _texts.put((self, epoch, version), text)
-        return text
+            text = self._text(epoch, offsets)
+            if version:
+                _texts.put((self, epoch, version), text)
+        return OffsetSeq.parse(text).sources
 
     def is_committed(self, epoch: int) -> bool:
         """Whether Spark has written down that an epoch is over (``commits/<epoch>``).
@@ -190,7 +188,7 @@ class SparkCheckpoint:
             StorageError: Likewise, in another store.
         """
         try:
-            self._read("commits", epoch)
+            self._text(epoch, self.folder("commits"))
         except FileNotFoundError:
             return False
         return True
@@ -211,16 +209,16 @@ class SparkCheckpoint:
         """Whether Spark has written down that some epoch is over."""
         return bool(self.committed_epochs())
 
-    def _read(self, log: str, epoch: int | None = None) -> str:
-        """The text of an entry of one of Spark's logs, or of a file of its own.
+    @staticmethod
+    def _text(name: str | int, folder: Folder) -> str:
+        """The text of a file of Spark's, such as the entry of an epoch in a log.
 
         Raises:
             FileNotFoundError: If it is not there.
         """
-        folder, name = ("", log) if epoch is None else (log, str(epoch))
-        data = self.folder(folder).read(name)
+        data = folder.read(str(name))
         if data is None:
-            raise FileNotFoundError(f"{self.location}/{folder}/{name} is not there")
+            raise FileNotFoundError(f"{folder!r}/{name} is not there")
         return data.decode()
 
     def folder(self, name: str = "") -> Folder:
@@ -232,7 +230,7 @@ class SparkCheckpoint:
 def _epochs(names: Iterable[str]) -> list[int]:
     """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
     # Others are ``9.compact`` and Hadoop's temporary and checksum files.
-    return [int(name) for name in names if name.isdigit()]
+    return list(map(int, filter(str.isdigit, names)))
 
 
 class _KnownId(NamedTuple):

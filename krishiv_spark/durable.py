@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ def is_folder(path: str | Path) -> bool:
     return mode is not None and stat.S_ISDIR(mode)
 
 
-def write_aside(path: Path, data: bytes) -> None:
+def write_aside(path: str | Path, data: bytes) -> None:
     """Create a new file with its content on the disk; the folder is not synced.
 
     A file that could not be written whole is removed again.
@@ -46,22 +47,30 @@ def write_aside(path: Path, data: bytes) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         raise
 
 
 def make_folder(folder: Path) -> None:
     """Create a folder, and those above it, so that it is still there after the power fails."""
-    if not is_folder(folder):
-        make_folder(folder.parent)
+    if is_folder(folder):
+        return
+    try:
         # If another process has just made it, that may not have synced it yet: both do.
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def start_writing_back(descriptor: int) -> None:
@@ -78,14 +87,14 @@ def sync_file(path: Path) -> None:
     _sync(path, os.O_RDONLY)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """Bring the names in a folder to the disk (``fsync(2)``: a file's own sync does not)."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_folders(folders: Iterable[Path]) -> None:
+def sync_folders(folders: Iterable[str | Path]) -> None:
     """`sync_folder` for each distinct folder."""
-    for folder in sorted(set(folders)):
+    for folder in sorted(set(map(str, folders))):
         sync_folder(folder)
 
 
@@ -96,7 +105,7 @@ def _mode(path: str | Path) -> int | None:
         return None
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

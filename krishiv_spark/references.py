@@ -47,7 +47,7 @@ class Referenced(str):
 
 def has_reference(text: str) -> bool:
     """Whether a value names something that is to be looked up, or writes that it does not."""
-    return isinstance(text, str) and _REFERENCE.search(text) is not None
+    return isinstance(text, str) and "${" in text and _REFERENCE.search(text) is not None
 
 
 def variables(reference: str) -> list[str]:

@@ -44,8 +44,9 @@ def local_folder() -> Path:
 
 
 def _own_folder() -> Path | None:
-    folders = map(Path, os.environ.get(_LOCAL_DIRS, "").split(","))
-    return next((each for each in folders if each.name.startswith(_OF_ONE_APPLICATION)), None)
+    folders = os.environ.get(_LOCAL_DIRS, "").split(",")
+    ours = (each for each in folders if _OF_ONE_APPLICATION in each)
+    return next((p for p in map(Path, ours) if p.name.startswith(_OF_ONE_APPLICATION)), None)
 
 
 def tune_worker() -> None:

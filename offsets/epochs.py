@@ -28,6 +28,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 from krishiv_spark.errors import (
     CommitRejected,
@@ -113,7 +114,8 @@ class EpochLog:
         state = self._known
         if self.is_finished(state):  # what it names may be thousands of files
             state = state.model_copy(update={"intent": None})
-        return to_bytes(self._stored.seen(state)).decode()
+        # No canonical text: another process of this driver reads it, and nobody keeps it.
+        return self._stored.seen(state).model_dump_json(exclude_none=True, by_alias=True)
 
     def recall(self, seen: str) -> None:
         """Read on from where another process of this driver is, unless this one is further on."""
@@ -319,9 +321,9 @@ class EpochLog:
         # What the snapshot before covers, and no more: a listing that runs meanwhile, and may not
         # see the newest one, meets that one and every entry after it. Ascending, so that an owner
         # entry goes before what comes after it.
-        covered = [entry_name(entry) for entry in listing.entries if entry <= before]
-        older = [snapshot_name(other) for other in listing.snapshots if other < before]
-        self._journal.remove([*covered, *older][:_REMOVED_AT_ONCE])
+        covered = map(entry_name, listing.entries_up_to(before))
+        older = (snapshot_name(other) for other in listing.snapshots if other < before)
+        self._journal.remove(islice(chain(covered, older), _REMOVED_AT_ONCE))
 
     def _append(self, before: State, entry: Entry) -> State | None:
         """Create the entry after a state; None if it is another's, or has come too late."""
@@ -354,7 +356,7 @@ def _was_folded(number: int, listing: Listing) -> bool:
     # Right after the newest snapshot, or after an entry that is there. The entry alone would not
     # do: a store may have been asked to create that twice, the second time after folds.
     newest, before = listing.newest_snapshot, number - 1
-    return newest >= number or (before != newest and before not in listing.entries)
+    return newest >= number or (before != newest and not listing.has_entry(before))
 
 
 def remove_dead_logs(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from krishiv_spark.errors import LogError, NotExclusiveError, OptionError, StorageError
+from krishiv_spark.offsets.entries import entry_name, snapshot_name
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage
 
 __all__ = [
@@ -22,25 +24,38 @@ __all__ = [
     "open_journal",
 ]
 
-# Over all names at once, each between two slashes, which no name can hold: a log is listed several
-# times in an epoch, and one match for each name was an eighth of a Parquet commit.
-_ENTRY = re.compile(r"/([0-9]{20})\.json(?=/)")
-_SNAPSHOT = re.compile(r"/([0-9]{20})\.snapshot\.json(?=/)")
+_ENTRY = re.compile(r"([0-9]{20})\.json")
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
+_SNAPSHOT_LENGTH = len(snapshot_name(0))
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a journal holds at one look, ascending.
+    """What a journal holds at one look. Other names than those of entries and snapshots count not.
+
+    A log is listed several times in an epoch, and all but a few of a hundred names are of no
+    interest then. So numbers are made of those alone that somebody asks for.
 
     Attributes:
-        entries: Numbers of entries.
-        snapshots: Up to which numbers there are snapshots.
-        versions: By name, what changes when the content does, if the storage tells it.
+        versions: By name, what changes when the content does; empty if the storage does not tell.
     """
 
-    entries: tuple[int, ...] = ()
-    snapshots: tuple[int, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(self.versions)
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Numbers of all entries, ascending."""
+        return tuple(_numbers(_ENTRY, self._names))
+
+    @cached_property
+    def snapshots(self) -> tuple[int, ...]:
+        """Up to which numbers there are snapshots, ascending."""
+        long_enough = [name for name in self._names if len(name) == _SNAPSHOT_LENGTH]
+        return tuple(_numbers(_SNAPSHOT, long_enough))
 
     @property
     def newest_snapshot(self) -> int:
@@ -52,15 +67,23 @@ class Listing:
         """The number of the snapshot before the newest; 0 without one."""
         return self.snapshots[-2] if len(self.snapshots) > 1 else 0
 
-    @classmethod
-    def of(
-        cls, names: Iterable[str], versions: Mapping[str, str] = MappingProxyType({})
-    ) -> Listing:
-        """Sort names into entries and snapshots; other names are passed over."""
-        text = f"/{'/'.join(names)}/"
-        entries, snapshots = _ENTRY.findall(text), _SNAPSHOT.findall(text)
-        numbers = tuple(sorted(map(int, entries)))
-        return cls(numbers, tuple(sorted(map(int, snapshots))), versions)
+    def has_entry(self, number: int) -> bool:
+        """Whether an entry is there."""
+        return entry_name(number) in self.versions
+
+    def entries_after(self, number: int) -> list[int]:
+        """Numbers of the entries above one, ascending."""
+        names = self._names
+        return list(_numbers(_ENTRY, names[bisect_right(names, entry_name(number)) :]))
+
+    def entries_up_to(self, number: int) -> Iterator[int]:
+        """Numbers of the entries at or below one, ascending."""
+        names = self._names
+        return _numbers(_ENTRY, names[: bisect_right(names, entry_name(number))])
+
+
+def _numbers(form: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
+    return (int(match[1]) for match in map(form.fullmatch, names) if match is not None)
 
 
 _ELSEWHERE = (
@@ -120,8 +143,7 @@ class FolderJournal:
 
     def list(self) -> Listing:
         """See `Journal`."""
-        names = self.folder.names()
-        return Listing.of(names, names)
+        return Listing(self.folder.names())
 
     def read(self, name: str) -> bytes | None:
         """See `Journal`."""

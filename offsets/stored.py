@@ -92,7 +92,7 @@ class StoredEntries:
         state = self._base(listing, known)
         if state is None:
             return None
-        later = [number for number in listing.entries if number > state.number]
+        later = listing.entries_after(state.number)
         if later != list(range(state.number + 1, state.number + 1 + len(later))):
             return None  # somebody folds or appends while we look: look again
         names = [entry_name(number) for number in later]
@@ -107,7 +107,7 @@ class StoredEntries:
         # Entries at or below the snapshot are passed over, even if they are there: a driver that
         # slept through the fold may have created them.
         snapshot = listing.newest_snapshot
-        is_listed = known.number > snapshot and known.number in listing.entries
+        is_listed = known.number > snapshot and listing.has_entry(known.number)
         if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
             return known
         return self._parse(snapshot_name(snapshot), State) if snapshot else State()

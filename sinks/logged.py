@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import final
 
 from krishiv_spark.errors import CommitRejected, Fenced, SinkError
@@ -51,7 +51,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         *,
         streaming: bool = True,
     ) -> None:
-        self.log = log
+        self.log: Callable[[str], EpochLog] = lru_cache(maxsize=8)(log)  # each step asks for it
         self.participant = participant
         self._streaming = streaming
         self._begun: int | None = None

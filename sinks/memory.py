@@ -8,6 +8,7 @@ the driver.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import EncodedRows, encode
-from krishiv_spark.memory.store import open_store, quoted
+from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.memory.upserts import check_keys, upserted
 from krishiv_spark.options import ByteSize, Names
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
@@ -73,7 +74,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
 
     def check(self) -> None:
         """Planner: the store can be used, and a batch job has a name to write to."""
-        open_store()
+        _ = self._store  # it opens the store, or refuses it
         name = self.options.result_name()
         if name is not None:
             quoted(name)
@@ -108,7 +109,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         """Driver: one file takes the epoch's number, whole."""
         name = self.options.result_name()
         if not self.streaming:
-            NamedResult(open_store(), name or "").add(self._entry(staged, epoch))
+            NamedResult(self._store, name or "").add(self._entry(staged, epoch))
             return
         result, replaces = self._result_of(epoch.query), self.mode is OutputMode.REPLACE
         if self.options.mode == "upsert":
@@ -124,7 +125,11 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
     def _result_of(self, query: str) -> QueryResult:
         """Of a stream, or of numbered jobs: of those, users may have one number for several."""
         name = None if self.options.job is None else self.options.result_name()
-        return QueryResult(open_store(), query if name is None else f"{query}.{name}")
+        return QueryResult(self._store, query if name is None else f"{query}.{name}")
+
+    @cached_property
+    def _store(self) -> Store:
+        return open_store()
 
     def _entry(
         self, staged: Sequence[EncodedRows], epoch: Epoch, *, replaces: bool | None = None

@@ -110,16 +110,22 @@ class Log:
     def append(self, entry: StoreEntry, mark: str | None = None) -> bool:
         """Give an entry the next number, whatever other processes append; see `put`."""
         while True:
+            newest = self.newest_header()
+            number, before = (0, None) if newest is None else (newest[0] + 1, newest[1])
             # Another process was faster, or has just cleared the log.
             with contextlib.suppress(FileExistsError, FileNotFoundError):
-                return self.put(self.next_number(), entry, mark)
+                return self.put(number, entry, before, mark)
 
-    def put(self, number: int, entry: StoreEntry, mark: str | None = None) -> bool:
+    def put(
+        self, number: int, entry: StoreEntry, before: Header | None, mark: str | None = None
+    ) -> bool:
         """Add an entry under a number that is above all others.
 
         Args:
-            number: As `next_number` gives it, or a greater one.
+            number: The one after the newest, or a greater one.
             entry: What it holds.
+            before: The newest header, as the caller has just seen it: who appends meanwhile takes
+                the number, or a greater one, which decides what is visible then.
             mark: Name in the folder `aside` that stays a second link to the entry.
 
         Returns:
@@ -129,8 +135,7 @@ class Log:
             FileExistsError: If the number is taken.
             CommitRejected: If there is no room; nothing has changed.
         """
-        state = self.state()
-        header = self._fitted(number, entry, entry.after(number, state))
+        header = self._fitted(number, entry, entry.after(number, before))
         aside = f"{self.aside}/{mark or uuid.uuid4().hex}"
         try:
             self._write(aside, header, entry.bodies)
@@ -138,7 +143,7 @@ class Log:
         finally:
             if mark is None:
                 _unlink(aside)
-        return state is not None and header.first > state.first
+        return before is not None and header.first > before.first
 
     def remove_below(self, number: int) -> None:
         """Remove the files of entries below a number; they are invisible already."""
@@ -211,15 +216,15 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
-def _names(folder: str) -> list[str]:
+def _names(folder: str, *, newest_first: bool = False) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(os.listdir(folder), reverse=newest_first)
     except FileNotFoundError:
         return []
 
 
 def _newest(folder: str, level: int) -> str | None:
-    for name in reversed(_names(folder)):
+    for name in _names(folder, newest_first=True):
         below = "" if level == _LEVELS else _newest(f"{folder}/{name}", level + 1)
         if below is not None:  # a folder may be empty: made, but nothing linked into it yet
             return name + below

@@ -37,23 +37,23 @@ class QueryResult:
             CommitRejected: If the epoch is held already, or there is no room for it.
             Fenced: If another query or batch job has taken the name.
         """
-        newest = self.epochs.newest()
-        if newest is not None and number <= newest:
+        newest, before = self.epochs.newest_header() or (-1, None)
+        if number <= newest:
             raise CommitRejected(f"query {self.query} has published epoch {newest} already")
         alone = entry.after(number, None)
         entry.bound.refuse(alone.rows, alone.size)  # before an older result loses its name
         if name is not None:
             self._hold(NamedResult(self.store, name))
-        if self._put(number, entry):
+        if self._put(number, entry, before):
             self.epochs.remove_below(self.epochs.first())
 
     def bodies(self) -> Iterator[bytes]:
         """The bodies of its epochs, oldest first."""
         return (body for _, body in self.epochs.snapshot())
 
-    def _put(self, number: int, entry: StoreEntry) -> bool:
+    def _put(self, number: int, entry: StoreEntry, before: Header | None) -> bool:
         try:
-            return self.epochs.put(number, entry)
+            return self.epochs.put(number, entry, before)
         except FileExistsError as error:
             raise CommitRejected(f"epoch {number} of {self.query} is there already") from error
 
@@ -86,11 +86,14 @@ class NamedResult:
 
     def owner(self) -> str | None:
         """Id of the query or batch job whose rows come first; None for a name not in use."""
-        state = self.entries.state()
-        if state is None:
+        found = self.entries.newest_header()
+        if found is None:
             return None
+        newest, header = found
+        if header.first == newest:
+            return header.query
         try:
-            return self.entries.header(state.first).query
+            return self.entries.header(header.first).query
         except FileNotFoundError:  # replaced or cleared in this moment
             return None
 

@@ -12,6 +12,9 @@ __all__ = ["EncodedRows", "decode", "encode", "schema_of", "schemas"]
 # Spark's own Python environment may hold a pyarrow that was built without lz4.
 _CODEC = "lz4" if pa.Codec.is_available("lz4") else None
 
+# Handing the few buffers of a small batch to other threads costs more than compressing them.
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression=_CODEC, use_threads=False)
+
 
 @dataclass(frozen=True)
 class EncodedRows:
@@ -39,17 +42,12 @@ def encode(
         admit: Called after each batch with the rows and bytes so far; raises when it is enough.
     """
     sink, count = pa.BufferOutputStream(), 0
-    with pa.ipc.new_stream(sink, schema, options=_write_options()) as stream:
+    with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS) as stream:
         for batch in batches:
             stream.write_batch(batch)
             count += batch.num_rows
             admit(count, sink.tell())
     return EncodedRows(count, sink.getvalue().to_pybytes())
-
-
-def _write_options() -> pa.ipc.IpcWriteOptions:
-    # Handing the few buffers of a small batch to other threads costs more than compressing them.
-    return pa.ipc.IpcWriteOptions(compression=_CODEC, use_threads=False)
 
 
 def decode(body: bytes) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from getpass import getuser
 from urllib.parse import quote, unquote
 
+from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.log import Log
 
@@ -53,6 +55,7 @@ class Store:
             return []
 
 
+@lru_cache(maxsize=256)  # each step of an epoch asks for the same few
 def quoted(name: str) -> str:
     """A name as a file name.
 
@@ -79,7 +82,8 @@ def open_store() -> Store:
     """
     root = os.environ.get("KRISHIV_MEMORY_DIR") or _default_root()
     try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
+        if not is_folder(root):
+            os.makedirs(root, mode=0o700, exist_ok=True)
         _refuse_foreign(root)
     except OSError as error:
         raise OptionError(f"KRISHIV_MEMORY_DIR: cannot use {root}: {error}") from error

@@ -32,21 +32,22 @@ class DiskFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._text = str(path)
 
     def __repr__(self) -> str:
-        return str(self.path)
+        return self._text
 
     def names(self) -> Mapping[str, str]:
         """See `Folder`."""
         try:
-            return dict.fromkeys(os.listdir(self.path), "")
+            return dict.fromkeys(os.listdir(self._text), "")
         except FileNotFoundError:
             return {}
 
     def read(self, name: str) -> bytes | None:
         """See `Folder`."""
         try:
-            with open(f"{self.path}/{name}", "rb", buffering=0) as file:
+            with open(f"{self._text}/{name}", "rb", buffering=0) as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -63,7 +64,7 @@ class DiskFolder:
     def tail(self, name: str, size: int) -> bytes | None:
         """See `Folder`."""
         try:
-            with open(f"{self.path}/{name}", "rb") as file:
+            with open(f"{self._text}/{name}", "rb") as file:
                 file.seek(-min(size, os.fstat(file.fileno()).st_size), os.SEEK_END)
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
@@ -75,7 +76,7 @@ class DiskFolder:
         try:
             # O_EXCL would show the name before its content, and rename(2) would overwrite: a link
             # appears whole, and only where no name is.
-            os.link(aside, self.path / name)
+            os.link(aside, f"{self._text}/{name}")
         except FileExistsError:
             return False
         except OSError as error:
@@ -87,20 +88,20 @@ class DiskFolder:
             raise
         finally:
             # A process that is killed before this leaves a name that is no entry's.
-            aside.unlink(missing_ok=True)
-        sync_folder(self.path)
+            _unlink(aside)
+        sync_folder(self._text)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Folder`."""
-        self._aside(name, data).replace(self.path / name)
-        sync_folder(self.path)
+        os.replace(self._aside(name, data), f"{self._text}/{name}")
+        sync_folder(self._text)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Folder`."""
         for name in names:
             # Not synced: what comes back with the power is no more than it was before.
-            (self.path / name).unlink(missing_ok=True)
+            _unlink(f"{self._text}/{name}")
 
     def destroy(self) -> None:
         """See `Folder`. In one step: half of what was there might mean something else."""
@@ -109,11 +110,19 @@ class DiskFolder:
             self.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _aside(self, name: str, data: bytes) -> Path:
-        make_folder(self.path)
-        aside = self.path / f".{name}.{uuid.uuid4().hex}"
-        write_aside(aside, data)
+    def _aside(self, name: str, data: bytes) -> str:
+        aside = f"{self._text}/.{name}.{uuid.uuid4().hex}"
+        try:
+            write_aside(aside, data)
+        except FileNotFoundError:
+            make_folder(self.path)
+            write_aside(aside, data)
         return aside
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _refuse_unless_gone(error: OSError) -> None:

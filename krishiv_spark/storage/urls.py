@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from posixpath import normpath
 
 from krishiv_spark.errors import OptionError
@@ -100,7 +100,8 @@ class StoreUrl:
         return f"{self.scheme}://{self.authority}/{self.path.lstrip('/')}".rstrip("/")
 
     def __truediv__(self, name: str) -> StoreUrl:
-        return replace(self, path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
+        path = f"{self.path.rstrip('/')}/{name}" if self.path else name
+        return StoreUrl(self.kind, self.scheme, self.authority, path)
 
 
 def _on_disk(text: str) -> str:

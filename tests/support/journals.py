@@ -42,9 +42,14 @@ class Created:
     counts: bool
 
 
+def listing_of(entries: Iterable[int] = (), snapshots: Iterable[int] = ()) -> Listing:
+    """As on a disk: without versions."""
+    return Listing(dict.fromkeys([*map(entry, entries), *map(snapshot, snapshots)], ""))
+
+
 def listed(names: Mapping[str, bytes]) -> Listing:
     """What stores show of contents by name: in which version each is."""
-    return Listing.of(names, {name: f"{zlib.crc32(data)}" for name, data in names.items()})
+    return Listing({name: f"{zlib.crc32(data)}" for name, data in names.items()})
 
 
 class ModelJournal:
@@ -100,7 +105,7 @@ class Unversioned(ModelJournal):
     """As on a disk: a listing does not tell in which version anything is."""
 
     def listing(self) -> Listing:
-        return Listing.of(self.names)
+        return Listing(dict.fromkeys(self.names, ""))
 
 
 class Around:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from disk_calls import record_disk
-from journals import entry, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from journals import entry, listing_of, snapshot
 from log_racer import race
 
 from krishiv_spark.errors import LogError
@@ -23,11 +25,17 @@ def body(text: str) -> bytes:
     return f'{{"kind":"owner","nonce":"n","v":1,"writer":"{text}"}}'.encode()
 
 
+def numbers(journal) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of its entries and snapshots."""
+    listing = journal.list()
+    return listing.entries, listing.snapshots
+
+
 # --- the contract, on every storage
 
 
 def test_a_journal_that_nobody_wrote_is_empty(journal):
-    assert journal.list() == Listing()
+    assert numbers(journal) == ((), ())
     assert journal.read(entry(1)) is None
     journal.remove([entry(1), snapshot(1)])
     journal.destroy()
@@ -64,14 +72,14 @@ def test_a_listing_is_sorted_and_tells_entries_from_snapshots(journal):
         journal.create(entry(number), body("x"))
     for number in (10, 9):
         journal.replace(snapshot(number), b"{}")
-    assert journal.list() == Listing(entries=(1, 2, 9, 10, 11), snapshots=(9, 10))
+    assert numbers(journal) == ((1, 2, 9, 10, 11), (9, 10))
 
 
 def test_a_journal_destroys_all_of_itself(journal):
     journal.create(entry(1), body("x"))
     journal.replace(snapshot(1), b"{}")
     journal.destroy()
-    assert journal.list() == Listing()
+    assert numbers(journal) == ((), ())
     assert journal.create(entry(1), body("y")) is True
 
 
@@ -81,13 +89,13 @@ def test_two_objects_on_one_place_see_each_other(tmp_path, s3):
         assert one.create(entry(1), b"one")
         assert not other.create(entry(1), b"other")
         assert other.read(entry(1)) == b"one"
-        assert other.list() == Listing(entries=(1,))
+        assert numbers(other) == ((1,), ())
 
 
 def test_journals_side_by_side_in_a_bucket_keep_apart(s3):
     one, other = open_journal(f"{s3}/q1"), open_journal(f"{s3}/q10")
     assert one.create(entry(1), b"one")
-    assert other.list() == Listing()
+    assert numbers(other) == ((), ())
     assert other.create(entry(1), b"other")
     one.destroy()
     assert other.read(entry(1)) == b"other"
@@ -102,7 +110,22 @@ def test_a_listing_that_comes_in_chunks_is_whole(s3):
 
 def test_names_that_are_none_of_ours_are_passed_over():
     names = ["1.json", entry(1), entry(1) + ".tmp", f".{entry(2)}.0f", "x" + entry(3), "é", ""]
-    assert Listing.of([*names, "٣" * 20 + ".json"]).entries == (1,)
+    names += ["٣" * 20 + ".json", "٣" * 20 + ".snapshot.json", snapshot(1) + ".tmp"]
+    listing = Listing(dict.fromkeys(names, ""))
+    assert (listing.entries, listing.snapshots) == ((1,), ())
+    assert listing.entries_after(0) == list(listing.entries_up_to(9)) == [1]
+
+
+@given(st.sets(st.integers(1, 200)), st.sets(st.integers(1, 200)), st.integers(0, 201))
+def test_a_listing_finds_what_is_after_a_number_and_up_to_it(entries, snapshots, number):
+    listing = listing_of(entries, snapshots)
+    assert listing.entries_after(number) == sorted(n for n in entries if n > number)
+    assert list(listing.entries_up_to(number)) == sorted(n for n in entries if n <= number)
+    assert listing.has_entry(number) == (number in entries)
+    assert (listing.entries, listing.snapshots) == (
+        tuple(sorted(entries)),
+        tuple(sorted(snapshots)),
+    )
 
 
 def test_threads_racing_for_a_name_in_a_bucket_have_one_winner(s3):
@@ -140,7 +163,7 @@ def test_what_a_crash_left_aside_is_no_entry_and_in_nobodys_way(tmp_path):
     (tmp_path / f".{entry(1)}.0123456789abcdef").write_bytes(b"half an en")
     (tmp_path / f".{snapshot(1)}.0123456789abcdef").write_bytes(b"")
     journal = open_journal(tmp_path)
-    assert journal.list() == Listing()
+    assert numbers(journal) == ((), ())
     assert journal.create(entry(1), b"x")
 
 

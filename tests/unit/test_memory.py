@@ -500,7 +500,7 @@ class TestStore:
         log = open_store().log("any")
         bound = Bound(rows=10, drop_oldest=True)
         for number, rows in enumerate([3, 4, 5, 1, 20, 2, 2]):
-            log.put(number, StoreEntry([b"x" * rows], rows, bound=bound))
+            log.put(number, StoreEntry([b"x" * rows], rows, bound=bound), log.state())
             state = log.state()
             visible = [log.header(n) for n in log.numbers(state.first, number + 1)]
             assert state.total_rows == state.total_size == sum(header.rows for header in visible)

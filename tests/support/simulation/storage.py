@@ -75,7 +75,7 @@ class SimulatedJournal:
     def list(self) -> Listing:
         first, end = self._call("list", self._store.first_half)
         second = self._call("list on", lambda: self._store.second_half(end))
-        return Listing.of([*first, *second], {**first, **second})
+        return Listing({**first, **second})
 
     def read(self, name: str) -> bytes | None:
         found: bytes | None = self._call(f"read {name}", lambda: self._store.objects.get(name))

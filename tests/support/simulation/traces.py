@@ -13,6 +13,7 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it 
 
 from krishiv_spark.errors import Fenced
 from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets.entries import entry_name, snapshot_name
 from krishiv_spark.offsets.journal import Listing
 from simulation.storage import Store
 
@@ -91,7 +92,7 @@ class Replay:
 
     def create(self, creator: _Process, name: str, data: bytes) -> bool:
         """As a store does; remembers who was first where no snapshot says that it is too late."""
-        listing = Listing.of(self._store.objects)
+        listing = Listing(dict.fromkeys(self._store.objects, ""))
         number = int(name.partition(".")[0])
         if number > listing.newest_snapshot:
             self._creators.setdefault(number, creator)
@@ -165,7 +166,7 @@ class _Process:
 
     def list(self) -> Listing:
         listing: Listing = self._ask("list", lambda: self._listing)
-        return listing or Listing.of(self._replay.objects)
+        return listing or Listing(dict.fromkeys(self._replay.objects, ""))
 
     def read(self, name: str) -> bytes | None:
         data: bytes | None = self._ask("read", lambda: self._replay.objects.get(name))
@@ -191,8 +192,9 @@ class _Process:
 
 def _listing(step: str) -> Listing | None:
     """What a listing has found, which need not be what was there at one moment."""
-    found = {kind: _numbers(step, kind) for kind in ("entries", "snapshots")}
-    return Listing(**found) if "found |->" in step else None
+    entries, snapshots = (_numbers(step, kind) for kind in ("entries", "snapshots"))
+    names = [*map(entry_name, entries), *map(snapshot_name, snapshots)]
+    return Listing(dict.fromkeys(names, "")) if "found |->" in step else None
 
 
 def _numbers(step: str, kind: str) -> tuple[int, ...]:
