@@ -7,13 +7,26 @@ from typing import Any
 
 import yaml
 
+from benchmarks.counts.record import Record, newest_of
 from benchmarks.measure import Figure
+from benchmarks.report.words import number
 
-__all__ = ["is_beside_a_peer", "support_table", "table"]
+__all__ = ["counts_table", "is_beside_a_peer", "support_table", "table"]
 
 _WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
+
+
+_COUNTED = {
+    "calls": "calls",
+    "files": "files",
+    "looks": "looks at files",
+    "system calls": "reads and writes",
+    "statements": "SQL statements",
+    "requests": "requests",
+}
+"""Units of counts, and their heads; all counts of a unit together."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -48,3 +61,22 @@ def is_beside_a_peer(line: Figure) -> bool:
     """Whether a figure is the ratio of one of ours to what a user would pick instead."""
     _, _, theirs = line.name.partition(" / ")
     return line.unit == "x" and theirs.split(",")[0] in _PEERS and "bare" not in line.name
+
+
+def counts_table(record: Record) -> str:
+    """What an epoch of each sink costs, as ``./run bench --counts --record`` keeps it."""
+    rows = []
+    for name, counts in record.cases.items():
+        kind, _, sink = name.partition(".")
+        if kind == "sink":
+            rows.append([f"`{sink}`", *(_summed(counts, unit) for unit in _COUNTED)])
+    return table(["an epoch of", *_COUNTED.values()], rows)
+
+
+def _summed(counts: dict[str, dict[str, Any]], unit: str) -> str:
+    values = [
+        newest_of(kept)
+        for name, kept in counts.items()
+        if kept["unit"] == unit and not name.endswith(", later")
+    ]
+    return number(sum(values)) if values else "-"
