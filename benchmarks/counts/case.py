@@ -14,7 +14,7 @@ from servers.stores import Store
 __all__ = ["CASES", "Case", "Given", "Server", "case"]
 
 Server = str
-"""``kafka`` or ``bucket``: what a case needs to run against."""
+"""``kafka``, ``bucket`` or ``strace``: what a case needs and a machine may not have."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ RULES: Mapping[str, Rule] = {
     "statements": Rule(1.0, slack=0.02),
     "requests": Rule(2.0, slack=0.05),
     "system calls": Rule(2.0, slack=0.1, elsewhere=10.0),
+    "kernel calls": Rule(2.0, slack=0.1, of_python=True, elsewhere=10.0),
     "bytes": Rule(2.0, slack=0.5, elsewhere=10.0),
     "bytes held": Rule(5.0, slack=0.5, of_python=True, elsewhere=10.0),
     "processes": Rule(0.0, slack=2.0),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.counts import processes, rows, sinks, sources, under_spark
+from benchmarks.counts import kernel, processes, rows, sinks, sources, under_spark
 from benchmarks.counts.case import CASES
 
 __all__ = ["CASES", "TOPICS"]
 
-TOPICS = (sinks, sources, rows, processes, under_spark)
+TOPICS = (sinks, kernel, sources, rows, processes, under_spark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +66,14 @@ class _Servers:
         """An S3."""
         store = self._stack.enter_context(open_bucket(self._folder)).store
         return {"url": store.url, **store.options}
+
+    @cached_property
+    def strace(self) -> Mapping[str, str]:
+        """No server, but what may be missing as well: the program, and the right to trace."""
+        tried = ["strace", "-o", os.devnull, sys.executable, "-c", "pass"]
+        if shutil.which("strace") is None or subprocess.run(tried, check=False).returncode:
+            raise NotInstalledError("strace is not installed, or may not trace here")
+        return {}
 
 
 def run_all(cases: Sequence[Case], told: _Told) -> Ran:
