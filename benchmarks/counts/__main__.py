@@ -51,12 +51,14 @@ def main(**given: Any) -> None:
         for case in chosen:
             _console.print(f"{case.name:24} {case.about}", markup=False)
         return
+    record = Record.load(given["against"])
+    if given["record"] and given["only"] and record.other_packages():
+        raise click.UsageError("other packages than recorded: --record all cases, without --only")
     begin = time.monotonic()
     ran = run_all(chosen, lambda what: _console.print(what, style="dim"))
     if given["json"]:
         found = {name: [asdict(each) for each in counts] for name, counts in ran.counts.items()}
         given["json"].write_text(json.dumps(found, indent=1))
-    record = Record.load(given["against"])
     worse = _show(record, ran, every=given["every"], recording=given["record"])
     _console.print(f"{len(ran.counts)} cases in {time.monotonic() - begin:.0f} s")
     if given["record"]:

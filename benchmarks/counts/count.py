@@ -22,12 +22,14 @@ class Rule:
         of_python: Whether Python's minor version and the packages decide about it as well as our
             code: then it is kept for each minor version.
         elsewhere: Per cent where other versions of packages are installed than were recorded with.
+        of_spark: Whether PySpark is one of these packages.
     """
 
     percent: float
     slack: float = 0.0
     of_python: bool = False
     elsewhere: float = 0.0
+    of_spark: bool = False
 
     def allows(self, recorded: float, *, same_packages: bool) -> float:
         """How far a count may be from one that was recorded."""
@@ -37,6 +39,7 @@ class Rule:
 
 RULES: Mapping[str, Rule] = {
     "calls": Rule(2.0, of_python=True, elsewhere=10.0),
+    "calls of a process": Rule(2.0, of_python=True, elsewhere=20.0, of_spark=True),
     "looks": Rule(2.0, of_python=True, elsewhere=10.0),
     "modules": Rule(2.0, slack=3.0, of_python=True, elsewhere=10.0),
     "heavy modules": Rule(0.0, of_python=True),
@@ -48,8 +51,8 @@ RULES: Mapping[str, Rule] = {
     "kernel calls": Rule(2.0, slack=0.1, of_python=True, elsewhere=10.0),
     "bytes": Rule(2.0, slack=0.5, elsewhere=10.0),
     "bytes held": Rule(5.0, slack=0.5, of_python=True, elsewhere=10.0),
-    "processes": Rule(0.0, slack=2.0),
-    "jobs": Rule(0.0),
+    "processes": Rule(0.0, slack=2.0, elsewhere=50.0, of_spark=True),
+    "jobs": Rule(0.0, elsewhere=50.0, of_spark=True),
 }
 """By unit. Smaller is better for each of them."""
 

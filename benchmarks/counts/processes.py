@@ -169,4 +169,4 @@ class _Played:
             if name in self._modules:
                 yield Count(f"{self._role}: {name}", "heavy modules", 1)
         if query.calls:
-            yield Count(f"{self._role}: calls", "calls", self._calls)
+            yield Count(f"{self._role}: calls", "calls of a process", self._calls)

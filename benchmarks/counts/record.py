@@ -20,7 +20,16 @@ FILE = Path(__file__).parent.parent / "counts.json"
 _ANY = "any"
 """In the place of a version of Python, for what depends on none."""
 
-_PACKAGES = ("pyarrow", "numpy", "pydantic", "pyiceberg", "sqlalchemy", "kafka-python", "numba")
+_PACKAGES = (
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "pydantic",
+    "pyiceberg",
+    "sqlalchemy",
+    "kafka-python",
+    "numba",
+)
 _DIGITS = 4
 
 Found = Mapping[str, Sequence[Count]]
@@ -142,7 +151,8 @@ class Record:
     def _verdict(self, count: Count, recorded: float | None) -> Verdict:
         if recorded is None:
             return Verdict.UNKNOWN
-        same = self.taken.get(python()) == packages()
+        others = self.other_packages().keys()
+        same = python() in self.taken and others <= (set() if count.rule.of_spark else {"pyspark"})
         off = count.value - recorded
         if abs(off) <= count.rule.allows(recorded, same_packages=same):
             return Verdict.SAME

@@ -15,6 +15,7 @@ from benchmarks.counts.record import Record, Verdict
 from benchmarks.counts.runner import Ran
 from benchmarks.counts.watch import calls, listening, outside, transfers
 
+PACKAGES = recording.packages()
 CALLS = Count("calls", "calls", 1000.0)
 OPENED = Count("files opened to read", "files", 10.0)
 
@@ -85,11 +86,18 @@ class TestVersions:
 
     def test_other_packages_widen_tolerances_and_are_named(self, monkeypatch):
         record = recorded(CALLS)
-        packages = {**recording.packages(), "pyarrow": "99"}
-        monkeypatch.setattr(recording, "packages", lambda: packages)
+        monkeypatch.setattr(recording, "packages", lambda: {**PACKAGES, "pyarrow": "99"})
         assert verdicts(record, Count("calls", "calls", 1090.0)) == {"calls": Verdict.SAME}
         assert verdicts(record, Count("calls", "calls", 1110.0)) == {"calls": Verdict.REGRESSION}
         assert list(record.other_packages()) == ["pyarrow"]
+
+    def test_another_pyspark_widens_only_what_depends_on_it(self, monkeypatch):
+        imported = Count("task: calls", "calls of a process", 1000.0)
+        record = recorded(CALLS, imported)
+        monkeypatch.setattr(recording, "packages", lambda: {**PACKAGES, "pyspark": "99"})
+        more = (Count("calls", "calls", 1100.0), Count(imported.name, imported.unit, 1100.0))
+        found = verdicts(record, *more)
+        assert found == {"calls": Verdict.REGRESSION, imported.name: Verdict.SAME}
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path):
@@ -150,6 +158,13 @@ class TestCommand:
         done = counts(missing="go is missing")
         assert done.exit_code == 0
         assert "go is missing" in done.output
+
+    def test_some_are_not_kept_where_packages_differ_from_those_of_the_others(
+        self, counts, monkeypatch
+    ):
+        monkeypatch.setattr(recording, "packages", lambda: {**PACKAGES, "pyarrow": "99"})
+        done = counts(CALLS, arguments=["--record", "--only", "sink.memory"])
+        assert "without --only" in done.output
 
     def test_an_unknown_name_is_refused(self, counts):
         assert "no case nothing" in counts(CALLS, arguments=["--only", "nothing"]).output
