@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import time
@@ -107,6 +108,7 @@ class Life:
         options: As the user would give them.
         tasks: Tasks of each epoch.
         batch: What each of them writes.
+        times: How often it does so in an epoch.
         query: Its id.
         epoch: The next epoch.
         roles: What each long-lived process remembers: its epoch logs.
@@ -119,6 +121,7 @@ class Life:
     options: Mapping[str, str]
     tasks: int = 1
     batch: pa.RecordBatch = field(default_factory=lambda: BATCH)
+    times: int = 1
     query: str = field(default_factory=lambda: str(uuid.uuid4()))
     epoch: int = 0
     roles: dict[str, dict[str, EpochLog]] = field(default_factory=dict)
@@ -165,7 +168,7 @@ class Life:
     @property
     def rows(self) -> tuple[int, int]:
         """Number of rows and sum of ids that must be there by now."""
-        batches = self.epoch * self.tasks
+        batches = self.epoch * self.tasks * self.times
         return batches * self.batch.num_rows, batches * sum(range(self.batch.num_rows))
 
     def _plan(self) -> Plan:
@@ -189,9 +192,8 @@ class Life:
 
     def _stage(self, partition: int, plan: Plan) -> bytes:
         task = Task(self.query, self.epoch, partition, partition, plan.epoch.generation)
-        return pickle.dumps(
-            (task, self._executor(plan).stage(iter([self.batch]), task, plan.payload))
-        )
+        batches = itertools.repeat(self.batch, self.times)
+        return pickle.dumps((task, self._executor(plan).stage(batches, task, plan.payload)))
 
     def _executor(self, plan: Plan) -> Writer[Any, Any]:
         return plan.writer or self._writer("executor")

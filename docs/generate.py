@@ -19,9 +19,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from benchmarks.counts.record import Record
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
-from docs.tables import bad_inputs, is_beside_a_peer, support_table, table
+from docs.tables import bad_inputs, counts_table, is_beside_a_peer, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -214,6 +215,7 @@ def benchmarks_tables() -> dict[str, str]:
         "benchmarks.peers": markdown.selection(recorded, _is_goal_beside_a_peer),
         "benchmarks.ratios": markdown.selection(recorded, _compares),
         "benchmarks": f"\n{markdown.document(recorded)}\n",
+        "counts": counts_table(Record.load()),
     }
 
 

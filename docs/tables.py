@@ -11,15 +11,28 @@ from typing import Any
 
 import yaml
 
+from benchmarks.counts.record import Record, newest_of
 from benchmarks.measure import Figure
+from benchmarks.report.words import number
 
-__all__ = ["bad_inputs", "is_beside_a_peer", "support_table", "table"]
+__all__ = ["bad_inputs", "counts_table", "is_beside_a_peer", "support_table", "table"]
 
 _WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
 _BAD_INPUTS = Path(__file__).parent / "bad-inputs.json"
 _WIDTH = 80
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
+
+
+_COUNTED = {
+    "calls": "calls",
+    "files": "files",
+    "looks": "looks at files",
+    "system calls": "reads and writes",
+    "statements": "SQL statements",
+    "requests": "requests",
+}
+"""Units of counts, and their heads; all counts of a unit together."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -87,3 +100,22 @@ def _link(case: dict[str, str], classes: Collection[str]) -> str:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def counts_table(record: Record) -> str:
+    """What an epoch of each sink costs, as ``./run bench --counts --record`` keeps it."""
+    rows = []
+    for name, counts in record.cases.items():
+        kind, _, sink = name.partition(".")
+        if kind == "sink":
+            rows.append([f"`{sink}`", *(_summed(counts, unit) for unit in _COUNTED)])
+    return table(["an epoch of", *_COUNTED.values()], rows)
+
+
+def _summed(counts: dict[str, dict[str, Any]], unit: str) -> str:
+    values = [
+        newest_of(kept)
+        for name, kept in counts.items()
+        if kept["unit"] == unit and not name.endswith(", later")
+    ]
+    return number(sum(values)) if values else "-"

@@ -1,0 +1,18 @@
+"""A request more to the broker in each epoch is found by ``./run bench --counts``."""
+
+import pytest
+from planted_counts import regressions
+
+from krishiv_spark.kafka.dev import open_cluster
+
+ASKS_ONCE_MORE = """
+from krishiv_spark.kafka import transactions as owner
+name, more = "end", lambda client, *_: client.topics([])
+"""
+
+
+@pytest.mark.long  # what counts is in tests/unit/test_counts.py
+def test_a_request_more_in_each_epoch_is_a_regression():
+    with open_cluster() as cluster:
+        servers = {"kafka": {"bootstrap": cluster.bootstrap}}
+        assert "Metadata" in regressions("sink.kafka", ASKS_ONCE_MORE, servers)
