@@ -16,7 +16,9 @@ def log(monkeypatch):
     main = types.ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    alone = logging.Logger("krishiv_spark.somewhere")  # pytest has handlers of its own at the root
+    alone = logging.getLogger("krishiv_spark.somewhere")
+    monkeypatch.setattr(alone, "propagate", False)  # pytest has handlers of its own at the root
+    monkeypatch.setattr(alone, "handlers", [])
     monkeypatch.setattr(logs, "_root", alone)
     return alone
 
