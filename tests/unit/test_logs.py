@@ -16,9 +16,7 @@ def log(monkeypatch):
     main = types.ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    alone = logging.getLogger("krishiv_spark.somewhere")
-    monkeypatch.setattr(alone, "propagate", False)  # pytest has handlers of its own at the root
-    monkeypatch.setattr(alone, "handlers", [])
+    alone = logging.Logger("krishiv_spark.somewhere")  # noqa: LOG001  pytest adds handlers to others
     monkeypatch.setattr(logs, "_root", alone)
     return alone
 
