@@ -307,7 +307,7 @@ def test_a_partition_folder_that_is_removed_once_more_is_made_again(table, monke
     exact(table, 6)
 
 
-def test_columns_that_differ_in_what_they_stand_for_are_looked_at_again(table):
+def test_columns_that_differ_in_what_they_stand_for_are_looked_at_again():
     # PySpark hands a variant over as this struct, and marks one of its fields.
     fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary())]
     marked = [fields[0], fields[1].with_metadata({"variant": "true"})]
