@@ -116,6 +116,6 @@ def _summed(counts: dict[str, dict[str, Any]], unit: str) -> str:
     values = [
         newest_of(kept)
         for name, kept in counts.items()
-        if kept["unit"] == unit and not name.endswith(", later")
+        if kept["unit"].removesuffix(" beside a broker") == unit and not name.endswith(", later")
     ]
     return number(sum(values)) if values else "-"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LOOP", "RULES", "Count", "Rule", "Seen", "per"]
+__all__ = ["LOOP", "RULES", "Count", "Rule", "Seen", "least", "per"]
 
 LOOP = "x loop"
 """Processor time, as a multiple of what a fixed loop takes beside it (`effort`)."""
@@ -39,6 +39,7 @@ class Rule:
 
 RULES: Mapping[str, Rule] = {
     "calls": Rule(2.0, of_python=True, elsewhere=10.0),
+    "calls beside a broker": Rule(10.0, of_python=True, elsewhere=15.0),  # waiting calls too
     "calls of a process": Rule(2.0, of_python=True, elsewhere=20.0, of_spark=True),
     "looks": Rule(2.0, of_python=True, elsewhere=10.0),
     "modules": Rule(2.0, slack=3.0, of_python=True, elsewhere=10.0),
@@ -92,3 +93,8 @@ def per(seen: Seen, times: int, what: str = "") -> Iterator[Count]:
     for (name, unit), number in sorted(seen.items()):
         if number:
             yield Count(f"{name}, {what}" if what else name, unit, number / times)
+
+
+def least(times: Sequence[Seen]) -> Seen:
+    """The least of each count, where others decide how often something has to be done again."""
+    return Seen({key: min(seen[key] for seen in times) for key in {k for s in times for k in s}})

@@ -9,9 +9,9 @@ from functools import partial
 from benchmarks.bare_commits import Loop, synced_files
 from benchmarks.check import consumed, memory_totals, table_totals, totals
 from benchmarks.counts.case import Given, case
-from benchmarks.counts.count import Count, Seen, per
+from benchmarks.counts.count import Count, Seen, least, per
 from benchmarks.counts.effort import effort
-from benchmarks.counts.watch import calls, outside, requests
+from benchmarks.counts.watch import calls, calls_beside_broker, outside, requests
 from benchmarks.measure import expect
 from benchmarks.requests import counting
 from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
@@ -86,7 +86,7 @@ def kafka(given: Given) -> Iterator[Count]:
         life = Life(SeparateKafkaLogs, options, 1, KEYED)
         life.commits(10)
         yield from _each(life, requests)
-        yield from _each(life, calls)
+        yield from _each(life, calls_beside_broker)
         expect("rows and sum of numbers", consumed(given.topics, topic), life.rows)
 
 
@@ -97,10 +97,7 @@ def _each(life: Life, counted: Callable[[Seen], object]) -> Iterator[Count]:
         epochs.append(Seen())
         with counted(epochs[-1]):  # type: ignore[attr-defined]
             life.commit()
-    for name, unit in sorted({key for seen in epochs for key in seen}):
-        least = min(seen[name, unit] for seen in epochs)
-        if least:
-            yield Count(name, unit, least)
+    yield from per(least(epochs), 1)
 
 
 @case("sink.parquet.store", "bucket")

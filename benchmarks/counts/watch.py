@@ -12,14 +12,14 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from benchmarks.counts.count import Seen
 
-__all__ = ["calls", "listening", "outside", "requests", "transfers"]
+__all__ = ["calls", "calls_beside_broker", "listening", "outside", "requests", "transfers"]
 
 _EVENTS = {
     "os.rename": "files renamed",
@@ -48,7 +48,7 @@ _TRANSFERS = {
 
 
 @contextmanager
-def calls(seen: Seen) -> Iterator[None]:
+def calls(seen: Seen, unit: str = "calls") -> Iterator[None]:
     """Count the calls of functions, those of C as well, as a profiler does.
 
     Of this thread and of those that are started meanwhile: a thread that was there before, as that
@@ -61,7 +61,12 @@ def calls(seen: Seen) -> Iterator[None]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # as its documentation says
-    seen["calls", "calls"] += sum(each["call"] + each["c_call"] for each in counted)
+    seen["calls", unit] += sum(each["call"] + each["c_call"] for each in counted)
+
+
+def calls_beside_broker(seen: Seen) -> AbstractContextManager[None]:
+    """Count calls, some of which wait for answers, and are more the longer these take."""
+    return calls(seen, "calls beside a broker")
 
 
 def _begun(*first: Any) -> dict[str, int]:
