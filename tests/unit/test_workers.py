@@ -1,8 +1,10 @@
 """What Spark's workers are spared between tasks."""
 
+import ctypes
 import gc
 import importlib.util
 import socket
+import subprocess
 import sys
 import types
 import zipimport
@@ -150,3 +152,33 @@ def test_a_connection_that_was_closed_since_is_no_error(connection):
     for end in connection:
         end.close()
     workers.tune_worker()
+
+
+WAVES = """
+import resource, sys
+from krishiv_spark import workers
+
+def wave():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    rows = [b"x" * (1_100_000 + 4096 * number) for number in range(40)]
+    del rows
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if sys.argv[1] == "kept":
+    assert workers._keep_memory()
+print(*[wave() for _ in range(6)])
+"""
+
+
+def faults(how):
+    """Of waves of batches that are gathered and let go; the first ones have to get the memory."""
+    told = subprocess.run(
+        [sys.executable, "-c", WAVES, how], capture_output=True, text=True, check=True
+    )
+    return [int(each) for each in told.stdout.split()][2:]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc has it")
+def test_memory_of_rows_is_used_again():
+    assert max(faults("kept")) < 500
+    assert min(faults("not kept")) > 5_000  # or there is nothing to spare a worker any more
