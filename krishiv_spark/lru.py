@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ["LruCache"]
@@ -15,11 +16,15 @@ class LruCache(Generic[Key, Value]):
     """Keys with values, as many as are given; what was used longest ago goes. For any thread.
 
     Args:
-        most: How many there are at most.
+        most: How many there are at most; or how much they weigh, but for the newest one, which is
+            held whatever it weighs.
+        weight: Of a value, at least 1; None if each weighs 1.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, weight: Callable[[Value], int] | None = None) -> None:
         self._most = most
+        self._weight = weight or (lambda _: 1)
+        self._whole = 0
         self._held: dict[Key, Value] = {}  # the one that was used last is the last one
         self._lock = threading.Lock()
 
@@ -36,7 +41,12 @@ class LruCache(Generic[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         """Hold a value, in the place of another one of its key."""
         with self._lock:
-            self._held.pop(key, None)
+            self._drop(key)
             self._held[key] = value
-            while len(self._held) > self._most:
-                del self._held[next(iter(self._held))]
+            self._whole += self._weight(value)
+            while self._whole > self._most and len(self._held) > 1:
+                self._drop(next(iter(self._held)))
+
+    def _drop(self, key: Key) -> None:
+        if key in self._held:
+            self._whole -= self._weight(self._held.pop(key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,8 +34,12 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_REMEMBERED = 64
-"""Snapshots whose files are remembered: those of one batch, as a rule."""
+_REMEMBERED = 200_000
+"""Files that are remembered, of the snapshots that were asked for last: those of one batch, as a
+rule. Each takes half a kilobyte."""
+
+_AT_ONCE = 10_000
+"""Entries of manifests that are in memory together: PyIceberg's take ten times as much as ours."""
 
 _PER_MS = {"timestamp": 1_000, "timestamptz": 1_000}
 _PER_MS |= {"timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
@@ -53,7 +57,7 @@ class DeleteFile(NamedTuple):
     file_format: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TableFile:
     """What is known of a data file without opening it.
 
@@ -90,7 +94,10 @@ class SnapshotFiles:
     def __init__(self, event_time: NestedField | None, schema: Schema) -> None:
         self._event_time = event_time
         self._schema = schema
-        self._lists: LruCache[tuple[int, bool, bool], tuple[TableFile, ...]] = LruCache(_REMEMBERED)
+        # Not so many lists: a batch of many snapshots would read each of their manifests twice.
+        self._lists: LruCache[tuple[int, bool, bool], tuple[TableFile, ...]] = LruCache(
+            _REMEMBERED, lambda files: 1 + len(files)
+        )
 
     def of(
         self,
@@ -116,12 +123,25 @@ class SnapshotFiles:
         key = (snapshot.snapshot_id, scan, row_filter is not None)
         found = self._lists.get(key)
         if found is None:
-            specs = table.metadata.specs()
             bound = None if row_filter is None else _Filter(row_filter, self._schema)
-            tasks = _planned(table, snapshot, scan=scan, row_filter=bound)
-            found = tuple(table_file(task, specs, self._event_time) for task in tasks)
+            try:
+                found = self._listed(table, snapshot, bound, scan=scan)
+            except ValueError as error:
+                if bound is None:
+                    raise
+                # The table is partitioned by a column that is newer than the reader's.
+                _log.info("files are not chosen by the filter: %s", error)
+                found = self._listed(table, snapshot, None, scan=scan)
             self._lists.put(key, found)
         return found
+
+    def _listed(
+        self, table: Table, snapshot: Snapshot, row_filter: _Filter | None, *, scan: bool
+    ) -> tuple[TableFile, ...]:
+        specs = table.metadata.specs()
+        with metadata_errors(snapshot):
+            tasks = _planned(table, snapshot, scan=scan, row_filter=row_filter)
+            return tuple(table_file(task, specs, self._event_time) for task in tasks)
 
 
 def table_file(
@@ -165,7 +185,7 @@ class _Filter(NamedTuple):
 
 def _planned(
     table: Table, snapshot: Snapshot, *, scan: bool, row_filter: _Filter | None
-) -> Iterable[FileScanTask]:
+) -> Iterator[FileScanTask]:
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import ManifestGroupPlanner
 
@@ -173,15 +193,32 @@ def _planned(
     metadata = table.metadata if row_filter is None else row_filter.metadata(table)
     expression = AlwaysTrue() if row_filter is None else row_filter.expression
     planner = ManifestGroupPlanner(metadata, table.io, expression)
-    try:
-        with metadata_errors(snapshot):
-            return planner.plan_files(_manifests(table, snapshot, scan=scan), wanted)
-    except ValueError as error:
-        if row_filter is None:
-            raise
-        # The table is partitioned by a column that is newer than the reader's.
-        _log.info("files are not chosen by the filter: %s", error)
-        return _planned(table, snapshot, scan=scan, row_filter=None)
+    for group in _groups(_manifests(table, snapshot, scan=scan)):
+        yield from planner.plan_files(group, wanted)
+
+
+def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile]]:
+    """Manifests in their order, in groups that are planned one after the other.
+
+    A table of a hundred thousand files has their entries in memory a few at a time. Where rows
+    are deleted by position, any manifest may be about any other's files: all are one group.
+    """
+    from pyiceberg.manifest import ManifestContent
+
+    if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
+        yield manifests
+        return
+    group: list[ManifestFile] = []
+    entries = 0
+    for manifest in manifests:
+        count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if group and entries + count > _AT_ONCE:
+            yield group
+            group, entries = [], 0
+        group.append(manifest)
+        entries += count
+    if group:
+        yield group
 
 
 @contextmanager

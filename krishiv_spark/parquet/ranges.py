@@ -8,10 +8,11 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["ByteRange", "batch_rows", "pack", "read_row_groups", "spans"]
+__all__ = ["OPEN_COST", "ByteRange", "batch_rows", "pack", "read_row_groups", "spans"]
 
-# Opening a file costs as much as reading this (Spark's spark.sql.files.openCostInBytes).
-_OPEN_COST = 4 * 2**20
+OPEN_COST = 4 * 2**20
+"""Opening a file costs as much as reading so many bytes (``spark.sql.files.openCostInBytes``)."""
+
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 16_384
 
@@ -43,10 +44,10 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
     parts: list[list[R]] = []
     room = 0
     for piece in ranges:
-        cost = piece.end - piece.start + _OPEN_COST
+        cost = piece.end - piece.start + OPEN_COST
         if cost > room or not parts:
             parts.append([])
-            room = most + _OPEN_COST
+            room = most + OPEN_COST
         parts[-1].append(piece)
         room -= cost
     return [tuple(part) for part in parts]

@@ -131,7 +131,8 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
         gt=0,
         validation_alias=_names("maxPartitionBytes", "split-size"),
         description="About the most bytes that one task reads; larger files are split by row "
-        "group. If it is not given, tasks are smaller, down to `16m`, until there are 200.",
+        "group; to open one counts as 4 MiB. If it is not given, tasks are smaller, down to `16m`, "
+        "until there are 200.",
     )
 
     @model_validator(mode="after")

@@ -114,6 +114,17 @@ def test_recent_holds_what_was_used_last():
     assert recent.get("a") == 4
 
 
+def test_recent_holds_no_more_than_a_weight_but_always_the_newest():
+    recent = LruCache(10, len)
+    for key in "abc":
+        recent.put(key, "four")
+    assert [recent.get(key) for key in "abc"] == [None, "four", "four"]
+    recent.put("b", "sixsix")  # in the place of the other one: ten together
+    assert [recent.get(key) for key in "bc"] == ["sixsix", "four"]
+    recent.put("d", "more than all of that")
+    assert [recent.get(key) for key in "bcd"] == [None, None, "more than all of that"]
+
+
 def test_recent_is_for_any_thread():
     recent = LruCache(4)
 

@@ -19,6 +19,8 @@ from iceberg_tables import (
     paths,
     table_in,
 )
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import ManifestGroupPlanner
 
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.sources.base import UNLIMITED
@@ -471,6 +473,58 @@ def test_a_table_that_was_made_anew_is_an_error(folder):
     append(folder, rows(2))
     with pytest.raises(DataLossError, match="dropped and made again"):
         stream.trigger()
+
+
+# --- how much is read of the metadata
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The manifests that are read, by their paths, one after the other."""
+    found, fetch = [], ManifestFile.fetch_manifest_entry
+
+    def counted(manifest, *given, **more):
+        found.append(manifest.manifest_path)
+        return fetch(manifest, *given, **more)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", counted)
+    return found
+
+
+def test_a_batch_of_many_snapshots_reads_each_manifest_once(folder, opened):
+    for number in range(70):
+        append(folder, rows(number))
+    opened.clear()
+    source = reader(folder, startingOffsets="earliest")
+    start = source.initial()
+    end = source.latest(start, UNLIMITED)
+    assert sum(len(part.ranges) for part in source.plan(start, end)) == 70
+    source.latest(end, UNLIMITED)
+    assert len(opened) == len(set(opened)) == 70
+
+
+def test_entries_of_many_manifests_are_in_memory_a_few_at_a_time(folder, monkeypatch):
+    for number in range(9):
+        append(folder, rows(number))
+    whole = batch(folder)
+    planned, plan = [], ManifestGroupPlanner.plan_files
+
+    def counted(planner, manifests, *given):
+        planned.append(len(manifests))
+        return plan(planner, manifests, *given)
+
+    monkeypatch.setattr(ManifestGroupPlanner, "plan_files", counted)
+    monkeypatch.setattr("krishiv_spark.iceberg.files._AT_ONCE", 2)
+    assert batch(folder).equals(whole)  # in the same order
+    assert planned == [2, 2, 2, 2, 1]
+
+
+def test_deletes_count_whichever_manifest_is_read_first(folder, monkeypatch):
+    monkeypatch.setattr("krishiv_spark.iceberg.files._AT_ONCE", 1)
+    for number in range(4):
+        append(folder, rows(number, number + 10))
+    delete_rows(folder, {path: [0] for path in paths(folder)})
+    assert ids(batch(folder)) == [10, 11, 12, 13]
 
 
 # --- event time

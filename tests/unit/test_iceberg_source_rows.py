@@ -42,8 +42,8 @@ from pyiceberg.types import (
 
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.iceberg.files import TableFile, UnreadableError
-from krishiv_spark.iceberg.rows import task_bytes
-from krishiv_spark.iceberg.scan import groups_with
+from krishiv_spark.iceberg.rows import cut, task_bytes
+from krishiv_spark.iceberg.scan import ScanProjection, groups_with
 from krishiv_spark.sources.base import UNLIMITED
 
 NUMBERS = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -582,9 +582,17 @@ def test_tasks_are_many_but_not_tiny():
 
     mib = 2**20
     assert task_bytes(sized(mib), 128 * mib) == 16 * mib
-    assert task_bytes(sized(*[100 * mib] * 100), 128 * mib) == 50 * mib
+    assert task_bytes(sized(*[100 * mib] * 100), 128 * mib) == 52 * mib  # to open them counts
     assert task_bytes(sized(2**40), 128 * mib) == 128 * mib
     assert task_bytes(sized(2**40), mib) == mib
+
+
+def test_small_files_share_tasks_however_many_they_are():
+    files = [TableFile(f"{number}", 2_000, 10) for number in range(100_000)]
+    scan = ScanProjection(None, Schema(), 0, None, None)
+    tasks = cut(files, scan, task_bytes(files, 128 * 2**20))
+    assert sum(len(task.ranges) for task in tasks) == 100_000
+    assert len(tasks) < 4_000  # of which each takes Spark and PySpark some milliseconds
 
 
 def test_tasks_know_no_secret_of_the_catalog(tmp_path):
