@@ -26,8 +26,8 @@ from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
-from krishiv_spark.iceberg.files import UnreadableError
 from krishiv_spark.iceberg.options import CatalogSettings
+from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.jobs import job_schema
 from krishiv_spark.jobs.depots import Depot
 from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming

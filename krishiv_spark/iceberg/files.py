@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from krishiv_spark.errors import DataLossError, KrishivError
-from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.planning import Filter, PlannedFile, metadata_errors, planned_files
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import NestedField
 
@@ -26,9 +23,6 @@ __all__ = [
     "DeleteFile",
     "SnapshotFiles",
     "TableFile",
-    "UnreadableError",
-    "check_entry",
-    "metadata_errors",
     "table_file",
 ]
 
@@ -38,16 +32,9 @@ _REMEMBERED = 200_000
 """Files that are remembered, of the snapshots that were asked for last: those of one batch, as a
 rule. Each takes half a kilobyte."""
 
-_AT_ONCE = 10_000
-"""Entries of manifests that are in memory together: PyIceberg's take ten times as much as ours."""
-
 _PER_MS = {"timestamp": 1_000, "timestamptz": 1_000}
 _PER_MS |= {"timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
 _DAY_MS = 86_400_000
-
-
-class UnreadableError(KrishivError):
-    """A table has files of a kind that cannot be read here."""
 
 
 class DeleteFile(NamedTuple):
@@ -123,7 +110,7 @@ class SnapshotFiles:
         key = (snapshot.snapshot_id, scan, row_filter is not None)
         found = self._lists.get(key)
         if found is None:
-            bound = None if row_filter is None else _Filter(row_filter, self._schema)
+            bound = None if row_filter is None else Filter(row_filter, self._schema)
             try:
                 found = self._listed(table, snapshot, bound, scan=scan)
             except ValueError as error:
@@ -136,16 +123,18 @@ class SnapshotFiles:
         return found
 
     def _listed(
-        self, table: Table, snapshot: Snapshot, row_filter: _Filter | None, *, scan: bool
+        self, table: Table, snapshot: Snapshot, row_filter: Filter | None, *, scan: bool
     ) -> tuple[TableFile, ...]:
         specs = table.metadata.specs()
         with metadata_errors(snapshot):
-            tasks = _planned(table, snapshot, scan=scan, row_filter=row_filter)
+            tasks = planned_files(table, snapshot, scan=scan, row_filter=row_filter)
             return tuple(table_file(task, specs, self._event_time) for task in tasks)
 
 
 def table_file(
-    task: FileScanTask, specs: Mapping[int, PartitionSpec], event_time: NestedField | None = None
+    task: FileScanTask | PlannedFile,
+    specs: Mapping[int, PartitionSpec],
+    event_time: NestedField | None = None,
 ) -> TableFile:
     """What is known of a file that PyIceberg has planned.
 
@@ -168,114 +157,6 @@ def table_file(
         newest_ms=newest,
         unknown=unknown,
     )
-
-
-class _Filter(NamedTuple):
-    """A filter, and the schema that has the columns which it names."""
-
-    expression: BooleanExpression
-    schema: Schema
-
-    def metadata(self, table: Table) -> TableMetadata:
-        """A table's metadata, for a planner that looks up names in the current schema."""
-        return table.metadata.model_copy(
-            update={"schemas": [self.schema], "current_schema_id": self.schema.schema_id}
-        )
-
-
-def _planned(
-    table: Table, snapshot: Snapshot, *, scan: bool, row_filter: _Filter | None
-) -> Iterator[FileScanTask]:
-    from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.table import ManifestGroupPlanner
-
-    wanted = check_entry if scan else _added_by(snapshot.snapshot_id)
-    metadata = table.metadata if row_filter is None else row_filter.metadata(table)
-    expression = AlwaysTrue() if row_filter is None else row_filter.expression
-    planner = ManifestGroupPlanner(metadata, table.io, expression)
-    for group in _groups(_manifests(table, snapshot, scan=scan)):
-        yield from planner.plan_files(group, wanted)
-
-
-def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile]]:
-    """Manifests in their order, in groups that are planned one after the other.
-
-    A table of a hundred thousand files has their entries in memory a few at a time. Where rows
-    are deleted by position, any manifest may be about any other's files: all are one group.
-    """
-    from pyiceberg.manifest import ManifestContent
-
-    if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
-        yield manifests
-        return
-    group: list[ManifestFile] = []
-    entries = 0
-    for manifest in manifests:
-        count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-        if group and entries + count > _AT_ONCE:
-            yield group
-            group, entries = [], 0
-        group.append(manifest)
-        entries += count
-    if group:
-        yield group
-
-
-@contextmanager
-def metadata_errors(snapshot: Snapshot) -> Iterator[None]:
-    """Turn what is missing of a snapshot's metadata into one of our errors.
-
-    Raises:
-        DataLossError: If a manifest or their list is not there.
-    """
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DataLossError(
-            f"{FORMAT}: metadata of snapshot {snapshot.snapshot_id} has been removed: {error}"
-        ) from error
-
-
-def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
-    from pyiceberg.manifest import ManifestContent
-
-    manifests = snapshot.manifests(table.io)
-    if scan:
-        return manifests
-    # One that was merged has entries of earlier snapshots too: `_added_by` leaves them out.
-    own = (m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id)
-    return [manifest for manifest in own if manifest.content == ManifestContent.DATA]
-
-
-def check_entry(entry: ManifestEntry) -> bool:
-    """True.
-
-    Raises:
-        UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
-    """
-    from pyiceberg.manifest import DataFileContent, FileFormat
-
-    file = entry.data_file
-    if file.content == DataFileContent.EQUALITY_DELETES:
-        raise UnreadableError(
-            f"{FORMAT}: the table has equality deletes ({file.file_path}), which are not "
-            "supported: let the engine that wrote them rewrite the data files, then read again"
-        )
-    if file.content == DataFileContent.DATA and file.file_format != FileFormat.PARQUET:
-        raise UnreadableError(
-            f"{FORMAT}: {file.file_path} is {file.file_format}; only Parquet is supported"
-        )
-    return True
-
-
-def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
-    from pyiceberg.manifest import ManifestEntryStatus
-
-    def wanted(entry: ManifestEntry) -> bool:
-        added = entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
-        return added and check_entry(entry)
-
-    return wanted
 
 
 def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:

@@ -20,9 +20,9 @@ from iceberg_tables import (
     table_in,
 )
 from pyiceberg.manifest import ManifestFile
-from pyiceberg.table import ManifestGroupPlanner
 
 from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.iceberg import planning
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.iceberg.history import ChangedRowsError
 from krishiv_spark.sources.iceberg.reader import IcebergOffset
@@ -507,20 +507,23 @@ def test_entries_of_many_manifests_are_in_memory_a_few_at_a_time(folder, monkeyp
     for number in range(9):
         append(folder, rows(number))
     whole = batch(folder)
-    planned, plan = [], ManifestGroupPlanner.plan_files
+    some = batch(folder, rowFilter="id > 3")
+    planned, groups = [], planning._groups
 
-    def counted(planner, manifests, *given):
-        planned.append(len(manifests))
-        return plan(planner, manifests, *given)
+    def counted(manifests):
+        for group in groups(manifests):
+            planned.append(len(group))
+            yield group
 
-    monkeypatch.setattr(ManifestGroupPlanner, "plan_files", counted)
-    monkeypatch.setattr("krishiv_spark.iceberg.files._AT_ONCE", 2)
+    monkeypatch.setattr(planning, "_groups", counted)
+    monkeypatch.setattr(planning, "_AT_ONCE", 2)
     assert batch(folder).equals(whole)  # in the same order
-    assert planned == [2, 2, 2, 2, 1]
+    assert batch(folder, rowFilter="id > 3").equals(some)
+    assert planned == [2, 2, 2, 2, 1] * 2
 
 
 def test_deletes_count_whichever_manifest_is_read_first(folder, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.iceberg.files._AT_ONCE", 1)
+    monkeypatch.setattr(planning, "_AT_ONCE", 1)
     for number in range(4):
         append(folder, rows(number, number + 10))
     delete_rows(folder, {path: [0] for path in paths(folder)})

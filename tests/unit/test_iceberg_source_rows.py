@@ -41,7 +41,8 @@ from pyiceberg.types import (
 )
 
 from krishiv_spark.errors import DataLossError, SchemaError
-from krishiv_spark.iceberg.files import TableFile, UnreadableError
+from krishiv_spark.iceberg.files import TableFile
+from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.iceberg.rows import cut, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection, groups_with
 from krishiv_spark.sources.base import UNLIMITED
