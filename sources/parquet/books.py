@@ -208,7 +208,9 @@ class Books:
         present: Callable[[], Collection[str]],
     ) -> tuple[ParquetOffset, Seen]:
         stream, seen = end.stream or secrets.token_hex(8), reached.seen
-        state = self._opened(stream)
+        # A stream that has no id yet gets one only if something is put there: most never do, and
+        # to hold what was made for each of their batches would be a leak.
+        state = StreamState(self._place, stream) if end.stream is None else self._opened(stream)
         changes: dict[str, object] = {}
         if self.cost(end.files) > self._bounds.files:
             changes |= {"files": (), "files_in": state.write(_table(FoundFile._fields, end.files))}
@@ -221,6 +223,7 @@ class Books:
             changes |= {"epochs": {}, "epochs_in": state.write(_table(("key", "epoch"), rows))}
         if not changes and not self._always:
             return end, seen
+        self._states[stream] = state
         return end.model_copy(update={**changes, "stream": stream}), seen
 
     def _check_small(self, end: ParquetOffset) -> None:

@@ -1,5 +1,6 @@
 """Which files a stream reads, and in what batches."""
 
+import gc
 import os
 import pickle
 
@@ -26,6 +27,7 @@ from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.listing import find_files
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.reader import ParquetOffset
+from krishiv_spark.sources.parquet.state import StreamState
 from krishiv_spark.sources.parquet.units import Origin, ReadUnit
 from krishiv_spark.sources.parquet.waiting import Waiting
 
@@ -53,6 +55,20 @@ def test_nothing_new_is_no_batch(tmp_path):
     end = source.latest(FIRST, UNLIMITED)
     assert source.latest(end, UNLIMITED).to_json() == end.to_json()
     assert source.plan(end, end) == []
+
+
+def test_a_batch_that_puts_nothing_aside_leaves_nothing_in_memory(tmp_path):
+    source, at = reader(tmp_path), FIRST
+    before = _states()
+    for number in range(20):
+        put(tmp_path, f"{number}.parquet", at=NOON + number)
+        at = reloaded(source.latest(at, UNLIMITED))
+    assert _states() - before <= 1
+
+
+def _states():
+    gc.collect()
+    return sum(isinstance(each, StreamState) for each in gc.get_objects())
 
 
 def test_a_replay_reads_the_same_rows_when_files_came_and_went(tmp_path):
