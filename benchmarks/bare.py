@@ -19,33 +19,49 @@ BARE_SINK, BARE_SOURCE = "bare-sink", "bare-source"
 
 
 def register_bare_sink(spark: Any) -> None:
-    """Make a format known that drops every row."""
-    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+    """Make a format known that drops every row, of streams and of batches."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
 
-    class Writer(DataSourceStreamArrowWriter):
+    def drop(iterator: Iterator[Any]) -> WriterCommitMessage:
+        tune_worker()
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    class StreamWriter(DataSourceStreamArrowWriter):
         def __init__(self) -> None:
             tune_worker()
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            tune_worker()
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
+            return drop(iterator)
+
+    class BatchWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            return drop(iterator)
 
     class Source(DataSource):
         @classmethod
         def name(cls) -> str:
             return BARE_SINK
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> Writer:  # noqa: N802  Spark's name
+        def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's
             del schema, overwrite
-            return Writer()
+            return StreamWriter()
+
+        def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+            del schema, overwrite
+            return BatchWriter()
 
     spark.dataSource.register(Source)
 
 
 def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partitions: int) -> int:
-    """Make a format known whose stream is one batch of Spark's with about so many rows.
+    """Make a format known that has about so many rows; its stream is one batch of Spark's.
 
     Args:
         spark: The session.
@@ -56,11 +72,36 @@ def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partition
     Returns:
         How many rows exactly.
     """
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.pandas.types import from_arrow_schema
 
     times = max(rows // partitions // len(batch), 1)
     names = from_arrow_schema(batch.schema)
+    stream = _stream_reader(batch, times, partitions)
+    whole = _batch_reader(batch, times, partitions)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return BARE_SOURCE
+
+        def schema(self) -> Any:
+            return names
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802  Spark's name
+            del schema
+            return stream()
+
+        def reader(self, schema: Any) -> Any:
+            del schema
+            return whole()
+
+    spark.dataSource.register(Source)
+    return times * len(batch) * partitions
+
+
+def _stream_reader(batch: pa.RecordBatch, times: int, partitions: int) -> type[Any]:
+    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
     class Reader(DataSourceStreamReader):
         def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
@@ -79,17 +120,20 @@ def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partition
             for _ in range(times):
                 yield batch
 
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return BARE_SOURCE
+    return Reader
 
-        def schema(self) -> Any:
-            return names
 
-        def streamReader(self, schema: Any) -> Reader:  # noqa: N802  Spark's name
-            del schema
-            return Reader()
+def _batch_reader(batch: pa.RecordBatch, times: int, partitions: int) -> type[Any]:
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-    spark.dataSource.register(Source)
-    return times * len(batch) * partitions
+    class Reader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(number) for number in range(partitions)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            del partition
+            tune_worker()
+            for _ in range(times):
+                yield batch
+
+    return Reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ _JAVA = "-XX:TieredStopAtLevel=4 -Xmx1g"
 
 _SETTINGS = {"log.segment.delete.delay.ms": "500", "log.initial.task.delay.ms": "500"}
 _PATIENCE_MS = 120_000
+_MOST_AT_ONCE = 5_000  # partitions
 _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 30_000, "request_timeout_ms": _PATIENCE_MS}
 
 
@@ -78,6 +79,21 @@ class Topics:
         self._admin("wait_for_topics", [name], timeout_ms=_PATIENCE_MS)
         return name
 
+    @contextmanager
+    def several(self, count: int, partitions: int) -> Iterator[list[str]]:
+        """So many new topics that are gone afterwards."""
+        names = [f"bench-{uuid.uuid4().hex[:8]}" for _ in range(count)]
+        for together in _requests(names, partitions):
+            given = {
+                name: spec for one in together for name, spec in _spec(one, partitions).items()
+            }
+            self._admin("create_topics", given)
+        self._admin("wait_for_topics", names, timeout_ms=_PATIENCE_MS)
+        try:
+            yield names
+        finally:
+            self._admin("delete_topics", names)
+
     def put_one(self, names: Mapping[str, int]) -> None:
         """A record into each partition of some topics, which have so many."""
         from kafka import KafkaProducer
@@ -87,6 +103,18 @@ class Topics:
             for name, partitions in names.items():
                 for number in range(partitions):
                     producer.send(name, b"one", partition=number)
+            producer.flush(_PATIENCE_MS / 1000)
+        finally:
+            producer.close()
+
+    def put(self, name: str, records: int) -> None:
+        """So many records into the first partition of a topic."""
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, max_block_ms=_PATIENCE_MS)
+        try:
+            for number in range(records):
+                producer.send(name, b"%010d" % number, partition=0)
             producer.flush(_PATIENCE_MS / 1000)
         finally:
             producer.close()
@@ -137,6 +165,13 @@ class Topics:
 
 def _spec(name: str, partitions: int) -> Mapping[str, Any]:
     return {name: {"num_partitions": partitions, "replication_factor": 1}}
+
+
+def _requests(names: Sequence[str], partitions: int) -> Iterator[Sequence[str]]:
+    """Topics that are made by one request each: a broker takes long for more partitions."""
+    each = max(_MOST_AT_ONCE // partitions, 1)
+    for begin in range(0, len(names), each):
+        yield names[begin : begin + each]
 
 
 def format_of(name: str) -> str:
