@@ -16,8 +16,9 @@ from benchmarks.writers import Life, SeparateKafkaLogs, SeparateLogs, keyed, num
 
 __all__ = ["LOOKS", "Seen", "figures", "how_many", "iceberg", "kafka", "parquet"]
 
-_FLAT = Goal(1.0)
-"""MiB for 10 000 epochs more: the allocator's noise, and no leak of 100 bytes an epoch."""
+_FLAT = Goal(2.0)
+"""MiB for 10 000 epochs more. Pydantic remembers the last 16 384 short strings that it has parsed
+from JSON, 1.2 MiB, which fills meanwhile; 200 bytes that leak in each epoch are as much."""
 
 LOOKS = 20
 """How often a process is looked at."""
