@@ -28,14 +28,17 @@ def status(
 
     Reads the checkpoint and the epoch log, and changes nothing. With the options of its source or
     sink, such as -o kafka.bootstrap.servers=b:9092, the cluster is asked for the lag, and for
-    transactions of the query that are open.
+    transactions of the query that are open. krishiv-iceberg has no log: -o warehouse=PATH -o
+    table=NAME, or whatever names its table, has that asked what it holds.
     """
     from krishiv_spark.inspection.checkpoints import look_at
     from krishiv_spark.inspection.live import look_live
     from krishiv_spark.inspection.texts import status_lines
 
-    found = look_at(checkpoint_of(checkpoint, given), table=table, epoch_log=epoch_log)
-    live = look_live(found, dict(map(name_and_value, given)), table=table)
+    options = dict(map(name_and_value, given))
+    place = checkpoint_of(checkpoint, given)
+    found = look_at(place, table=table, epoch_log=epoch_log, given=options)
+    live = look_live(found, options, table=table)
     if as_json:
         click.echo(json.dumps({**asdict(found), "live": asdict(live)}))
     else:

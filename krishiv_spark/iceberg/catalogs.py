@@ -31,6 +31,7 @@ __all__ = [
     "CatalogFailedError",
     "catalog_errors",
     "forget_catalog",
+    "load_table",
     "open_catalog",
     "open_table",
     "worker_io",
@@ -222,13 +223,17 @@ def open_table(options: IcebergOptions) -> Table:
     catalog = open_catalog(options)
     with catalog_errors(options, f"load table {options.table_name}"):
         try:
-            return _loaded_table(catalog, options)
+            return load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
             raise OptionError(_not_there(options, catalog)) from None
 
 
-def _loaded_table(catalog: Catalog, options: IcebergOptions) -> Table:
-    """The table; the metadata file that a catalog names may be outdated and gone at once."""
+def load_table(catalog: Catalog, options: IcebergOptions) -> Table:
+    """The table; the metadata file that a catalog names may be outdated and gone at once.
+
+    Raises:
+        NoSuchTableError: If there is none; likewise whatever else PyIceberg's catalogs raise.
+    """
     for _ in range(_MOST_MOVES):
         with contextlib.suppress(FileNotFoundError):
             return catalog.load_table(options.identifier)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
+from krishiv_spark.inspection.outlook import Outlook
 from krishiv_spark.inspection.positions import in_words
+from krishiv_spark.inspection.tables import TableStatus, look_at_table
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets import State, open_log
 from krishiv_spark.parquet.layout import META
@@ -24,6 +27,9 @@ __all__ = [
     "place_of_log",
     "sizes_in",
 ]
+
+_LOOKS = 5
+"""At most, at a query that goes on meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class CheckpointStatus:
         query: The id that Spark gave it, in `metadata`.
         newest: The newest epoch that was planned; None before the first.
         log: Its epoch log; None if none was found.
+        table: What its table says, of a sink without a log; None if the options name none.
         next: What a start would do next, in words.
     """
 
@@ -92,11 +99,16 @@ class CheckpointStatus:
     query: str
     newest: EpochStatus | None
     log: LogStatus | None
+    table: TableStatus | None
     next: str
 
 
 def look_at(
-    checkpoint: SparkCheckpoint, *, table: str | None = None, epoch_log: str | None = None
+    checkpoint: SparkCheckpoint,
+    *,
+    table: str | None = None,
+    epoch_log: str | None = None,
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> CheckpointStatus:
     """What folders say of a query. Any process that reaches them.
 
@@ -104,18 +116,37 @@ def look_at(
         checkpoint: Of the query.
         table: The folder of its table, if the sink is krishiv-parquet: its log is there.
         epoch_log: The option ``epochLog`` of its sink, if it has one.
+        given: Options of its sink, which name the table of a krishiv-iceberg.
 
     Raises:
-        OptionError: If there is no checkpoint.
+        OptionError: If there is no checkpoint, or an option is wrong.
         StorageError: If a store cannot be asked.
         LogError: If the log is damaged.
+        SinkError: If the mark in the table is none.
     """
     query = checkpoint.query_id()
+    place = place_of_log(checkpoint, query, table, epoch_log)
+    newest, log, held = _look(checkpoint, query, place, given)
+    for _ in range(_LOOKS):
+        # A query that runs may have gone on: what was read first would not fit what came after it.
+        if _newest(checkpoint) == newest:
+            break
+        newest, log, held = _look(checkpoint, query, place, given)
+    then = _next(checkpoint, newest, log, held)
+    return CheckpointStatus(checkpoint.location, query, newest, log, held, then)
+
+
+def _look(
+    checkpoint: SparkCheckpoint, query: str, place: StoreUrl, given: Mapping[str, str]
+) -> tuple[EpochStatus | None, LogStatus | None, TableStatus | None]:
+    newest = _newest(checkpoint)
+    log = _log_status(place, query, checkpoint)
+    return newest, log, look_at_table(given, query) if log is None else None
+
+
+def _newest(checkpoint: SparkCheckpoint) -> EpochStatus | None:
     epochs = checkpoint.epochs()
-    newest = epoch_status(checkpoint, epochs[-1]) if epochs else None
-    log = _log_status(place_of_log(checkpoint, query, table, epoch_log), query, checkpoint)
-    then = _first(checkpoint) if newest is None else _next(newest, log)
-    return CheckpointStatus(checkpoint.location, query, newest, log, then)
+    return epoch_status(checkpoint, epochs[-1]) if epochs else None
 
 
 def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
@@ -208,25 +239,16 @@ def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:
     return None if epoch is None or is_noted or checkpoint.is_committed(epoch) else epoch
 
 
-def _first(checkpoint: SparkCheckpoint) -> str:
-    """What a start would do before the first epoch was planned."""
-    if left := sorted(checkpoint.folder("offsets").names()):
-        return (
-            f"is refused by Spark 4.1 and later, since offsets/ has {left[0]}, which a driver that "
-            "ended while it planned epoch 0 has left: no row was written yet; remove what is in "
-            "offsets/, or set spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart=false"
-        )
-    return "plans epoch 0, from where the options of its sources say"
-
-
-def _next(newest: EpochStatus, log: LogStatus | None) -> str:
-    epoch = newest.epoch
-    held = None if log is None else log.held
-    if newest.is_over:
-        finishes = "" if log is None or log.open_epoch is None else (
-            f"makes sure that epoch {log.open_epoch} is visible, then "
-        )  # fmt: skip
-        return f"{finishes}plans epoch {epoch + 1}, from where epoch {epoch} ended"
-    if held == epoch:
-        return f"finishes epoch {epoch}, which is true by the log, and stages nothing again"
-    return f"runs epoch {epoch} again, with the same rows of its sources"
+def _next(
+    checkpoint: SparkCheckpoint,
+    newest: EpochStatus | None,
+    log: LogStatus | None,
+    table: TableStatus | None,
+) -> str:
+    """What a start would do next, in words."""
+    left = sorted(checkpoint.folder("offsets").names()) if newest is None else []
+    if log is not None:
+        return Outlook.of(newest, log.held, "log", log.open_epoch).words(left)
+    if table is not None and table.unknown is None:
+        return Outlook.of(newest, table.held, "table").words(left)
+    return Outlook.of(newest).words(left)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from krishiv_spark.inspection.checkpoints import CheckpointStatus, EpochStatus, LogStatus
 from krishiv_spark.inspection.live import LiveStatus
 from krishiv_spark.inspection.positions import time_of
+from krishiv_spark.inspection.tables import TableStatus
 from krishiv_spark.inspection.watching import EpochPace
 
 __all__ = ["epoch_line", "epoch_lines", "pace_cells", "pace_line", "status_lines"]
@@ -27,7 +28,7 @@ def _status_lines(status: CheckpointStatus, live: LiveStatus) -> Iterator[str]:
         yield from _sources(status.newest)
         yield from _watermarks(status.newest)
     yield from _live(live)
-    yield from _log(status.log)
+    yield from _log(status.log) if status.table is None else _table(status.table)
     yield f"next start  {status.next}"
 
 
@@ -100,7 +101,10 @@ def pace_cells(pace: EpochPace) -> tuple[str, str, str, str, str, str]:
 
 def _log(log: LogStatus | None) -> Iterator[str]:
     if log is None:
-        yield "epoch log   none here (krishiv-iceberg has none; else give --table or --epoch-log)"
+        yield (
+            "epoch log   none here: give --table or --epoch-log, or of krishiv-iceberg, which has "
+            "none, the options that name its table"
+        )
         return
     held = "no epoch" if log.held is None else f"epoch {log.held}"
     files = f"{log.files} files of {log.size} bytes"
@@ -111,3 +115,14 @@ def _log(log: LogStatus | None) -> Iterator[str]:
     yield f"last owner  {log.owner or 'nobody'}{since}"
     if log.target is not None:
         yield f"target      {log.target}"
+
+
+def _table(table: TableStatus) -> Iterator[str]:
+    if table.unknown is not None:
+        yield f"not known   what {table.name} holds: {table.unknown}"
+    elif not table.is_there:
+        yield f"table       {table.name}: there is none yet"
+    else:
+        held = "no epoch of the query" if table.held is None else f"epoch {table.held}"
+        newest = "no snapshot" if table.snapshot is None else f"snapshot {table.snapshot}"
+        yield f"table       {table.name} holds {held}; at {newest}"

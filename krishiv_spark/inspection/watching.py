@@ -57,7 +57,7 @@ class QueryWatcher:
 
     Attributes:
         checkpoint: Of the query.
-        given: As for `look_live`.
+        given: As for `look_at` and `look_live`.
         table: As for `look_at`.
         epoch_log: As for `look_at`.
         newest: How many epochs are looked at.
@@ -78,7 +78,9 @@ class QueryWatcher:
             StorageError: If a store cannot be asked.
             LogError: If the epoch log is damaged.
         """
-        status = look_at(self.checkpoint, table=self.table, epoch_log=self.epoch_log)
+        status = look_at(
+            self.checkpoint, table=self.table, epoch_log=self.epoch_log, given=self.given
+        )
         live = look_live(status, self.given, table=self.table)
         epochs = [self._epoch(number) for number in self.checkpoint.epochs()[-self.newest - 1 :]]
         self._over = {one.epoch: one for one in epochs if one.is_over}

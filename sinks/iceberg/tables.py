@@ -12,6 +12,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
     catalog_errors,
+    load_table,
     open_catalog,
     open_table,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["check_table", "prepare_table"]
+__all__ = ["check_table", "find_table", "prepare_table"]
 
 _NEWEST_VERSION = 2
 _MOST_RACES = 10
@@ -84,7 +85,7 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> None:
         OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
     """
     _check_new_version(options)
-    table = _found(options)
+    table = find_table(options)
     if table is None:
         schema = _new_schema(rows)
         partition_spec(options.partition_by, schema)
@@ -97,8 +98,16 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> None:
     check_columns(rows, columns, options.table_name, options.schema_evolution)
 
 
-def _found(options: IcebergSinkOptions) -> Table | None:
-    """The table; None if it is to be made."""
+def find_table(options: IcebergSinkOptions) -> Table | None:
+    """The table as it is now; makes and changes nothing. Driver, and who looks from outside.
+
+    Returns:
+        None if it is to be made.
+
+    Raises:
+        OptionError: If it is to be there and is not, or as `open_catalog`.
+        CatalogFailedError: If the catalog cannot be reached, or the table's metadata not be read.
+    """
     if options.create_table == "never":
         return open_table(options)
     if options.is_embedded and not isfile(options.embedded_file):
@@ -108,7 +117,7 @@ def _found(options: IcebergSinkOptions) -> Table | None:
     catalog = _opened_catalog(options, create=False)
     with catalog_errors(options, f"load table {options.table_name}"):
         try:
-            return catalog.load_table(options.identifier)
+            return load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from machines import Machine
-from patience import PATIENCE
+from patience import PATIENCE, await_none
 
 from krishiv_spark.testing.real_spark.process import DriverProcess
 
@@ -28,3 +29,14 @@ class Driver(DriverProcess):
         """Await a line that begins with a word; fails when the driver ends without it."""
         said = self.says(word, timeout)
         assert said, f"no {word!r} within {timeout} s:\n" + "\n".join(self.lines[-60:])
+
+    def await_rest(self) -> None:
+        """Once it is dead: wait until nothing that it had started does anything any more."""
+        await_none(lambda: [*filter(self._is_of_it, psutil.process_iter())], "they live on")
+
+    def _is_of_it(self, process: psutil.Process) -> bool:
+        try:
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            return is_alive and os.getsid(process.pid) == self._process.pid
+        except (psutil.Error, ProcessLookupError):  # it has ended
+            return False

@@ -4,6 +4,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import cycle
 
 import psutil
 from clusters import ManyMachines
@@ -23,7 +24,9 @@ class Killer:
             has started, by name, and brought back. Each has its turn, in random order, before the
             first has another one.
         machines: Where drivers run, each on a new machine, and workers, if not here.
-        look: Called when a driver is dead, and before the next one begins.
+        look: Called with the driver after each kill, of whatever, and when the last one is done;
+            a driver that was killed is dead then, and the next one has not begun.
+        strike: Every other time, called before a driver is killed: comes back at the moment.
 
     Attributes:
         kills: How often each was killed.
@@ -38,7 +41,8 @@ class Killer:
         pauses: tuple[float, float] = (0.2, 2.0),
         more: Mapping[str, Callable[[], object]] | None = None,
         machines: ManyMachines | None = None,
-        look: Callable[[], object] | None = None,
+        look: Callable[[Driver], object] = lambda _: None,
+        strike: Callable[[], object] | None = None,
     ) -> None:
         seed = random.randrange(2**32)
         print(f"seed {seed}")
@@ -47,15 +51,16 @@ class Killer:
         self._script, self._job, self._machines = script, dict(job), machines
         self._sign, self._pauses = sign, pauses
         self._victims, self._more = ("driver", "worker", *(more or {})), more or {}
-        self._look = look or (lambda: None)
+        self._look, self._strikes = look, cycle([strike or (lambda: None), lambda: None])
         self._turns: list[str] = []
 
     def run(self, kills: int) -> None:
         """Kill so often; then let a last driver come to its end."""
         while self.kills.total() < kills and self._live(kills):
-            self._look()
+            pass
         with self._driver() as driver:
             driver.wait_for("DONE", timeout=2 * PATIENCE)
+            self._look(driver)
         self._tell(f"done, killed: {dict(self.kills)}")
 
     def _driver(self) -> Driver:
@@ -75,9 +80,11 @@ class Killer:
                     self._turns.remove(victim)
                     self.kills[victim] += 1
                     self._tell(f"killed {victim}")
+                    self._look(driver)
                 if victim == "driver" or self.kills.total() >= kills:
                     return True
             self._tell(f"the driver ended by itself: {driver.lines[-1][:300]}")
+            self._look(driver)
             return not driver.says("DONE", 0)
 
     def _turn(self) -> str:
@@ -90,6 +97,7 @@ class Killer:
 
     def _killed(self, victim: str, driver: Driver) -> bool:
         if victim == "driver":
+            next(self._strikes)()
             driver.kill()
         elif victim in self._more:
             self._more[victim]()

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def make_input(folder: Path, files: int, rows: int) -> None:
+def make_input(folder: Path, files: int, rows: int, first_file: int = 0) -> None:
     """Files with ids that are all different, and a column to partition by."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(files):
+    for number in range(first_file, first_file + files):
         first = number * rows
         table = pa.table(
             {

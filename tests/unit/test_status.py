@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from iceberg_life import TABLE, IcebergLife, numbered
 
 from krishiv_spark.cli import main
+from krishiv_spark.inspection import checkpoints
 from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
 
@@ -130,6 +132,79 @@ def test_a_query_that_died_when_its_epoch_was_true(checkpoint, tmp_path, where):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     plan(checkpoint, 0, memory(1))  # as when Spark has got there
     assert "may not be visible" not in run("status", checkpoint, *words)
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    (tmp_path / "lake").mkdir()
+    return tmp_path / "lake"
+
+
+def named(warehouse, table=TABLE):
+    return ["-o", f"warehouse={warehouse}", "-o", f"table={table}"]
+
+
+def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
+    plan(checkpoint, 0, memory(1))
+    plan(checkpoint, 1, memory(2), over=False)
+    life = IcebergLife(warehouse, query=QUERY)
+    life.epoch(0, numbered(0))
+    assert f"table       {TABLE} holds epoch 0; at snapshot " in run(
+        "status", checkpoint, *named(warehouse)
+    )
+    assert "runs epoch 1 again, with the same rows of its sources\n" in run(
+        "status", checkpoint, *named(warehouse)
+    )
+    life.epoch(1, numbered(1))
+    said = run("status", checkpoint, *named(warehouse))
+    assert "finishes epoch 1, which is true by the table, and stages nothing again" in said
+    assert json.loads(run("status", checkpoint, *named(warehouse), "--json"))["table"]["held"] == 1
+    assert "runs epoch 1 again" in run("status", checkpoint)
+    assert "unless its target holds it already" in run("status", checkpoint)
+
+
+def test_a_table_that_is_not_there_yet(checkpoint, warehouse):
+    plan(checkpoint, 0, memory(1), over=False)
+    assert f"{TABLE}: there is none yet" in run("status", checkpoint, *named(warehouse))
+    IcebergLife(warehouse, query="another").epoch(0, numbered(0))
+    said = run("status", checkpoint, *named(warehouse, "db.other"))
+    assert "db.other: there is none yet" in said
+    assert "holds no epoch of the query" in run("status", checkpoint, *named(warehouse))
+
+
+def test_a_catalog_that_cannot_be_asked_is_said(checkpoint):
+    plan(checkpoint, 0, memory(1), over=False)
+    said = run("status", checkpoint, "-o", "catalog.uri=http://127.0.0.1:1", "-o", f"table={TABLE}")
+    assert f"not known   what {TABLE} holds: " in said
+    assert "unless its target holds it already" in said
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_checkpoint_that_was_rolled_back(checkpoint, over):
+    log = open_log(str(checkpoint / "krishiv"))
+    for epoch in range(4):
+        claim = Claim(query=QUERY, offsets=PlannedOffsets.of(epoch, {}, {"0": "1"}), target="x")
+        log.intend(log.begin(claim).owner, epoch, {"files": []})
+    plan(checkpoint, 1, memory(2), over=over)
+    said = run("status", checkpoint)
+    assert "is refused (CheckpointMismatch)" in said
+    assert "the log holds epoch 3, and the checkpoint has planned only epochs up to 1" in said
+
+
+def test_a_query_that_goes_on_while_it_is_looked_at(checkpoint, monkeypatch):
+    """What was read of the checkpoint before, and of the log after that, does not fit."""
+    plan(checkpoint, 0, memory(1), over=False)
+    read = checkpoints._log_status
+
+    def goes_on(*given):
+        (checkpoint / "commits" / "0").write_text("v1\n{}")
+        plan(checkpoint, 1, memory(2), over=False)
+        return read(*given)
+
+    monkeypatch.setattr(checkpoints, "_log_status", goes_on)
+    found = json.loads(run("status", checkpoint, "--json"))
+    assert found["newest"]["epoch"] == 1
+    assert found["next"].startswith("runs epoch 1 again")
 
 
 def test_epochs_are_listed_and_shown(checkpoint):
