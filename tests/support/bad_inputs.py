@@ -46,6 +46,8 @@ class Case:
         begun: Whether a query has copied orders before, and there are new ones.
         harm: Damages something; returns what mends it.
         within_s: How long it may take, generously, on a busy machine.
+        cure: What the user is to do, for docs/bad-inputs.md.
+        varies: Whether the line has words of Spark's or of the system's, which may differ.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Case:
     begun: bool = False
     harm: Callable[["Desk"], Callable[[], object]] = lambda _: lambda: None
     within_s: float = 60
+    cure: str = ""
+    varies: bool = False
 
     def mended(self) -> "Case":
         """The same query with nothing wrong."""
