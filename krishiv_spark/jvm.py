@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ __all__ = [
     "hear_by",
     "is_jvm_here",
     "running_query",
+    "server_of",
     "variable_of_jvm",
     "writer_says",
 ]
@@ -22,6 +25,18 @@ __all__ = [
 def is_jvm_here(session: SparkSession) -> bool:
     """Whether Spark's driver is this process's; under Spark Connect it is the server's."""
     return hasattr(session, "_jvm")
+
+
+def server_of(builder: SparkSession.Builder) -> str | None:
+    """The Spark Connect server whose session a builder would open, without what follows its port.
+
+    Returns:
+        None if the session is of a driver that this process starts, or that is not known.
+    """
+    options: Mapping[str, str] = getattr(builder, "_options", {})
+    url = options.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
+    # After it come parameters, such as a token.
+    return url.partition(";")[0] if url.startswith("sc://") else None
 
 
 def variable_of_jvm(session: SparkSession, name: str) -> str | None:

@@ -23,9 +23,13 @@ __all__ = [
     "send",
 ]
 
-GREETING = b"k"
-"""What a zygote says when it is ready; before that, nobody has asked it for anything."""
+GREETING = b"l"
+"""What a zygote says when it is ready; before that, nobody has asked it for anything.
 
+Another letter with each change of what follows: after an upgrade a launcher may be the newer one.
+"""
+
+_SPACE = "/proc/self/ns/pid"
 _STREAMS = (0, 1, 2)
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -109,10 +113,12 @@ class Parent(NamedTuple):
     Attributes:
         number: Its process id.
         begun: When it was started, in the kernel's ticks since the boot.
+        space: Which numbers these are: containers that share a folder have numbers of their own.
     """
 
     number: int
     begun: int
+    space: int
 
     @property
     def name(self) -> str:
@@ -131,10 +137,22 @@ class Parent(NamedTuple):
         Raises:
             OSError: If there is none, or no ``/proc``.
         """
+        space = os.stat(_SPACE).st_ino
         with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
             # The name of the program may hold anything, but ends with the last bracket.
             after_name = file.read().rpartition(")")[2].split()
-        return cls(number, int(after_name[19]))
+        return cls(number, int(after_name[19]), space)
+
+    def is_elsewhere(self) -> bool:
+        """Whether it is a process of another container, of which nothing can be said here."""
+        return self.space != os.stat(_SPACE).st_ino
+
+    def is_alive(self) -> bool:
+        """Whether it runs; of one that is not elsewhere."""
+        try:
+            return Parent.at(self.number) == self
+        except FileNotFoundError:
+            return False
 
 
 def private_folder() -> str:
@@ -171,6 +189,7 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
     Raises:
         OSError: If it does not come whole.
+        ValueError, TypeError: If it is none.
     """
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, len(_STREAMS))
     try:

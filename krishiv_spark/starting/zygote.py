@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from krishiv_spark.starting.imported import Imported
 from krishiv_spark.starting.preloading import prefer_installed, preload
 from krishiv_spark.starting.requests import GREETING, Parent, Request, is_own, receive
 
@@ -35,6 +36,7 @@ class Zygote:
     """
 
     def __init__(self, listener: socket.socket, parent: Parent) -> None:
+        self._imported = Imported()
         self._selector = selectors.DefaultSelector()
         self._open: set[Any] = {listener}
         self._over = False
@@ -45,11 +47,12 @@ class Zygote:
         self._watch(listener, lambda: self._greet(listener))
 
     def serve(self) -> Request | None:
-        """Fork for whoever asks.
+        """Fork for whoever asks, with what is imported by now.
 
         Returns:
             In each fork, what it is to do; in the zygote itself None, when the JVM has ended.
         """
+        self._imported = Imported()
         while not self._over:
             for key, _ in self._selector.select():
                 if key.fileobj in self._selector.get_map():  # or another one's turn has closed it
@@ -78,10 +81,11 @@ class Zygote:
     def _read(self, connection: socket.socket) -> Request | None:
         try:
             request, streams = receive(connection)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             self._close(connection)
             return None
-        child = _fork() if request.fits() else -1
+        fits = request.fits() and self._imported.is_installed()
+        child = _fork() if fits else -1
         if child == 0:
             self._leave(streams)
             return request
@@ -149,7 +153,8 @@ def main(folder: str, listener: str, *parent: str) -> None:
     _sweep(folder)
     request = zygote.serve()
     if request is None:
-        os.unlink(os.path.join(folder, jvm.name))
+        with suppress(FileNotFoundError):  # who cleans up temporary files was here
+            os.unlink(os.path.join(folder, jvm.name))
     else:
         _become(request)
 
@@ -158,11 +163,10 @@ def _sweep(folder: str) -> None:
     """Remove sockets of JVMs that were killed together with their zygotes."""
     for name in os.listdir(folder):
         with suppress(OSError, ValueError):
-            number, begun = map(int, name.split("-"))
-            with suppress(FileNotFoundError):
-                if Parent.at(number) == (number, begun):
-                    continue
-            os.unlink(os.path.join(folder, name))
+            # One that its launcher has not named yet has the launcher's number after a point.
+            jvm = Parent(*map(int, name.partition(".")[0].split("-")))
+            if not jvm.is_elsewhere() and not jvm.is_alive():
+                os.unlink(os.path.join(folder, name))
 
 
 def _become(request: Request) -> None:

@@ -1,19 +1,25 @@
 """Forks of a zygote instead of Spark's Python processes, without Spark: this test is the JVM."""
 
 import os
+import shutil
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
+from krishiv_spark import fast_start
 from krishiv_spark.starting import requests
+from krishiv_spark.starting.imported import Imported
 from krishiv_spark.starting.preloading import PRELOADS, prefer_installed
 
 pytestmark = pytest.mark.skipif(
@@ -22,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 LAUNCHER = str(Path(sys.executable).with_name("krishiv-spark-python"))
 SECRET = "of this test"
 PATIENCE_S = 60
+NOBODY = 65534
 AS_JVM = """
 import subprocess, sys
 started = [subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)]
@@ -33,12 +40,13 @@ sys.stdin.read()
 class Daemon:
     """A daemon of PySpark, started as a JVM starts it."""
 
-    def __init__(self, environment, python=LAUNCHER, options=()):
+    def __init__(self, environment, python=LAUNCHER, **more):
         self.process = subprocess.Popen(
-            [python, *options, "-m", "pyspark.daemon", "pyspark.worker"],
+            [python, "-m", "pyspark.daemon", "pyspark.worker"],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            **more,
         )
         (self.port,) = struct.unpack("!i", self.process.stdout.read(4))
 
@@ -83,8 +91,8 @@ def environment(tmp_path):
 def start(environment):
     started = []
 
-    def begin(python=LAUNCHER, **more):
-        started.append(Daemon({**environment, **more}, python))
+    def begin(python=LAUNCHER, process=None, **more):
+        started.append(Daemon({**environment, **more}, python, **(process or {})))
         return started[-1]
 
     yield begin
@@ -237,7 +245,7 @@ def test_another_user_is_known_by_the_connection(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + str(tmp_path))  # no file: another user could not reach it
         listener.listen()
-        for user, own in ((os.geteuid(), True), (65534, False)):
+        for user, own in ((os.geteuid(), True), (NOBODY, False)):
             with peer(listener, user) as connection:
                 assert requests.is_own(connection) is own
 
@@ -252,6 +260,160 @@ def peer(listener, user):
         finally:
             os.seteuid(me)
         return listener.accept()[0]
+
+
+# --- what changes while a zygote runs, and where there can be none
+
+
+def test_packages_that_were_installed_anew_make_processes_of_their_own(
+    start, environment, tmp_path
+):
+    """As an upgrade does it: a fork would import the rest of them from another version."""
+    package = tmp_path / "on the path" / "upgraded"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    # What Python imports at its start, in a zygote too.
+    (package.parent / "sitecustomize.py").write_text("import upgraded")
+    more = {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert is_fork(start(**more), environment)
+    assert is_fork(start(**more), environment)
+    (package / "of_the_new_version.py").touch()
+    daemon = start(**more)
+    assert daemon.pid() == daemon.process.pid
+
+
+def test_files_of_ours_that_change_are_seen(monkeypatch, tmp_path):
+    file = tmp_path / "module.py"
+    file.touch()
+    monkeypatch.setitem(sys.modules, "krishiv_spark.module", SimpleNamespace(__file__=str(file)))
+    imported = Imported()
+    assert imported.is_installed()
+    os.utime(file, ns=(0, 0))
+    assert not imported.is_installed()
+
+
+def test_a_socket_that_was_cleaned_away_makes_another_zygote(start, environment):
+    first = start()
+    (zygote,) = zygotes(environment)
+    (socket_file,) = Path(environment["TMPDIR"]).glob("krishiv-spark-*/*")
+    socket_file.unlink()
+    second = start()
+    assert len(zygotes(environment)) == 2
+    assert psutil.Process(second.pid()).ppid() != zygote.pid
+    assert first.accepts(SECRET)
+
+
+def test_a_zygote_whose_socket_was_cleaned_away_ends_without_a_word(environment, tmp_path):
+    words = [sys.executable, "-c", AS_JVM, LAUNCHER, "-m", "pyspark.daemon", "pyspark.worker"]
+    with (tmp_path / "errors").open("w") as errors:
+        jvm = subprocess.Popen(words, env=environment, stdin=-1, stdout=-1, stderr=errors)
+        assert int(jvm.stdout.readline())
+        (zygote,) = zygotes(environment)
+        (folder,) = Path(environment["TMPDIR"]).iterdir()
+        shutil.rmtree(folder)
+        with jvm:
+            jvm.kill()
+        await_true(lambda: is_over(zygote.pid))
+    assert not (tmp_path / "errors").read_text()
+
+
+def test_sockets_of_the_dead_are_removed_but_not_those_of_other_containers(start, environment):
+    own = requests.Parent.of_this_process().space
+    gone = {f"4194305-1-{own}", f"4194305-1-{own}.77"}
+    kept = {f"4194305-1-{own + 1}", "something else"}
+    folder = Path(environment["TMPDIR"], f"krishiv-spark-{os.geteuid()}")
+    folder.mkdir(mode=0o700)
+    for name in gone | kept:
+        (folder / name).touch()
+    start()
+    await_true(lambda: not gone & {path.name for path in folder.iterdir()})
+    assert kept < {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/nowhere/at/all"])
+def test_without_a_place_for_sockets_processes_start_as_ever(start, folder):
+    """As in a container whose /tmp can only be read."""
+    daemon = start(TMPDIR=folder)
+    assert daemon.pid() == daemon.process.pid
+
+
+@pytest.mark.parametrize("mask", [0, 0o077, 0o777])
+def test_any_umask_leaves_the_folder_to_its_user(start, environment, mask):
+    daemon = start(process={"umask": mask})
+    assert daemon.accepts(SECRET)
+    (folder,) = Path(environment["TMPDIR"]).iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_link_to_the_program_finds_its_python(start, environment, tmp_path):
+    link = tmp_path / "bin" / "python3"
+    link.parent.mkdir()
+    link.symlink_to(LAUNCHER)
+    assert is_fork(start(str(link)), environment)
+
+
+@pytest.fixture
+def shared(environment):
+    """A folder for temporary files that another user reaches, too, who can start our Python."""
+    command = [sys.executable, "-c", "import krishiv_spark"]
+    try:
+        subprocess.run(command, user=NOBODY, env=environment, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("another user cannot read this environment")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        yield folder
+        for each in zygotes({"TMPDIR": folder}):
+            each.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs other users")
+def test_users_share_no_zygote(start, shared):
+    own, other = start(TMPDIR=shared), start(TMPDIR=shared, process={"user": NOBODY})
+    for daemon, user in ((own, os.geteuid()), (other, NOBODY)):
+        assert psutil.Process(daemon.pid()).uids().effective == user
+    found = {each.uids().effective: each.pid for each in zygotes({"TMPDIR": shared})}
+    assert found.keys() == {os.geteuid(), NOBODY}
+    assert psutil.Process(own.pid()).ppid() == found[os.geteuid()]
+    assert psutil.Process(other.pid()).ppid() == found[NOBODY]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs other users")
+def test_a_folder_of_another_user_is_not_used(start, environment):
+    folder = Path(environment["TMPDIR"], f"krishiv-spark-{os.geteuid()}")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    daemon = start()
+    assert daemon.pid() == daemon.process.pid
+
+
+# --- where somebody else starts the processes
+
+
+def test_a_program_under_spark_submit_is_told_that_its_jvm_is_older(monkeypatch, caplog):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", PRELOADS):
+        monkeypatch.setenv(name, "python3")
+    fast_start(SparkSession.builder)
+    assert not caplog.text
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    fast_start(SparkSession.builder)
+    assert not caplog.text  # PYSPARK_DRIVER_PYTHON is the program by now
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python3")
+    fast_start(SparkSession.builder)
+    assert (
+        f"before spark-submit, export PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON as {LAUNCHER}"
+        in (caplog.text)
+    )
+
+
+def test_a_client_of_connect_is_told_that_it_starts_no_processes(monkeypatch, caplog):
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    before = dict(os.environ)
+    builder = SparkSession.builder.remote("sc://host:15002/;token=hunter2")
+    assert fast_start(builder, ["kafka"]) is builder
+    assert "started by the server sc://host:15002/" in caplog.text
+    assert "hunter2" not in caplog.text
+    assert dict(os.environ) == before
 
 
 def test_spark_s_own_archive_is_passed_over_where_its_files_lie_beside(monkeypatch):
