@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Found(NamedTuple):
 
     Attributes:
         rows: That readers see.
-        open: Names of what is there and nobody sees.
+        open: Names of what is there and nobody sees; not of Iceberg's, which have no sign.
         hidden_rows: In these; None if nobody counts them.
         hidden_bytes: Of these, if they are files.
         held: The newest epoch, if the target tells by itself; -1 for none.
@@ -52,6 +53,7 @@ class Target:
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = Path(checkpoint)
+        self._moments = cycle(["staged", "true"])
 
     def look(self) -> Found:
         """What is there now."""
@@ -77,20 +79,25 @@ class Target:
         return found
 
     def strike(self) -> None:
-        """Come back right after an epoch has become true."""
+        """Come back while an epoch is staged; the next time, right after one has become true."""
         known, until = set(self.points()), time.monotonic() + _STRIKE_S
+        moment = next(self._moments)
         while time.monotonic() < until:
             new = set(self.points()) - known
-            if any(map(self.is_point, new)):
-                return
             known |= new
+            if any(map(self.is_point, new)) if moment == "true" else self.is_staging():
+                return
             time.sleep(0.0005)
 
-    def points(self) -> Iterable[Path]:
-        """Files of which a new one may make an epoch true."""
+    def is_staging(self) -> bool:
+        """Whether something is there that nobody sees yet."""
+        return bool(self.look().open)
+
+    def points(self) -> Iterable[Any]:
+        """What a new one of may make an epoch true: files of the log."""
         return self.log()
 
-    def is_point(self, file: Path) -> bool:
+    def is_point(self, file: Any) -> bool:
         """Whether it does."""
         with suppress(FileNotFoundError):  # folded meanwhile
             return json.loads(file.read_text()).get("kind") == "intent"
@@ -135,7 +142,7 @@ class KafkaTarget(Target):
     def _listed(self, *states: str) -> frozenset[str]:
         start, query = "krishiv.", self._query()
         found = self._admin.list_transactions(state_filters=list(states))
-        names = {each["transactional_id"] for listed in found.values() for each in listed}
+        names = {each.transactional_id for listed in found.values() for each in listed}
         return frozenset(name for name in names if query and name.startswith(f"{start}{query}."))
 
     def _read(self) -> None:
@@ -145,6 +152,9 @@ class KafkaTarget(Target):
             assert time.monotonic() < until, f"{self._topic} cannot be read to {ends}"
             for records in self._reader.poll(timeout_ms=200).values():
                 self._values.update(record.value for record in records)
+
+    def is_staging(self) -> bool:
+        return bool(self._listed("Ongoing"))
 
     def hidden_by(self, said: Mapping[str, Any]) -> frozenset[str]:
         lines = said.get("live", {}).get("transactions") or ()
@@ -197,12 +207,13 @@ class IcebergTarget(Target):
     def log(self) -> Iterable[Path]:
         return ()
 
-    def points(self) -> Iterable[Path]:
-        return self._warehouse.rglob("*.metadata.json")
+    def points(self) -> Iterable[Any]:
+        with suppress(FileNotFoundError):  # not made yet
+            yield (self._warehouse / "catalog.db").stat().st_mtime_ns
 
-    def is_point(self, file: Path) -> bool:
-        """The catalog takes it a moment later."""
-        return file.exists()
+    def is_point(self, _: Any) -> bool:
+        """The catalog writes with each commit, and with nothing else."""
+        return True
 
     def look(self) -> Found:
         table = self._table()
@@ -213,6 +224,12 @@ class IcebergTarget(Target):
         ((rows,),) = duckdb.sql(f"SELECT count(*) FROM read_parquet({files})").fetchall()
         epoch = int(snapshot.summary["spark.sql.streaming.epochId"])
         return Found(rows, held=epoch, version=snapshot.snapshot_id)
+
+    def is_staging(self) -> bool:
+        """Data files are under their names from the start."""
+        before = len(list(self._warehouse.rglob("*.parquet")))
+        time.sleep(0.0005)
+        return len(list(self._warehouse.rglob("*.parquet"))) > before
 
     def intents(self, epoch: int) -> int:
         """How many snapshots an epoch has."""

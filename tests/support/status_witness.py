@@ -29,6 +29,7 @@ class Witness:
         looks: How often it has compared.
         kept: What drivers have done as was said, by the verb.
         between: How often an epoch was true, and Spark did not know that it is over.
+        staged: How often something was there that nobody saw.
         planned: How many rows there are up to the end of the newest epoch that was seen.
     """
 
@@ -40,7 +41,7 @@ class Witness:
         *,
         adds_up: bool,
     ) -> None:
-        self.looks, self.between, self.planned = 0, 0, 0
+        self.looks, self.between, self.staged, self.planned = 0, 0, 0, 0
         self.kept: list[str] = []
         self._checkpoint, self._target = checkpoint, target
         self._rows_of, self._adds_up = rows_of, adds_up
@@ -99,6 +100,7 @@ class Witness:
         assert found.held is None or found.held == held, told
         self._target.check_still(said, found)
         self._promise = said.get("next", "plans epoch 0")
+        self.staged += bool(found.open)
         newest = said.get("newest")
         self.between += newest is not None and not newest["is_over"] and held == newest["epoch"]
 
