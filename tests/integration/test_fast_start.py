@@ -1,17 +1,22 @@
 """Queries whose Python processes are forks of one: `krishiv_spark.fast_start`."""
 
+import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from zipfile import ZipFile
 
 import psutil
 import pytest
-from drivers import Driver
+import quick_jvm
+from drivers import SUPPORT, Driver
 from killers import Killer
 from lookers import DiskLooker
 from patience import PATIENCE
 from tables import look, make_input
+
+from krishiv_spark.testing.real_spark.process import DriverProcess
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"
@@ -19,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 FILES, ROWS = 60, 50
 ZYGOTE = "krishiv_spark.starting.zygote"
 LAUNCHER = "krishiv_spark.starting.launcher"
+PROGRAM = Path(sys.executable).with_name("krishiv-spark-python")
 
 
 @pytest.fixture
@@ -56,15 +62,55 @@ def is_whole(job) -> bool:
 
 
 def test_source_sink_and_functions_run_in_forks_with_files_that_were_added(job, tmp_path) -> None:
-    with ZipFile(tmp_path / "added.zip", "w") as archive:
-        archive.writestr("added_module.py", "def apply(value):\n    return value\n")
-    job |= {"py_files": [str(tmp_path / "added.zip")], "udfs": {"added_module": "id"}}
+    added = module_in(tmp_path / "added", "def apply(value):\n    return value\n")
+    job |= {"py_files": [added], "udfs": {"added_module": "id"}}
     with Driver("stream_copy.py", job) as driver:
         driver.wait_for("EPOCH")
-        started = pythons(tmp_path / "tmp").values()
-        assert started
-        assert all(ZYGOTE in words or LAUNCHER in words for words in started)
+        assert_all_are_forks(tmp_path / "tmp")
         driver.wait_for("DONE", 2 * PATIENCE)
+    assert is_whole(job)
+
+
+def module_in(folder: Path, text: str) -> str:
+    """An archive with `added_module`, whose function `apply` is defined by a text."""
+    folder.mkdir(exist_ok=True)
+    with ZipFile(folder / "added.zip", "w") as archive:
+        archive.writestr("added_module.py", text)
+    return str(folder / "added.zip")
+
+
+def assert_all_are_forks(folder: Path) -> None:
+    started = pythons(folder)
+    assert started
+    for number, words in started.items():
+        with suppress(psutil.Error):
+            parents = psutil.Process(number).parents()
+            assert ZYGOTE in words or LAUNCHER in words, (words, parents, started)
+
+
+@pytest.mark.long
+def test_files_and_archives_of_spark_submit(job, tmp_path, monkeypatch) -> None:
+    """The JVM is there before the program: the variables have to be there before both."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, str(PROGRAM))
+    with ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("zero.txt", "0")
+    added = module_in(
+        tmp_path / "added",
+        "from pyspark import SparkFiles\n"
+        "def apply(value):\n"
+        "    with open(SparkFiles.get('data/zero.txt')) as file:\n"
+        "        return value + int(file.read())\n",
+    )
+    submit = [f"{quick_jvm.home()}/bin/spark-submit", "--driver-memory", "700m"]
+    submit += ["--driver-java-options", quick_jvm.options()]
+    submit += ["--py-files", added, "--archives", f"{tmp_path}/data.zip#data"]
+    job |= {"udfs": {"added_module": "id"}, "fast_start": False}
+    command = [*submit, str(SUPPORT / "stream_copy.py"), json.dumps(job)]
+    with DriverProcess(command, os.environ) as driver:
+        assert driver.says("EPOCH", PATIENCE), "\n".join(driver.lines[-40:])
+        assert_all_are_forks(tmp_path / "tmp")
+        assert driver.says("DONE", 2 * PATIENCE), "\n".join(driver.lines[-40:])
     assert is_whole(job)
 
 
