@@ -10,6 +10,7 @@ from zipfile import ZipFile
 import psutil
 import pytest
 import quick_jvm
+from clusters import Cluster
 from drivers import SUPPORT, Driver
 from killers import Killer
 from lookers import DiskLooker
@@ -54,6 +55,11 @@ def pythons(folder: Path) -> dict[int, list[str]]:
 def zygotes(folder: Path) -> list[psutil.Process]:
     """Those, and their forks, which look alike."""
     return [psutil.Process(n) for n, words in pythons(folder).items() if ZYGOTE in words]
+
+
+def jvms_of_zygotes(folder: Path) -> set[str]:
+    """The JVMs that they are told of, by number."""
+    return {words[-3] for words in pythons(folder).values() if ZYGOTE in words}
 
 
 def is_whole(job) -> bool:
@@ -112,6 +118,38 @@ def test_files_and_archives_of_spark_submit(job, tmp_path, monkeypatch) -> None:
         assert_all_are_forks(tmp_path / "tmp")
         assert driver.says("DONE", 2 * PATIENCE), "\n".join(driver.lines[-40:])
     assert is_whole(job)
+
+
+@pytest.mark.long
+def test_two_applications_on_one_cluster_share_no_process(job, tmp_path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        jobs = [an_application(job, tmp_path / str(n), cluster.url, 10_000 * n) for n in (0, 1)]
+        with Driver("stream_copy.py", jobs[0]) as one, Driver("stream_copy.py", jobs[1]) as other:
+            for driver in (one, other):
+                driver.wait_for("EPOCH", 2 * PATIENCE)
+            # Of two drivers, and of the executor that each of them has. Four that import at once on
+            # a busy machine may take longer than their JVMs' first processes wait for them.
+            assert len(jvms_of_zygotes(tmp_path / "tmp")) == 4
+            for driver in (one, other):
+                driver.wait_for("DONE", 2 * PATIENCE)
+    rows = FILES * ROWS
+    for n, each in enumerate(jobs):
+        added = n * 10_000 * rows
+        assert look(Path(each["table"])) == (rows, rows, rows * (rows - 1) // 2 + added)
+
+
+def an_application(job, folder: Path, url: str, adds: int):
+    """One that adds to the ids, by a module that another one has under the same name."""
+    conf = {
+        "spark.master": url,
+        "spark.cores.max": "1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": quick_jvm.options(),
+        "spark.driver.host": "127.0.0.1",
+    }
+    added = module_in(folder, f"def apply(value):\n    return value + {adds}\n")
+    own = {"table": str(folder / "out"), "checkpoint": str(folder / "checkpoint")}
+    return {**job, **own, "conf": conf, "py_files": [added], "udfs": {"added_module": "id"}}
 
 
 @pytest.mark.crash
