@@ -65,7 +65,7 @@ def by_module(name: str):
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = session(job)
     for path in job.get("py_files", []):
         spark.sparkContext.addPyFile(path)
