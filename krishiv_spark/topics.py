@@ -19,6 +19,8 @@ def offsets_by_topic(offset: Any) -> dict[str, dict[int, int]]:
     """
     if not isinstance(offset, Mapping):
         return {}
+    if offset.get("kind") == "chain":
+        offset = offset["then"]
     for key in ("topics", "latest"):  # of our offset, and of what is newest
         if isinstance(offset.get(key), Mapping):
             offset = offset[key]

@@ -96,7 +96,14 @@ def _start(offset: Mapping[str, Any]) -> str:
     return f"before its first batch, at {offset['at']}{when}"
 
 
+def _chain(offset: Mapping[str, Any]) -> str:
+    first, then = (in_words(json.dumps(offset[place])) for place in ("first", "then"))
+    is_over = offset["first"]["spot"].get("file") is None
+    return f"{then}; after {first}" if is_over else f"{first}; then {then}"
+
+
 _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "chain": _chain,
     "iceberg": _iceberg,
     "kafka": _kafka,
     "memory": _memory,

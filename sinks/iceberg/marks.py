@@ -1,9 +1,8 @@
 """The epoch's mark: what a table itself says about the queries that write into it.
 
-It stands in two places. The summary of the epoch's snapshot has the keys that Iceberg's own Spark
-sink writes (``SparkWrite.StreamingWrite``). A property of the table has the newest epoch of each
-query, so that the mark outlives the expiry of snapshots; another one has its offsets. All of it
-comes with the rows, in one commit.
+It stands in two places: the summary of the epoch's snapshot, and properties of the table, so that
+the mark outlives the expiry of snapshots (`krishiv_spark.iceberg.query_marks`). All of it comes
+with the rows, in one commit.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import SinkError
+from krishiv_spark.iceberg.query_marks import EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
 from krishiv_spark.sinks.base import Epoch, Mark
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ __all__ = [
     "summary_of",
 ]
 
-_QUERY = "spark.sql.streaming.queryId"
-_EPOCH = "spark.sql.streaming.epochId"
-_DIGEST = "krishiv.plan"
-_EPOCH_OF, _DIGEST_OF = "krishiv.epoch.", "krishiv.plan."
-_OFFSETS = "krishiv.offsets."
+_DIGEST, _DIGEST_OF = "krishiv.plan", "krishiv.plan."
 _LONGEST_OFFSETS = 16_384
 """Characters; every metadata file has them."""
 
@@ -46,13 +42,13 @@ def properties_of(epoch: Epoch) -> dict[str, str]:
     digest = (
         {} if epoch.digest is None else {f"{_DIGEST_OF}{epoch.query}": f"{number}:{epoch.digest}"}
     )
-    return {f"{_EPOCH_OF}{epoch.query}": number, **digest}
+    return {f"{EPOCH_OF}{epoch.query}": number, **digest}
 
 
 def summary_of(epoch: Epoch) -> dict[str, str]:
     """What the summary of the epoch's snapshot says about it."""
     digest = {} if epoch.digest is None else {_DIGEST: epoch.digest}
-    return {_QUERY: epoch.query, _EPOCH: str(epoch.number), **digest}
+    return {QUERY_KEY: epoch.query, EPOCH_KEY: str(epoch.number), **digest}
 
 
 def progress_of(checkpoint: SparkCheckpoint, epoch: Epoch) -> Reach:
@@ -94,7 +90,7 @@ class Reach:
 
         In summaries, as they had it once, all metadata files would repeat those of all epochs.
         """
-        return {} if self.offsets is None else {f"{_OFFSETS}{query}": self.offsets}
+        return {} if self.offsets is None else {f"{OFFSETS_OF}{query}": self.offsets}
 
 
 def outdated(metadata: TableMetadata, query: str) -> list[str]:
@@ -102,13 +98,13 @@ def outdated(metadata: TableMetadata, query: str) -> list[str]:
 
     Those are its own, and those of queries that none of the table's snapshots is of any more.
     """
-    found = [name for name in metadata.properties if name.startswith(_OFFSETS)]
-    own = f"{_OFFSETS}{query}"
+    found = [name for name in metadata.properties if name.startswith(OFFSETS_OF)]
+    own = f"{OFFSETS_OF}{query}"
     # Nearly always, and spares a look at every snapshot.
     if found in ([], [own]):
         return found
     summaries = (one.summary for one in metadata.snapshots if one.summary is not None)
-    alive = {f"{_OFFSETS}{summary.get(_QUERY)}" for summary in summaries}
+    alive = {f"{OFFSETS_OF}{summary.get(QUERY_KEY)}" for summary in summaries}
     return [name for name in found if name == own or name not in alive]
 
 
@@ -124,7 +120,7 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     Raises:
         SinkError: If the mark is no number: somebody has changed it.
     """
-    number = metadata.properties.get(f"{_EPOCH_OF}{query}")
+    number = metadata.properties.get(f"{EPOCH_OF}{query}")
     if number is None:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
     planned, _, digest = metadata.properties.get(f"{_DIGEST_OF}{query}", "").partition(":")
@@ -132,7 +128,7 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
         return Mark(int(number), digest if planned == number else None)
     except ValueError:
         raise SinkError(
-            f"krishiv-iceberg: table property '{_EPOCH_OF}{query}' is {number!r}, not the number "
+            f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
             "of an epoch: put back the epoch that the table really holds"
         ) from None
 
@@ -149,8 +145,8 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary
-        if summary is not None and summary.get(_QUERY) == query:
-            return int(summary.get(_EPOCH) or 0)
+        if summary is not None and summary.get(QUERY_KEY) == query:
+            return int(summary.get(EPOCH_KEY) or 0)
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else metadata.snapshot_by_id(parent)
     return None
@@ -159,5 +155,5 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:
     for snapshot in metadata.snapshots:
         summary = snapshot.summary
-        if summary is not None and summary.get(_QUERY) == query:
-            yield Mark(int(summary.get(_EPOCH) or 0), summary.get(_DIGEST))
+        if summary is not None and summary.get(QUERY_KEY) == query:
+            yield Mark(int(summary.get(EPOCH_KEY) or 0), summary.get(_DIGEST))

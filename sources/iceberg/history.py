@@ -26,6 +26,7 @@ __all__ = [
     "Skips",
     "no_reference",
     "number_of",
+    "operation_of",
     "snapshots_after",
     "when",
 ]
@@ -147,7 +148,7 @@ class History:
         # on other branches. Version 1 has none, but a root has added all files that there are.
         number = oldest.sequence_number or 0
         before = {known for known in self.known.values() if 0 < known < number}
-        if _operation(oldest) not in _OF_FIRST or len(before) < number - 1:
+        if operation_of(oldest) not in _OF_FIRST or len(before) < number - 1:
             return False
         added = number_of(oldest, "added-data-files", 0)
         return number_of(oldest, "total-data-files", added if number else -1) == added
@@ -219,7 +220,7 @@ def snapshots_after(
 
 def _reading(table: str, snapshot: Snapshot, skips: Skips) -> Reading:
     """By its kind: the files that an append adds are new rows (``SparkMicroBatchStream``)."""
-    operation = _operation(snapshot)
+    operation = operation_of(snapshot)
     found = _WITH_CHANGES.get(operation) if skips.changes else _WITHOUT.get(operation)
     skipped = {"overwrite": skips.overwrites, "delete": skips.deletes}
     if found is not None or skipped.get(operation):
@@ -249,7 +250,8 @@ _OF_FIRST = {"append", "overwrite"}
 """Kinds that the first snapshot of a table may have: there is nothing to delete or to compact."""
 
 
-def _operation(snapshot: Snapshot) -> str:
+def operation_of(snapshot: Snapshot) -> str:
+    """Its kind, as the Iceberg spec names it; "unknown" without a summary."""
     return "unknown" if snapshot.summary is None else str(snapshot.summary.operation.value)
 
 

@@ -67,7 +67,20 @@ class SnapshotStream:
     def next(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
         """The end of the next batch of a stream; see `StreamReader.latest`."""
         table = self._loaded(start.table)
-        history = self._history(table)
+        return self._next(table, self._history(table), start, limit)
+
+    def rest(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
+        """The same within the snapshot of `start`, whatever has come after it."""
+        table = self._loaded(start.table)
+        name, metadata = self._options.table_name, table.metadata
+        head = None if start.spot is None else start.spot.snapshot
+        history = History.up_to(name, metadata, head)
+        # If it has expired, the error names those that there are.
+        return self._next(table, history if history.line else self._history(table), start, limit)
+
+    def _next(
+        self, table: Table, history: History, start: IcebergOffset, limit: Limit
+    ) -> IcebergOffset:
         begin = start.spot or start_of_stream(self._options, history)
         if begin is None:
             return start

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST
-from krishiv_spark.sources.base import Limit, StreamReader
+from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition, StartName
 from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
@@ -63,7 +63,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         The first batch finds out which offsets that means, and its end names them.
         """
         # What is wrong with the columns is said before any batch is planned.
-        self._row_schema()
+        self._row_schema().check()
         if self.streaming:
             _refuse_ends(self.options)
         where = self.options.start(streaming=self.streaming)
@@ -79,6 +79,19 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             self._position(self.options.group_id).show(position.offsets)
         end = planner.plan_end(position, limit)
         return start if end is position else end.to_offset()
+
+    def take_over(self, offset: Mapping[str, Any]) -> KafkaOffset:
+        """See `SupportsTakeover`. Asks no broker."""
+        from krishiv_spark.sources.kafka.takeover import taken_over
+
+        return taken_over(self.options, offset)
+
+    def named_start(self) -> KafkaOffset:
+        """See `SupportsTakeover`."""
+        from krishiv_spark.sources.kafka.takeover import begun_at, check_exact
+
+        check_exact(self.options)
+        return begun_at(self.latest(self.initial(), UNLIMITED))
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""

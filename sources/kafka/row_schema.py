@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import pruned
+from krishiv_spark.arrow import conform, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.sources.kafka.ddl import parse_fields
@@ -71,6 +71,16 @@ class KafkaRowSchema:
         fields = tuple(f for f in schema if _is_field(f.name, named, others))
         _check_readable(pa.struct(list(fields)))
         return cls(options, schema, fields)
+
+    def check(self) -> None:
+        """Refuse a type that Kafka's column of that name cannot become.
+
+        Raises:
+            SchemaError: If there is one.
+        """
+        own = {field.name for field in self.fields}
+        wanted = [f for f in self.schema if f.name in SCHEMA.names and f.name not in own]
+        conform(pa.RecordBatch.from_pylist([], SCHEMA), pa.schema(wanted))
 
     @property
     def kafka_columns(self) -> frozenset[str]:

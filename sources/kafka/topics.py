@@ -160,7 +160,7 @@ class Subscription:
 
     def _find_left(self, position: QueryPosition) -> dict[TopicPartition, Position]:
         positions = {**position.left, **position.read}
-        left = {tp: each for tp, each in positions.items() if not self._asks_for(tp)}
+        left = {tp: each for tp, each in positions.items() if not self.asks_for(tp)}
         for tp in left.keys() & position.read.keys():
             _log.warning(
                 "%s is not read any more, since the options do not ask for it; if they do again, "
@@ -170,7 +170,8 @@ class Subscription:
             )
         return left
 
-    def _asks_for(self, tp: TopicPartition) -> bool:
+    def asks_for(self, tp: TopicPartition) -> bool:
+        """Whether the options ask for a partition."""
         return self.wants(tp.topic) and (self._assigned is None or tp in self._assigned)
 
     def _refuse_missing(

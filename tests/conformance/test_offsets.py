@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from krishiv_spark.offsets import Start, Watermark
+from krishiv_spark.sources.chain.position import ChainOffset
 from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.position import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset
@@ -73,6 +74,22 @@ class TestIcebergOffset(OffsetConformance):
             IcebergOffset(table="u", spot=StreamingOffset()),
             IcebergOffset(table="u", spot=inside, began=begun),
             IcebergOffset(table="u", spot=done, watermark=Watermark(ms=-1, held="why")),
+        ]
+
+
+class TestChainOffset(OffsetConformance):
+    golden = GOLDEN
+
+    def offsets(self):
+        inside = StreamingOffset(snapshot=2**62, sequence=7, file=3, scan=True)
+        done = StreamingOffset(snapshot=2**62, sequence=7)
+        seam = KafkaOffset(topics={"é": {"0": 7}}, ids={"é": "x"}, epochs={"é": {"0": 2}})
+        later = seam.model_copy(update={"topics": {"é": {"0": 9}}, "watermark": Watermark(ms=8)})
+        first = IcebergOffset(table="u", spot=done)
+        return [
+            ChainOffset(first=IcebergOffset(table="u", spot=inside), then=seam),
+            ChainOffset(first=first, then=seam),
+            ChainOffset(first=first, then=later, watermark=later.watermark),
         ]
 
 

@@ -1,0 +1,5 @@
+"""Lets Spark find ``krishiv-chain`` by itself: it imports modules ``pyspark_*``."""
+
+from krishiv_spark.formats.chain import ChainDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,1 @@
+"""Reading a table and then its topics, and all that this alone needs."""

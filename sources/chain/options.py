@@ -1,0 +1,167 @@
+"""Options of ``krishiv-chain``: those of its two sources, and what they have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, InstanceOf, model_validator
+from typing_extensions import Self
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.options import Names
+from krishiv_spark.sources.base import UNLIMITED, Limit, SourceOptions
+from krishiv_spark.sources.chain.kinds import reader_of
+
+__all__ = ["FORMAT", "ChainOptions", "Place"]
+
+FORMAT = "krishiv-chain"
+
+Place = Literal["first", "then"]
+"""Which of the two sources."""
+
+_PREFIXES: dict[Place, str] = {"first": "first.", "then": "then."}
+_FOR_BOTH = {
+    "columns": "columns",
+    "eventtime": "eventTime",
+    "laterows": "lateRows",
+    "snapshot-id": "snapshot",
+    "snapshotid": "snapshot",
+    "watermarkdelay": "watermarkDelay",
+}
+"""Options of parts, in lower case, and those of the chain that take their place."""
+
+
+def _without_prefix(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    return {key.partition(".")[2]: text for key, text in given.items()}
+
+
+_Given = Annotated[Mapping[str, InstanceOf[str]], BeforeValidator(_without_prefix)]
+
+
+class ChainOptions(SourceOptions):
+    """Options of the source.
+
+    Attributes:
+        first_given: Options of the one that is read first, without their prefix.
+        then_given: Likewise, of the one that follows.
+    """
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "first_given": ("first.",),
+        "then_given": ("then.",),
+    }
+    refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("max_files_per_trigger", "max_bytes_per_trigger"),
+        "only the table has files: use 'first.maxFilesPerTrigger' or 'first.maxBytesPerTrigger'",
+    )
+
+    first_format: Literal["krishiv-iceberg"] = Field(
+        default="krishiv-iceberg",
+        validation_alias="first",
+        description="What is read first, to its end.",
+    )
+    first_given: _Given = Field(
+        default={},
+        repr=False,
+        validation_alias="first.<option>",
+        description="Options of that format, such as `first.table` and `first.warehouse`.",
+    )
+    then_format: Literal["krishiv-kafka"] = Field(
+        default="krishiv-kafka",
+        validation_alias="then",
+        description="What is read then, for ever.",
+    )
+    then_given: _Given = Field(
+        default={},
+        repr=False,
+        validation_alias="then.<option>",
+        description="Options of that format, such as `then.kafka.bootstrap.servers` and "
+        "`then.subscribe`.",
+    )
+    path: str | None = Field(
+        default=None, description="The table, as given to `load()`: `first.path`."
+    )
+    columns: Names = Field(
+        default=(),
+        description="Columns to read, separated by commas; those of the table if none are given. "
+        "The topics must have all of them.",
+    )
+    max_rows_per_trigger: int | None = Field(
+        default=None,
+        gt=0,
+        description="Most rows in a batch, in topics most offsets, for the part that has no limit "
+        "of its own (`first.maxFilesPerTrigger`, `then.maxOffsetsPerTrigger`, ...).",
+    )
+    landed_by: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Query that has landed the topics in the table, where several write into it, "
+        "or the table does not say how far it was: its id, or its checkpoint, a path or URL. What "
+        "others have written must not come from the topics after the position of that query.",
+    )
+    snapshot: int | None = Field(
+        default=None,
+        validation_alias=AliasChoices("snapshot", "snapshotId"),
+        description="With `then.startingOffsets`: the snapshot of the table to read, whose rows "
+        "end at these offsets. For a table that does not say where they end.",
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        for place, given in (("first", self.first_given), ("then", self.then_given)):
+            for key in given:
+                if (instead := _FOR_BOTH.get(key.lower())) is not None:
+                    raise ValueError(f"option '{place}.{key}': give {instead!r} instead, for both")
+        if self.snapshot is not None and self.landed_by is not None:
+            raise ValueError("options 'snapshot' and 'landedBy' exclude each other")
+        self.part("first")
+        self.part("then")
+        return self
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`; a part knows its own secrets."""
+        found = super().secret_keys(given)
+        for place, prefix in _PREFIXES.items():
+            own = {k[len(prefix) :]: k for k in given if k.lower().startswith(prefix)}
+            options = {name: given[key] for name, key in own.items()}
+            model = reader_of(cls.model_fields[f"{place}_format"].default).options_type
+            with contextlib.suppress(OptionError):
+                found |= {own[name] for name in model.secret_keys(options)}
+        return found
+
+    def part(self, place: Place) -> SourceOptions:
+        """The options of one of the two.
+
+        Raises:
+            OptionError: If they are wrong.
+        """
+        name = self.first_format if place == "first" else self.then_format
+        given = self._of_first() if place == "first" else self._of_then()
+        return reader_of(name).options_type.parse(given, f"'{place}.', {name}")
+
+    def _of_first(self) -> dict[str, str]:
+        own = {} if self.path is None else {"path": self.path}
+        columns = {"columns": ",".join(self.columns)} if self.columns else {}
+        return {**own, **self.first_given, **columns}
+
+    def _of_then(self) -> dict[str, str]:
+        # Only there: a table has rows of all times in no order.
+        if self.event_time is None:
+            return {**self.then_given}
+        timed = {"eventTime": self.event_time, "watermarkDelay": f"{self.watermark_delay} ms"}
+        return {**self.then_given, **timed}
+
+    def limit(self) -> Limit:
+        """That of some part, so that Spark hands a limit back: `limit_of` is what counts."""
+        own = super().limit(), self.part("first").limit(), self.part("then").limit()
+        return next((limit for limit in own if limit != UNLIMITED), UNLIMITED)
+
+    def limit_of(self, place: Place) -> Limit:
+        """The most that a batch of one of the two may take."""
+        own = self.part(place).limit()
+        return super().limit() if own == UNLIMITED else own

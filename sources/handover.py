@@ -1,0 +1,85 @@
+"""How one source goes on where another one ends: the abilities of the two. Driver.
+
+A table holds what a query has read from a source. Who knows where that query stood when the table
+was as it is, can read the table and go on from there: no row is missing, and none comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from krishiv_spark.offsets import Offset
+from krishiv_spark.sources.base import Limit
+
+__all__ = ["Landed", "SupportsHandover", "SupportsTakeover"]
+
+O = TypeVar("O", bound=Offset)  # noqa: E741  the letter that the contract uses for an offset
+O_co = TypeVar("O_co", bound=Offset, covariant=True)
+
+
+@dataclass(frozen=True)
+class Landed(Generic[O]):
+    """What is in a table at one moment, and where the source stood that it came from.
+
+    Attributes:
+        begin: Before the first row of all that is there.
+        offset: The offset of that source, exclusive, as Spark keeps it; None if the user says it.
+        by: Who has written the rows, for messages.
+    """
+
+    begin: O
+    offset: Mapping[str, Any] | None
+    by: str
+
+
+@runtime_checkable
+class SupportsHandover(Protocol[O]):
+    """Ability of what is read first: it ends, and says where its rows come from."""
+
+    def landed(self, by: str | None, snapshot: int | None) -> Landed[O]:
+        """All that is there now, and where the source of it stood, both of one moment. Driver.
+
+        Args:
+            by: Query that has written it, by its id or by the place of its checkpoint; None if
+                only one has.
+            snapshot: What is meant by "there now", if the user says so, and with it the offset.
+
+        Raises:
+            OptionError: If the offset cannot be known for certain, with what to do.
+        """
+        ...
+
+    def rest(self, start: O, limit: Limit) -> O:
+        """The end of the next batch of what was there, exclusive; `start` at its end. Driver.
+
+        As `StreamReader.latest`, but blind for whatever has come later.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsTakeover(Protocol[O_co]):
+    """Ability of what is read then: it begins where another query stands."""
+
+    def take_over(self, offset: Mapping[str, Any]) -> O_co:
+        """Where to begin, so that nothing is missing after another query's offset. Driver.
+
+        Args:
+            offset: Of that query's source, exclusive, as Spark keeps it.
+
+        Raises:
+            OptionError: If it is of a source of another kind, or of other things than the options
+                ask for; or if the options say themselves where to begin.
+        """
+        ...
+
+    def named_start(self) -> O_co:
+        """Where the options say to begin, looked up now. Driver.
+
+        Raises:
+            OptionError: If they do not say it exactly.
+            DataLossError: If it is no longer there, and losses are errors.
+        """
+        ...

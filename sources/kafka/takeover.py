@@ -1,0 +1,96 @@
+"""Beginning where another query of ``krishiv-kafka`` stands. Driver; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.topic_partition import LATEST
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition
+from krishiv_spark.sources.kafka.topics import Subscription
+
+__all__ = ["begun_at", "check_exact", "taken_over"]
+
+_BY_HAND = "give 'snapshot' and 'then.startingOffsets'"
+
+
+def taken_over(options: KafkaSourceOptions, given: Mapping[str, Any]) -> KafkaOffset:
+    """The position of another query, without its event time.
+
+    It keeps topics' ids and leader epochs, so that a topic that was made anew since, another
+    cluster, or a log that was cut off is found out, as with the query's own positions. Partitions
+    that it does not have are newer, and begin at their oldest record, as in that query.
+
+    Args:
+        options: Of the source that begins there.
+        given: The offset, as Spark keeps it.
+
+    Raises:
+        OptionError: See `SupportsTakeover`.
+        OffsetError: If the offset is damaged, or of a newer version.
+    """
+    _refuse_starts(options)
+    if given.get("kind") != KafkaOffset.kind:
+        what = "of Spark's own" if "kind" not in given else f"of kind {given['kind']!r}"
+        raise OptionError(
+            f"{options.format_name}: the rows came from a source {what}, and not from "
+            f"{options.format_name}, so its position is none here: {_BY_HAND}"
+        )
+    offset = KafkaOffset.from_dict(given)
+    _check_topics(options, QueryPosition.of(offset))
+    return KafkaOffset(topics=offset.topics, ids=offset.ids, epochs=offset.epochs, left=offset.left)
+
+
+def check_exact(options: KafkaSourceOptions) -> None:
+    """Refuse a start that is no offset of each partition.
+
+    Raises:
+        OptionError: If it is.
+    """
+    start = options.start(streaming=True)
+    if start.is_time or start.everywhere is not None or start.uses(LATEST):
+        raise OptionError(
+            f"{options.format_name}: 'startingOffsets' has to say at which offset of each "
+            "partition the rows that are read before end, as JSON such as "
+            '\'{"orders": {"0": 23, "1": -2}}\' (-2: oldest, where there are none of it)'
+        )
+
+
+def begun_at(end: KafkaOffset) -> KafkaOffset:
+    """Where the first batch of a query began, by its end."""
+    return KafkaOffset(topics=end.began, ids=end.ids)
+
+
+def _refuse_starts(options: KafkaSourceOptions) -> None:
+    for name, value in (
+        ("startingOffsets", options.starting_offsets),
+        ("startingTimestamp", options.starting_timestamp),
+        ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+    ):
+        if value is not None:
+            raise OptionError(
+                f"{options.format_name}: option {name!r} would begin elsewhere than the rows that "
+                "are read before end; leave it away, or give 'snapshot' too, whose rows end there"
+            )
+
+
+def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:
+    known = {*position.read, *position.left}
+    subscription = Subscription(options)
+    unread = sorted(tp for tp in position.read if not subscription.asks_for(tp))
+    if unread:
+        raise OptionError(
+            f"{options.format_name}: the rows that are read before are of {unread[0]} too, which "
+            f"the options do not ask for: ask for all topics that were read, or {_BY_HAND}"
+        )
+    named = {*(options.subscribe or ()), *(tp.topic for tp in options.assign or ())}
+    unlanded = sorted(named - {tp.topic for tp in known})
+    if unlanded or not position.read:
+        which = f"topic {unlanded[0]!r}" if unlanded else "any topic"
+        raise OptionError(
+            f"{options.format_name}: there are no rows of {which} among those that are read "
+            f"before, which end in {', '.join(sorted(position.topics)) or 'none'}. Leave it away, "
+            f"or {_BY_HAND}"
+        )
