@@ -24,6 +24,9 @@ def main() -> None:
         os.environ["KRISHIV_MEMORY_DIR"] = str(folder / "memory")
         (folder / "work").mkdir()
         counts = [asdict(count) for count in found.run(Given(folder / "work", servers))]
+    names = [count["name"] for count in counts]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"{found.name} has two counts of a name: {', '.join(sorted(twice))}")
     print(json.dumps(counts))
 
 

@@ -114,14 +114,18 @@ def _copied(running: Any, folder: Path, copy: Copy, started: _Started) -> Iterat
     query = writer.option("checkpointLocation", place).trigger(processingTime="0 seconds").start()
     try:
         query.processAllAvailable()
-        yield Count(f"{copy.name}: until the first trigger is over", "processes", started.take())
+        yield Count(
+            f"{copy.name}: started until the first trigger is over", "processes", started.take()
+        )
         jobs = _jobs(running, query)
         for number in range(1, _TRIGGERS + 1):
             copy.bring(number)
             query.processAllAvailable()
         more = _jobs(running, query) - jobs
-        yield Count(f"{copy.name}: in {_TRIGGERS} triggers more", "processes", started.take())
-        yield Count(f"{copy.name}: in {_TRIGGERS} triggers more", "jobs", more)
+        yield Count(
+            f"{copy.name}: started in {_TRIGGERS} triggers more", "processes", started.take()
+        )
+        yield Count(f"{copy.name}: jobs of {_TRIGGERS} triggers more", "jobs", more)
     finally:
         query.stop()
     expect(f"{copy.name}: rows and sum", copy.found(), each_once((_TRIGGERS + 1) * _ROWS))
