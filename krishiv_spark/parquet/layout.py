@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 from krishiv_spark.durable import exists
@@ -36,7 +35,9 @@ __all__ = [
     "check_shared",
     "is_before",
     "log_folder",
+    "log_within",
     "staged_folder",
+    "staged_within",
     "visible_files",
     "walk",
 ]
@@ -49,10 +50,14 @@ SOURCES = "_krishiv_sources"
 DONE_SUFFIX = ".done"
 
 
-@lru_cache(maxsize=256)  # asked for in every step of an epoch
+def log_within(query: str) -> str:
+    """Where the epoch log of a query lives, relative to the table."""
+    return f"{META}/{query}/log"
+
+
 def log_folder(table: Path, query: str) -> Path:
     """Where the epoch log of a query lives."""
-    return table / META / query / "log"
+    return table / log_within(query)
 
 
 def check_shared(folder: str | Path) -> None:
@@ -68,10 +73,14 @@ def check_shared(folder: str | Path) -> None:
         )
 
 
-@lru_cache(maxsize=256)
+def staged_within(query: str, generation: int) -> str:
+    """Where the tasks of one generation stage their files, relative to the table."""
+    return f"{META}/{query}/staged/{generation}"
+
+
 def staged_folder(table: Path, query: str, generation: int) -> Path:
     """Where the tasks of one generation stage their files."""
-    return table / META / query / "staged" / str(generation)
+    return table / staged_within(query, generation)
 
 
 def is_before(name: str, generation: int) -> bool:

@@ -6,13 +6,22 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 
-__all__ = ["STAGED_SUFFIX", "DataFile", "is_data", "is_hidden", "query_tag", "staged_name"]
+__all__ = [
+    "STAGED_SUFFIX",
+    "DataFile",
+    "counted_name",
+    "is_data",
+    "is_hidden",
+    "query_tag",
+    "staged_name",
+]
 
 STAGED_SUFFIX = ".staged"
 
 _NAME = re.compile(
-    r"part-(?P<epoch>\d{10,})-(?P<partition>\d{5,})-(?P<index>\d{3,})"
-    r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12})(?:-(?P<number>\d+)of(?P<total>\d+))?\.parquet"
+    r"(?P<attempt>part-(?P<epoch>\d{10,})-(?P<partition>\d{5,})-(?P<index>\d{3,})"
+    r"-(?P<tag>[0-9a-f]{12})-(?P<nonce>[0-9a-f]{12}))"
+    r"(?:-(?P<number>\d+)of(?P<total>\d+))?\.parquet"
 )
 
 # Endings by which programs name Parquet files, with or without the codec after it (parquet-hadoop's
@@ -80,10 +89,6 @@ class DataFile:
         """The name of another file of the same attempt."""
         return replace(self, index=index)
 
-    def counted(self, number: int, total: int) -> DataFile:
-        """The name of the file when the epoch is published."""
-        return replace(self, number=number, total=total)
-
     @classmethod
     def parse(cls, name: str) -> DataFile | None:
         """Read a file name; None for a file that some other program wrote."""
@@ -97,5 +102,17 @@ class DataFile:
 
 def staged_name(name: str) -> str:
     """What a file is called while it is staged, by its final name, of whatever version."""
-    file = DataFile.parse(name)
-    return f"{name if file is None else file.counted(0, 0)}{STAGED_SUFFIX}"
+    match = _NAME.fullmatch(name)
+    return f"{name if match is None else match['attempt'] + '.parquet'}{STAGED_SUFFIX}"
+
+
+def counted_name(name: str, number: int, total: int) -> str:
+    """The final name of a file that is published, by its name without a number.
+
+    Args:
+        name: As `DataFile` makes it; another one stays as it is.
+        number: Which of the epoch's files it is, from 1.
+        total: How many files the epoch has.
+    """
+    match = _NAME.fullmatch(name)
+    return name if match is None else f"{match['attempt']}-{number}of{total}.parquet"

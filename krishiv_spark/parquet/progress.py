@@ -161,14 +161,14 @@ class TableLog(QueryLog):
             return False
 
 
-def table_logs(table: Path) -> Iterator[TableLog]:
-    """The log of every query that writes into a table's folder."""
+def table_logs(table: Path, prefix: str = "") -> Iterator[TableLog]:
+    """The log of every query that writes into a table's folder, and whose id begins so."""
     try:
-        names = os.listdir(table / META)
+        names = os.listdir(f"{table}/{META}")
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        if (
+        if name.startswith(prefix) and (
             is_folder(log_folder(table, name))
             or read_pointer(DiskFolder(table / META / name)) is not None
         ):

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from krishiv_spark.arrow import STAND_INS, plain_schema, stands_for
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.lru import LruCache
 from krishiv_spark.names import twins
 from krishiv_spark.nested import children
 from krishiv_spark.parquet.names import is_hidden
@@ -18,13 +19,19 @@ from krishiv_spark.sinks.parquet.tables import TableFolder
 __all__ = ["check_columns", "check_partitioning", "check_same_types"]
 
 
-def check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
     """Refuse columns that cannot partition, or that Spark's own reader would not get back.
+
+    The columns of a query are the same in each epoch, and are looked at once.
 
     Raises:
         OptionError: If it is a column of ``partitionBy``, or if that leaves none.
         SchemaError: If Parquet or Spark's reader cannot hold a column.
     """
+    known = _checked.get(partition_by)
+    # Metadata too: it tells a variant from a struct. To hash a schema takes longer than to compare.
+    if known is not None and known.equals(schema, check_metadata=True):
+        return
     for name in partition_by:
         if name not in schema.names:
             raise OptionError(
@@ -35,6 +42,11 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
     if len(set(partition_by)) == len(schema.names):
         raise OptionError("krishiv-parquet: 'partitionBy' leaves no column for the files")
     _check_fields(list(schema))
+    _checked.put(partition_by, schema)
+
+
+_checked: LruCache[tuple[str, ...], pa.Schema] = LruCache(64)
+"""By partition columns, the columns that have been checked last."""
 
 
 def _check_partition(name: str, kind: pa.DataType) -> None:

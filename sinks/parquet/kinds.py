@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.parquet.layout import PATH_OPTION, log_folder, staged_folder
+from krishiv_spark.parquet.layout import PATH_OPTION, log_within, staged_folder, staged_within
 from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.parquet.completing import UploadParticipant
@@ -18,13 +20,13 @@ from krishiv_spark.sinks.parquet.staging import DiskStaging, Staging, UploadStag
 from krishiv_spark.sinks.parquet.tables import DiskTable, StoreTable, TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles, StagedUploads
 from krishiv_spark.sinks.participant import Participant
-from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage import Storage, StoreUrl
 
 __all__ = ["TableKind", "kind_of"]
 
 
 class TableKind(Protocol):
-    """The parts of the sink that go together. Any process."""
+    """The parts of the sink that go together. Any process; made once for each table."""
 
     @property
     def table(self) -> TableFolder:
@@ -40,7 +42,7 @@ class TableKind(Protocol):
         ...
 
     def participant(
-        self, mode: OutputMode, view: TableLogView, *, streaming: bool
+        self, options: ParquetSinkOptions, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> Participant[Any]:
         """Driver: who makes them visible."""
         ...
@@ -56,44 +58,45 @@ def kind_of(options: ParquetSinkOptions) -> TableKind:
     Raises:
         OptionError: If that is not known, or is a whole bucket.
     """
-    scheme = url_scheme(options.path)
-    url = None if scheme in {None, "file"} else StoreUrl.parse(options.path)
+    path = options.path
+    if url_scheme(path) is None and not os.path.isabs(path):
+        path = os.path.join(os.getcwd(), path)  # which may be another folder by the next time
+    return _kind_at(path, options.storage)
+
+
+@lru_cache(maxsize=64)
+def _kind_at(place: str, storage: Storage) -> TableKind:
+    url = None if url_scheme(place) in {None, "file"} else StoreUrl.parse(place)
     if url is None or url.kind == "disk":
-        path = options.path if url is None else url.path
-        return _OnDisk(options, local_path(path, PATH_OPTION))
+        return _OnDisk(local_path(place if url is None else url.path, PATH_OPTION))
     if not url.path.strip("/"):
-        raise OptionError(f"{PATH_OPTION} {options.path!r} is all of a bucket: name a folder in it")
-    return _InStore(options, StoreTable(url, options.storage))
+        raise OptionError(f"{PATH_OPTION} {place!r} is all of a bucket: name a folder in it")
+    return _InStore(StoreTable(url, storage))
 
 
 class _OnDisk:
-    def __init__(self, options: ParquetSinkOptions, path: Path) -> None:
-        self._options = options
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.table = DiskTable(path)
 
     def staging(self, task: Task) -> DiskStaging:
-        return DiskStaging(self._staged_folder(task))
+        return DiskStaging(staged_folder(self._path, task.query, task.generation or 0))
 
     def staged(self, task: Task, files: Sequence[Any]) -> StagedFiles | None:
-        folder = self._staged_folder(task).relative_to(self._path).as_posix()
+        folder = staged_within(task.query, task.generation or 0)
         return StagedFiles(folder=folder, files=tuple(files)) if files else None
 
     def participant(
-        self, mode: OutputMode, view: TableLogView, *, streaming: bool
+        self, options: ParquetSinkOptions, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> DiskParticipant:
-        return DiskParticipant(self._options, self._path, mode, view, streaming=streaming)
+        return DiskParticipant(options, self.table, mode, view, streaming=streaming)
 
     def log_location(self, query: str) -> str:
-        return str(log_folder(self._path, query))
-
-    def _staged_folder(self, task: Task) -> Path:
-        return staged_folder(self._path, task.query, task.generation or 0)
+        return f"{self._path}/{log_within(query)}"
 
 
 class _InStore:
-    def __init__(self, options: ParquetSinkOptions, table: StoreTable) -> None:
-        self._options = options
+    def __init__(self, table: StoreTable) -> None:
         self.table = table
 
     def staging(self, task: Task) -> UploadStaging:
@@ -105,9 +108,9 @@ class _InStore:
         return StagedUploads(files=tuple(files)) if files else None
 
     def participant(
-        self, mode: OutputMode, view: TableLogView, *, streaming: bool
+        self, options: ParquetSinkOptions, mode: OutputMode, view: TableLogView, *, streaming: bool
     ) -> UploadParticipant:
-        return UploadParticipant(self._options, self.table, mode, view, streaming=streaming)
+        return UploadParticipant(options, self.table, mode, view, streaming=streaming)
 
     def log_location(self, query: str) -> str:
         return str(self.table.meta_url(query, "log"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
@@ -16,6 +16,7 @@ from krishiv_spark.parquet.layout import (
     META,
     is_before,
     staged_folder,
+    staged_within,
 )
 from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.parquet.progress import TableLog, table_logs
@@ -24,7 +25,7 @@ from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.tables import DiskTable
 from krishiv_spark.sinks.parquet.targets import make_targets
-from krishiv_spark.sinks.parquet.values import StagedFiles, counted
+from krishiv_spark.sinks.parquet.values import StagedFile, StagedFiles, counted
 
 __all__ = ["DiskParticipant"]
 
@@ -34,7 +35,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     Args:
         options: Of the sink.
-        table: The table's folder.
+        table: The table.
         mode: Whether epochs add or replace.
         view: Of the log.
         streaming: Whether epochs follow one another.
@@ -46,14 +47,14 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def __init__(
         self,
         options: ParquetSinkOptions,
-        table: Path,
+        table: DiskTable,
         mode: OutputMode,
         view: TableLogView,
         *,
         streaming: bool,
     ) -> None:
-        super().__init__(DiskTable(table), options, view, streaming=streaming)
-        self._table = table
+        super().__init__(table, options, view, streaming=streaming)
+        self._table = table.path
         self._mode = mode
 
     # --- committer
@@ -71,7 +72,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         # since the tasks closed their files; now their names are.
         _check_whole(folder, epoch, staged)
         sync_folder(folder)
-        make_targets(folder, {self._table / file.folder for item in staged for file in item.files})
+        make_targets(folder, set(map(self._path, _folders(staged))))
         whole = counted(staged)
         if self._mode is OutputMode.APPEND:
             return whole
@@ -82,16 +83,17 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         folder = self._staged(epoch.query, epoch.generation)
         # The new names are on the disk before an old one goes, or a power cut could leave neither.
         # The staged folder goes last: as long as it is there, all of this is done again.
-        sync_folders(self._reveal(folder, staged))
+        self._reveal(folder, staged)
+        sync_folders(path for each in _folders(staged) for path in self._up_to_table(each))
         self._remove_replaced(staged)
         _remove_in_one_step(folder)
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
-        removed = [self._table / name for item in staged for name in item.removes]
+        removed = [self._path(name) for item in staged for name in item.removes]
         for file in removed:
-            file.unlink(missing_ok=True)
+            _unlink(file)
         # Before the log says that all is done: after a power cut nobody would remove them again.
-        sync_folders(filter(exists, {file.parent for file in removed}))
+        sync_folders(filter(exists, set(map(os.path.dirname, removed))))
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
@@ -101,7 +103,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Anywhere: remove staged files."""
         for item in staged:
             for file in item.files:
-                (self._table / item.folder / staged_name(file.name)).unlink(missing_ok=True)
+                _unlink(f"{self._path(item.folder)}/{staged_name(file.name)}")
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes.
@@ -116,7 +118,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Planner: earlier generations of this query can publish nothing any more."""
         del clean  # stragglers may stage files at any time
         self._point_to_log(query)
-        own = self._staged(query, generation)
+        own = staged_folder(self._table, query, generation)
         # By the planner alone: a straggler that made it again would make the generation look
         # unfinished.
         make_folder(own)
@@ -127,7 +129,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     def unattended(self) -> Iterator[TableLog]:
         """Planner: batch jobs, whose drivers may have died; streams have a next driver."""
-        return (job for job in table_logs(self._table) if job.query.startswith(BATCH_PREFIX))
+        return table_logs(self._table, BATCH_PREFIX)
 
     # --- operator
 
@@ -141,54 +143,69 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         folder = self._staged(epoch.query, epoch.generation)
         for item in staged:
             for file in item.files:
-                target = self._table / file.folder / file.name
+                source, target = f"{folder}/{staged_name(file.name)}", self._final(file)
                 if not committed:
-                    target.unlink(missing_ok=True)
-                elif exists(folder / staged_name(file.name)):
-                    _reveal_one(folder / staged_name(file.name), target)
+                    _unlink(target)
+                elif exists(source):
+                    _reveal_one(source, target)
         if committed:
             self._remove_replaced(staged)
             _remove_in_one_step(folder)
 
-    # --- files
+    # --- files; as text, since a path is made for each file of an epoch, and again in each step
 
-    def _staged(self, query: str, generation: int | None) -> Path:
-        return staged_folder(self._table, query, generation or 0)
+    def _path(self, name: str) -> str:
+        """Of a name relative to the table; of the table itself if it is empty."""
+        return f"{self._table}/{name}" if name else str(self._table)
 
-    def _reveal(self, folder: Path, staged: Sequence[StagedFiles]) -> Iterable[Path]:
+    def _final(self, file: StagedFile) -> str:
+        return f"{self._path(file.folder)}/{file.name}"
+
+    def _up_to_table(self, folder: str) -> Iterator[str]:
+        """A partition's folder, and those above it up to the table: each may be new."""
+        while folder:
+            yield self._path(folder)
+            folder = folder.rpartition("/")[0]
+        yield self._path("")
+
+    def _staged(self, query: str, generation: int | None) -> str:
+        return self._path(staged_within(query, generation or 0))
+
+    def _reveal(self, folder: str, staged: Sequence[StagedFiles]) -> None:
         """Rename staged files to their final names; those that are gone were renamed before."""
-        touched = set()
         for item in staged:
             for file in item.files:
-                target = self._table / file.folder
-                touched.update([target, *_between(self._table, target)])
-                _reveal_one(folder / staged_name(file.name), target / file.name)
-        return touched
+                _reveal_one(f"{folder}/{staged_name(file.name)}", self._final(file))
 
 
-def _check_whole(folder: Path, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+def _folders(staged: Sequence[StagedFiles]) -> set[str]:
+    """Into which files go, relative to the table."""
+    return {file.folder for item in staged for file in item.files}
+
+
+def _check_whole(folder: str, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
     there = set(_listing(folder))
     names = (staged_name(file.name) for item in staged for file in item.files)
     missing = next((name for name in names if name not in there), None)
     if missing is not None:
         raise CommitRejected(
-            f"epoch {epoch.number}: {folder / missing} was removed before it was published; "
+            f"epoch {epoch.number}: {folder}/{missing} was removed before it was published; "
             "nothing is visible of the epoch: restart the query, which stages it again"
         )
 
 
-def _reveal_one(source: Path, target: Path) -> None:
-    # `prepare` has made it; somebody may have removed an empty folder since.
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _reveal_one(source: str, target: str) -> None:
     try:
         os.utime(source)  # it appears now: whoever follows the folder goes by this time
         os.rename(source, target)
     except FileNotFoundError:
-        if exists(source):  # then it is the target's folder that somebody has removed
-            raise
+        if exists(source):  # `prepare` has made the target's folder, and somebody has removed it
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(source, target)
+            return
         # Without the generation's folder another process has finished the epoch, and what became of
         # a published file since is its owner's business.
-        if not exists(target) and exists(source.parent):
+        if not exists(target) and exists(os.path.dirname(source)):
             raise CommitUnknown(
                 f"{source}, which a logged epoch names, is gone, and {target} is not there: "
                 "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
@@ -196,19 +213,25 @@ def _reveal_one(source: Path, target: Path) -> None:
             ) from None
 
 
-def _remove_in_one_step(folder: Path) -> None:
+def _remove_in_one_step(folder: str) -> None:
     """Its absence says that an epoch is finished."""
-    # What is left under the second name, the next planner takes away (`is_before`).
-    with contextlib.suppress(FileNotFoundError):  # another recovery was faster
-        shutil.rmtree(folder.rename(f"{folder}{DONE_SUFFIX}"), ignore_errors=True)
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        pass  # another recovery was faster
+    except OSError:  # attempts that lost have left something in it
+        # What is left under the second name, the next planner takes away (`is_before`).
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(folder, f"{folder}{DONE_SUFFIX}")
+            shutil.rmtree(f"{folder}{DONE_SUFFIX}", ignore_errors=True)
 
 
-def _between(table: Path, folder: Path) -> list[Path]:
-    """The folders from a partition's folder up to the table: each may be new."""
-    return [table / parent for parent in folder.relative_to(table).parents]
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
-def _listing(folder: Path) -> list[str]:
+def _listing(folder: str | Path) -> list[str]:
     try:
         return os.listdir(folder)
     except FileNotFoundError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from krishiv_spark.durable import start_writing_back, sync_file
+from krishiv_spark.durable import start_writing_back
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.names import STAGED_SUFFIX
@@ -85,7 +86,7 @@ class DiskStaging:
             FileNotFoundError: If the generation is over.
         """
         try:
-            return _DiskFile(self._folder / f"{name}{STAGED_SUFFIX}", name, folder)
+            return _DiskFile(f"{self._folder}/{name}{STAGED_SUFFIX}", name, folder)
         except FileNotFoundError:
             check_shared(self._folder.parents[2])  # `_krishiv`, which stays
             raise
@@ -96,7 +97,7 @@ class DiskStaging:
 
 
 class _DiskFile:
-    def __init__(self, path: Path, name: str, folder: str) -> None:
+    def __init__(self, path: str, name: str, folder: str) -> None:
         self._path = path
         self._name = name
         self._folder = folder
@@ -108,14 +109,16 @@ class _DiskFile:
 
     def close(self, rows: int) -> StagedFile:
         size = self.sink.tell()
-        self.sink.close()
-        # By the task, side by side with the others; the committer has only the names left to sync.
-        sync_file(self._path)
+        with self.sink:
+            self.sink.flush()
+            # By the task, side by side with the others; the committer has only the names to sync.
+            os.fsync(self.sink.fileno())
         return StagedFile(name=self._name, folder=self._folder, rows=rows, size=size)
 
     def drop(self) -> None:
         self.sink.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
 
 
 class UploadStaging:

@@ -20,6 +20,7 @@ from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
+from krishiv_spark.storage.disk import DiskFolder
 
 __all__ = ["DiskTable", "StoreTable", "TableFolder"]
 
@@ -102,7 +103,7 @@ class DiskTable:
 
     def meta(self, *names: str) -> Folder:
         """See `TableFolder`."""
-        return Storage().folder(str(self.path.joinpath(META, *names)))
+        return DiskFolder(self.path.joinpath(META, *names))
 
 
 @dataclass(frozen=True)

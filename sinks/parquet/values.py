@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.names import counted_name
 from krishiv_spark.storage.uploads import Upload
 
 __all__ = ["StagedFile", "StagedFiles", "StagedUpload", "StagedUploads", "counted"]
@@ -80,6 +80,4 @@ def counted(staged: Sequence[StagedFiles]) -> list[StagedFiles]:
 
 
 def _counted(file: StagedFile, number: int, total: int) -> StagedFile:
-    name = DataFile.parse(file.name)
-    final = file.name if name is None else str(name.counted(number, total))
-    return file.model_copy(update={"name": final})
+    return file.model_copy(update={"name": counted_name(file.name, number, total)})

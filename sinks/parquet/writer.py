@@ -91,7 +91,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
             return None if is_near else Pointer(place, view.route)
 
         of_table = TableLogView(view.is_owner, pointer)
-        return self._kind.participant(self.mode, of_table, streaming=self.streaming)
+        kind = self._kind
+        return kind.participant(self.options, self.mode, of_table, streaming=self.streaming)
 
     def log_location(self, query: str) -> str:
         """Driver: in the table's folder, or where the option ``epochLog`` says."""

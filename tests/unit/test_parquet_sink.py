@@ -21,9 +21,10 @@ from tables import look, visible_names
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.layout import DONE_SUFFIX, log_folder
+from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet.checks import check_columns
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.staging import DiskStaging
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -156,12 +157,12 @@ def test_what_an_epoch_replaces_is_gone_from_the_disk_before_the_epoch_is_finish
 ):
     whole = life(table, mode=OutputMode.REPLACE, partitionBy="")
     whole.epoch(0, rows(0, 10))
-    steps = record_disk(monkeypatch, "unlink", "rename", "fsync")
+    steps = record_disk(monkeypatch, "unlink", "rmdir", "fsync")
     whole.epoch(1, rows(10, 10))
     (removed,) = (
         n for n, (call, name) in enumerate(steps) if (call, name[:5]) == ("unlink", "part-")
     )
-    (finished,) = (n for n, (_, name) in enumerate(steps) if name.endswith(DONE_SUFFIX))
+    (finished,) = (n for n, (call, _) in enumerate(steps) if call == "rmdir")
     assert ("fsync", table.name) in steps[removed:finished]
 
 
@@ -286,6 +287,33 @@ def test_a_removed_partition_folder_behind_the_intent_loses_nothing(table):
     driver.abort(0, messages)
     life(table).epoch(0, rows(0, 6))
     exact(table, 6)
+
+
+def test_a_partition_folder_that_is_removed_once_more_is_made_again(table, monkeypatch):
+    driver = life(table)
+    driver.plan()
+    messages = [driver.task(0, 0, rows(0, 6))]
+    rename, removed = os.rename, []
+
+    def removing(source, target):
+        if not removed:
+            removed.append(os.path.dirname(target))
+            os.rmdir(removed[0])
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "rename", removing)
+    driver.commit(0, messages)
+    assert Path(removed[0]).name.startswith("day=")
+    exact(table, 6)
+
+
+def test_columns_that_differ_in_what_they_stand_for_are_looked_at_again():
+    # PySpark hands a variant over as this struct, and marks one of its fields.
+    fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary())]
+    marked = [fields[0], fields[1].with_metadata({"variant": "true"})]
+    check_columns(pa.schema([("v", pa.struct(fields))]), ())
+    with pytest.raises(SchemaError, match="variant"):
+        check_columns(pa.schema([("v", pa.struct(marked))]), ())
 
 
 def test_staged_files_that_somebody_removed_are_missed_before_the_intent(table):
