@@ -73,10 +73,12 @@ def land(
     *offsets: dict[str, Any],
     query: str = QUERY,
     ids: range = range(3),
+    rows: pa.Table | None = None,
     properties: dict[str, str] | None = None,
 ) -> int:
     """One snapshot of an epoch, with marks as the sink leaves them; its id."""
-    rows = pa.table({"id": list(ids), "text": [str(n) for n in ids]}, schema=ROWS)
+    if rows is None:
+        rows = pa.table({"id": list(ids), "text": [str(n) for n in ids]}, schema=ROWS)
     table = table_in(folder)
     with table.transaction() as transaction:
         transaction.append(rows, {QUERY_KEY: query, EPOCH_KEY: str(epoch)})
