@@ -38,6 +38,7 @@ __all__ = [
     "end",
     "first_free",
     "known",
+    "look",
     "outcome",
     "outcomes",
     "plain_producer",
@@ -191,15 +192,38 @@ def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Tran
     return {each: outcome(each, found[each.transactional_id]) for each in transactions}
 
 
+def look(
+    client: Client, ids: Collection[str], within_s: float
+) -> dict[str, TransactionDescription]:
+    """What the coordinators say of transactional ids now, as far as they answer in time.
+
+    Args:
+        client: Of this process.
+        ids: Transactional ids.
+        within_s: How long that may take.
+
+    Returns:
+        By id; without those whose coordinator does not answer, with a warning, or refuses.
+    """
+    seen = gather(client, DescribeTransactions(), ids, within_s)
+    return {name: now for name, now in seen.items() if isinstance(now, TransactionDescription)}
+
+
 def await_markers(client: Client, ids: Collection[str], within_s: float) -> None:
     """Wait until the brokers have written what commits the transactions under some ids.
+
+    Args:
+        client: Of this process.
+        ids: Transactional ids that were seen to be without; looked at again after a pause.
+        within_s: How long they are waited for.
 
     Raises:
         KafkaFailedError: If a coordinator does not answer in time.
     """
-    for left_s in Backoff(within_s).attempts():
-        if not any(now.state == COMMITTING for now in describe(client, ids, left_s).values()):
-            return
+    backoff = Backoff(within_s)
+    while ids and backoff.pause() and (left_s := backoff.left_s):
+        found = describe(client, ids, left_s)
+        ids = [name for name in ids if found[name].state == COMMITTING]
 
 
 def unfinished(client: Client, start: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from krishiv_spark.kafka.client import (
     KafkaRefusedError,
     open_client,
 )
+from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.offsets import remove_dead_logs
@@ -22,7 +23,7 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
 from krishiv_spark.sinks.kafka.markers import outcome_in_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.sweeping import abort_open, abort_siblings
+from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_siblings
 from krishiv_spark.sinks.kafka.topics import topic_ids
 from krishiv_spark.sinks.participant import LostIntentError, Participant
 
@@ -269,8 +270,13 @@ class KafkaParticipant(Participant[StagedTransaction]):
         tasks = max((item.task for item in staged), default=-1) + 1
         siblings = set(slot_ids(self._options.id_prefix, epoch.query, tasks)) - set(won)
         try:
-            transactions.await_markers(self._client, won, _VISIBLE_S)
-            abort_siblings(self._client, siblings, lambda: self._is_owner(epoch))
+            # Both in one message. What is open, which is rare, is looked at again before its end.
+            seen = transactions.look(self._client, [*won, *siblings], AT_ONCE_S)
+            states = {name: now.state for name, now in seen.items()}
+            unseen = [i for i in won if states.get(i, COMMITTING) == COMMITTING]
+            transactions.await_markers(self._client, unseen, _VISIBLE_S)
+            doomed = [name for name in siblings if states.get(name) == ONGOING]
+            abort_siblings(self._client, doomed, lambda: self._is_owner(epoch))
         except Exception:  # noqa: BLE001  an error here would have a job run again that is done
             _log.exception("epoch %d is visible, but what else was open is not ended", epoch.number)
 

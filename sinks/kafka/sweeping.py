@@ -6,26 +6,23 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.coordinators import (
-    DescribeTransactions,
-    Transaction,
-    TransactionDescription,
-)
+from krishiv_spark.kafka.coordinators import Transaction, TransactionDescription
 from krishiv_spark.kafka.outcomes import ONGOING
 from krishiv_spark.kafka.producing import EndTxn, FenceProducer
-from krishiv_spark.kafka.requests import exchange, gather
+from krishiv_spark.kafka.requests import exchange
 from krishiv_spark.kafka.transactions import (
     TransactionVersion,
     describe,
+    look,
     transaction_of,
     transaction_version,
     unfinished,
 )
 from krishiv_spark.retry import Backoff
 
-__all__ = ["abort_live", "abort_open", "abort_siblings", "try_abort"]
+__all__ = ["AT_ONCE_S", "abort_live", "abort_open", "abort_siblings", "try_abort"]
 
-_AT_ONCE_S = 1.0
+AT_ONCE_S = 1.0
 """How long is waited for whom nobody needs."""
 
 
@@ -59,14 +56,13 @@ def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], 
     Args:
         client: Of this process.
         ids: Transactional ids that attempts of the epoch may have taken, but for those that won.
+            Looked at here, since under TV1 what is aborted has to be seen right before.
         is_owner: As in `abort_open`.
 
     Raises:
         KafkaFailedError: If a coordinator refuses, or stops to answer half-way.
     """
-    seen = gather(client, DescribeTransactions(), ids, _AT_ONCE_S)
-    found = {name: now for name, now in seen.items() if isinstance(now, TransactionDescription)}
-    abort_live(client, found, is_owner, _AT_ONCE_S)
+    abort_live(client, look(client, ids, AT_ONCE_S), is_owner, AT_ONCE_S)
 
 
 def abort_live(
@@ -140,7 +136,7 @@ def try_abort(client: Client, transaction: Transaction) -> None:
     """
     name = transaction.transactional_id
     with contextlib.suppress(KafkaFailedError):
-        now = describe(client, [name], _AT_ONCE_S)[name]
+        now = describe(client, [name], AT_ONCE_S)[name]
         mine = (transaction.producer_id, transaction.producer_epoch)
         if (now.producer_id, now.producer_epoch) == mine:  # else somebody else has it already
-            abort_live(client, {name: now}, lambda: True, _AT_ONCE_S)
+            abort_live(client, {name: now}, lambda: True, AT_ONCE_S)
