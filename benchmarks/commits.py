@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.bare_commits import Loop, appends, synced_files, transactions
+from benchmarks.bare_epochs import bare_epochs
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds, slope
@@ -18,6 +19,7 @@ __all__ = ["epoch_rates", "growth", "iceberg", "kafka", "memory", "parquet"]
 _RESTARTS = 10
 _BARE = "bare loop, tmpfs"
 _APPEND, _PRODUCER = "PyIceberg's append", "kafka-python's producer"
+_REQUESTS = "the same requests, bare"
 
 
 @benchmark("commits.parquet")
@@ -124,16 +126,23 @@ def kafka(run: Run) -> Iterator[Figure]:
             f"{tasks} task{'s' * (tasks > 1)}": _kafka_life(run, folder, topic, tasks)
             for tasks, topic in topics.items()
         }
-        bare = stack.enter_context(run.kafka().topic())
-        loop = stack.enter_context(transactions(run.kafka(), bare))
-        rates = epoch_rates(run, {**lives, _PRODUCER: loop})
-        written = [*zip(topics.values(), lives.values(), strict=True), (bare, loop)]
+        producer, bare = (stack.enter_context(run.kafka().topic()) for _ in range(2))
+        loops = {
+            _PRODUCER: stack.enter_context(transactions(run.kafka(), producer)),
+            _REQUESTS: stack.enter_context(bare_epochs(run.kafka(), bare)),
+        }
+        rates = epoch_rates(run, {**lives, **loops})
+        written = [
+            *zip(topics.values(), lives.values(), strict=True),
+            *zip((producer, bare), loops.values(), strict=True),
+        ]
         for topic, life in written:
             expect("rows and sum of numbers", consumed(run.kafka(), topic), life.rows)
     goals = {"1 task": Goal(150, at_most=False)}
     for name in lives:
         yield figure(f"{OURS}, {name}", "epochs/s", rates[name], goals.get(name))
-    yield from _beside(OURS, rates["1 task"], _PRODUCER, rates[_PRODUCER])
+    for name in loops:
+        yield from _beside(OURS, rates["1 task"], name, rates[name])
 
 
 def _kafka_life(run: Run, folder: Path, topic: str, tasks: int) -> Life:

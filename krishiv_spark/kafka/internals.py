@@ -15,10 +15,12 @@ that takes as long as a broker needs to answer a small one.
 from __future__ import annotations
 
 import contextlib
+import math
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -27,13 +29,18 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.frame import KafkaBytes
 
-__all__ = ["ConnectionManager", "Selector"]
+__all__ = ["SEND_LATER", "ConnectionManager", "OpenConnection", "Selector", "receive"]
 
 # ruff: noqa: SLF001
 
 _CHUNK = 2**16
 _REFUSED = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError)
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+SEND_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket says that has no room, or nothing to read, now."""
+
+_OPENED_WITHIN_MS = 10_000.0
+_SHARE_OF_SESSION = 0.8
+_SHORTEST_SESSION_S = 60.0
 
 
 class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
@@ -75,11 +82,79 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         if isinstance(error, _REFUSED) and self.cluster.is_bootstrap(node.node_id):
             self._auth_failures[node.node_id] = error
 
+    async def take_out(self, name: Any) -> OpenConnection | None:
+        """Connect and log in, and have no part in the connection from then on.
+
+        Args:
+            name: Of a node that nobody else sends to.
+
+        Returns:
+            None if it cannot be had, or if the login is not for long (KIP-368).
+        """
+        connection = None
+        try:
+            connection = self.get_connection(name)
+            await self.wait_for(connection.init_future, _OPENED_WITHIN_MS)
+        except errors.KafkaError:
+            if connection is not None:
+                connection.close()
+            return None
+        transport: Any = connection.transport
+        session_s = connection._reauth.session_lifetime_ms / 1000
+        if transport is None or 0 < session_s < _SHORTEST_SESSION_S:
+            connection.close()
+            return None
+        found = OpenConnection(
+            socket=transport._sock,
+            parser=connection.parser,
+            versions=connection.broker_version_data,
+            request_timeout_s=self.config["request_timeout_ms"] / 1000,
+            most_idle_s=self.config["connections_max_idle_ms"] / 1000,
+            expires_s=time.monotonic() + _SHARE_OF_SESSION * session_s if session_s else math.inf,
+        )
+        # Its task waits for the socket; with that gone, closing leaves the socket as it is.
+        self._net.cancel(transport._read_task)
+        transport._read_task = transport._sock = None
+        connection.close()
+        return found
+
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        transport._sock_recv = partial(_receive, transport)
+        transport: Any = await super()._build_transport(node, timeout_at=timeout_at)
+        transport._sock_recv = lambda: receive(transport._protocol.parser, transport._sock)
         transport.write = partial(_write, transport, transport.write)
         return transport
+
+
+@dataclass(frozen=True)
+class OpenConnection:
+    """A connection to a broker, whose login is done. Whoever has it is the only one.
+
+    Attributes:
+        socket: It does not block.
+        parser: kafka-python's, which tells one message from the next.
+        versions: Of each message that the broker knows.
+        request_timeout_s: How long an answer may take (``request.timeout.ms``).
+        most_idle_s: How long it may lie unused before the broker might hang up.
+        expires_s: When the login ends, by the monotonic clock; a new one needs a new connection.
+    """
+
+    socket: Any
+    parser: Any
+    versions: Any
+    request_timeout_s: float
+    most_idle_s: float
+    expires_s: float
+
+    def encoded(self, request: Any) -> bytes:
+        """The bytes of a message, in the version that was agreed on; its answer comes next.
+
+        Raises:
+            KafkaError: If there is none that both know.
+        """
+        if request.API_VERSION is None:
+            request.API_VERSION = self.versions.api_version(request)
+        self.parser.send_request(request)
+        return cast("bytes", self.parser.send_bytes())
 
 
 def _write(transport: Any, queue: Callable[[memoryview], None], data: bytes) -> None:
@@ -87,7 +162,7 @@ def _write(transport: Any, queue: Callable[[memoryview], None], data: bytes) -> 
     rest = memoryview(data)
     # What waits already goes first: a message that overtakes it would end up in its middle.
     if not transport._writing and not transport.is_closing():
-        with contextlib.suppress(*_LATER, OSError):
+        with contextlib.suppress(*SEND_LATER, OSError):
             rest = memoryview(data)[transport._sock.send(data) :]
             transport.last_write = time.monotonic()
     if rest:
@@ -106,17 +181,20 @@ class _Frame(KafkaBytes):  # type: ignore[misc]  # it has no types
         return memoryview(self)[begin:]
 
 
-def _receive(transport: Any) -> tuple[bytes, Exception | None]:
+def receive(parser: Any, connection: Any) -> tuple[bytes, Exception | None]:
     """What has come; a large message goes right to its place, but for its last byte.
 
+    Args:
+        parser: kafka-python's, of this connection.
+        connection: A socket that does not block.
+
     Returns:
-        What kafka-python still has to look at, and what is wrong with the connection.
+        What the parser still has to look at, and what is wrong with the connection.
     """
-    parser, connection = transport._protocol.parser, transport._sock
     try:
         _fill(parser, connection)
         data = _piece(connection)
-    except _LATER:
+    except SEND_LATER:
         return b"", None
     except Exception as error:  # noqa: BLE001  as kafka-python does: the connection is given up
         return b"", errors.KafkaConnectionError(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import threading
 import time
@@ -40,6 +41,7 @@ class Network:
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        from krishiv_spark.kafka.direct import DirectLines
         from krishiv_spark.kafka.internals import ConnectionManager, Selector
 
         self._process = os.getpid()
@@ -47,6 +49,7 @@ class Network:
         self._manager = ConnectionManager(self._net, **values)
         self._net.start()
         self._thread = self._net.thread
+        self._direct = DirectLines(lambda node: self._manager.call_soon(self._open_line, node))
         self.heard_s = time.monotonic()
 
     def bootstrap(self, timeout_s: float) -> None:
@@ -90,6 +93,7 @@ class Network:
         if threading.current_thread() is self._thread:  # the garbage collector runs anywhere
             threading.Thread(target=self.close).start()
             return
+        self._direct.close()
         with contextlib.suppress(Exception):  # whatever ended the thread before
             self._net.call_soon_threadsafe(self._manager.close)
         self._net.stop(timeout_ms=1000)
@@ -113,12 +117,56 @@ class Network:
     def ask(self, messages: Sequence[tuple[Node, Any]], within_s: float | None) -> list[Any]:
         """Send messages side by side; for each its response or kafka-python's error."""
         until_s = None if within_s is None else time.monotonic() + within_s
-        found: list[Any] = self._manager.run(self._ask, messages, until_s)
+        silent = None
+        if len(messages) == 1:
+            ((node, body),) = messages
+            answer, silent = self._ask_directly(node, body, within_s)
+            if answer is not None:
+                return [answer]
+        found: list[Any] = self._manager.run(self._ask, messages, until_s, silent)
         return found
 
-    async def _ask(self, messages: Sequence[tuple[Node, Any]], until_s: float | None) -> list[Any]:
+    def _ask_directly(
+        self, node: Node, request: Any, within_s: float | None
+    ) -> tuple[Any, int | None]:
+        """Ask from here, if there is a connection for that.
+
+        Returns:
+            The answer, or kafka-python's error; None if the thread has to ask. And the broker that
+            was asked in vain already, where any of them could answer.
+        """
+        from kafka.errors import KafkaError
+
+        is_any, brokers = node == LEAST_LOADED, self.nodes()
+        if is_any and brokers:
+            node = random.choice(brokers)  # noqa: S311  no secret
+            within_s = _SILENCE_S if within_s is None else min(within_s, _SILENCE_S)
+        line = self._direct.to(node) if isinstance(node, int) and node in brokers else None
+        answer = None if line is None else line.ask(request, within_s)
+        if isinstance(answer, KafkaError):
+            return (None, node) if is_any and isinstance(node, int) else (answer, None)
+        if answer is not None:
+            self.heard_s = time.monotonic()
+        return answer, None
+
+    async def _open_line(self, node: int) -> None:
+        """Thread: open a connection for messages that are waited for at once."""
+        broker = self._manager.cluster.broker_metadata(node)
+        if broker is None:
+            return
+        name = f"{node}@{broker.host}:{broker.port}/direct"
+        said = _Named(name, broker.host, broker.port)
+        added = self._manager.cluster.add_coordinator(said, 1, name)
+        self._direct.add(node, await self._manager.take_out(added))
+
+    async def _ask(
+        self,
+        messages: Sequence[tuple[Node, Any]],
+        until_s: float | None,
+        silent: int | None,
+    ) -> list[Any]:
         futures = [
-            self._manager.call_soon(self._ask_least_loaded, body)
+            self._manager.call_soon(self._ask_least_loaded, body, silent)
             if node == LEAST_LOADED
             else self._send(body, node)
             for node, body in messages
@@ -137,13 +185,13 @@ class Network:
         self.heard_s = time.monotonic()
         return found
 
-    async def _ask_least_loaded(self, request: Any) -> Any:
-        """Ask one broker, and others too while none of them answers."""
+    async def _ask_least_loaded(self, request: Any, silent: int | None) -> Any:
+        """Ask one broker, and others too while none of them answers; a silent one last."""
         from kafka.errors import KafkaTimeoutError
         from kafka.future import Future
 
         first = Future()
-        for node in self._by_load():
+        for node in sorted(self._by_load(), key=lambda each: each == silent):
             _pass_on(self._send(request, node), first)
             with contextlib.suppress(KafkaTimeoutError):
                 return await self._manager.wait_for(first, _SILENCE_S * 1000)
@@ -175,6 +223,11 @@ class Network:
 
     def learn(self, metadata: Any) -> None:
         """Take in the answer of a broker, which names all of them."""
+        named = {(broker.node_id, broker.host, broker.port) for broker in metadata.brokers}
+        known = {(each.node_id, each.host, each.port) for each in self._manager.cluster.brokers()}
+        # Mostly it is nothing new; of topics, kafka-python is not asked.
+        if self.cluster_id and named == known:
+            return
         self._manager.run(_call, self._manager.cluster.update_metadata, metadata)
 
     def add_connection(self, name: str, broker: BrokerAddress) -> Node:

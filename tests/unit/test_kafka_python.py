@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaTCPTransport
@@ -38,6 +39,23 @@ def test_transports(selector):
         assert callable(transport._sock_recv)
         assert transport.last_write > 0
         transport.close()
+
+
+def test_connections_that_are_taken_out(selector):
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        connection = KafkaConnection(selector, node_id=1)
+        assert connection._reauth.session_lifetime_ms == 0
+        transport = KafkaTCPTransport(selector, ours)
+        connection.connection_made(transport)
+        selector.poll(timeout_ms=1)
+        selector.cancel(transport._read_task)
+        transport._read_task = transport._sock = None
+        connection.close()
+        theirs.send(b"\0")
+        selector.poll(timeout_ms=50)
+        assert ours.recv(10) == b"\0"  # nobody else took it, nor closed it
+        assert connection.closed
 
 
 def test_parsers():
