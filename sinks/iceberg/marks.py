@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import SinkError
-from krishiv_spark.iceberg.query_marks import EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
+from krishiv_spark.iceberg.query_marks import DIGEST_OF, EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
 from krishiv_spark.sinks.base import Epoch, Mark
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = [
     "summary_of",
 ]
 
-_DIGEST, _DIGEST_OF = "krishiv.plan", "krishiv.plan."
+_DIGEST = "krishiv.plan"
 _LONGEST_OFFSETS = 16_384
 """Characters; every metadata file has them."""
 
@@ -40,7 +40,7 @@ def properties_of(epoch: Epoch) -> dict[str, str]:
     number = str(epoch.number)
     # With the number, since somebody may change the other property alone.
     digest = (
-        {} if epoch.digest is None else {f"{_DIGEST_OF}{epoch.query}": f"{number}:{epoch.digest}"}
+        {} if epoch.digest is None else {f"{DIGEST_OF}{epoch.query}": f"{number}:{epoch.digest}"}
     )
     return {f"{EPOCH_OF}{epoch.query}": number, **digest}
 
@@ -123,7 +123,7 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     number = metadata.properties.get(f"{EPOCH_OF}{query}")
     if number is None:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
-    planned, _, digest = metadata.properties.get(f"{_DIGEST_OF}{query}", "").partition(":")
+    planned, _, digest = metadata.properties.get(f"{DIGEST_OF}{query}", "").partition(":")
     try:
         return Mark(int(number), digest if planned == number else None)
     except ValueError:

@@ -8,14 +8,20 @@ offset, and no others, is an error: to guess would lose rows, or repeat some.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
+from krishiv_spark.iceberg.query_marks import (
+    DIGEST_OF,
+    EPOCH_KEY,
+    EPOCH_OF,
+    OFFSETS_OF,
+    QUERY_KEY,
+)
 from krishiv_spark.sources.handover import Landed
 from krishiv_spark.sources.iceberg.history import History, operation_of, when
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
@@ -74,7 +80,7 @@ def rows_landed(
             "wait for the first epoch of the query that lands them"
         )
     writing = _writing(options, metadata.properties, by)
-    _check_newest(history, writing, by)
+    _check_newest(history, metadata.snapshots, writing, by)
     if by is None:
         _check_alone(history, writing)
     told = f"query {writing.query}, epoch {writing.epoch}"
@@ -117,7 +123,7 @@ def _writing(
     if text is not None:
         offsets = _kept(text, query, epoch)
     else:
-        offsets = _in_checkpoint(options.table_name, checkpoint, query, epoch)
+        offsets = _in_checkpoint(options.table_name, properties, checkpoint, query, epoch)
     if len(offsets) != 1:
         raise OptionError(
             f"{FORMAT}: query {query}, which has written table {options.table_name}, reads "
@@ -127,18 +133,18 @@ def _writing(
 
 
 def _only_one(table: str, properties: Mapping[str, str]) -> str:
-    """The query whose offsets are known, if there is no other."""
-    queries = sorted(n.removeprefix(OFFSETS_OF) for n in properties if n.startswith(OFFSETS_OF))
-    if len(queries) == 1:
-        return queries[0]
-    if queries:
+    """The query whose offsets are known, if no other has ever written into the table."""
+    # By their epochs, which stay, and not by offsets: those go with a query's last snapshot.
+    queries = _queries(properties)
+    if len(queries) > 1:
         raise OptionError(
             f"{FORMAT}: {len(queries)} queries have written into table {table}: "
             f"{', '.join(queries)}. {_NAME_IT}: what the others have written must not come again "
             "from after the position of that one"
         )
-    others = sorted(n.removeprefix(EPOCH_OF) for n in properties if n.startswith(EPOCH_OF))
-    known = f"; there are epochs of {', '.join(others)}" if others else ""
+    if queries and f"{OFFSETS_OF}{queries[0]}" in properties:
+        return queries[0]
+    known = f"; there are epochs of {queries[0]}" if queries else ""
     raise OptionError(
         f"{FORMAT}: table {table} does not say where the source of its rows stood{known}. "
         "krishiv-iceberg's sink keeps that for streams whose writer has the option "
@@ -147,13 +153,16 @@ def _only_one(table: str, properties: Mapping[str, str]) -> str:
     )
 
 
+def _queries(properties: Mapping[str, str]) -> list[str]:
+    return sorted(n.removeprefix(EPOCH_OF) for n in properties if n.startswith(EPOCH_OF))
+
+
 def _epoch_of(table: str, properties: Mapping[str, str], query: str) -> int:
     text = properties.get(f"{EPOCH_OF}{query}")
     if text is None:
-        queries = sorted(n.removeprefix(EPOCH_OF) for n in properties if n.startswith(EPOCH_OF))
         raise OptionError(
             f"{FORMAT}: query {query} has written no epoch into table {table}; those that have: "
-            f"{', '.join(queries) or 'none'}"
+            f"{', '.join(_queries(properties)) or 'none'}"
         )
     if not text.isdecimal():
         raise OffsetError(f"{FORMAT}: table property '{EPOCH_OF}{query}' is {text!r}, no epoch")
@@ -178,7 +187,11 @@ def _kept(text: str, query: str, epoch: int) -> list[dict[str, Any]]:
 
 
 def _in_checkpoint(
-    table: str, checkpoint: SparkCheckpoint | None, query: str, epoch: int
+    table: str,
+    properties: Mapping[str, str],
+    checkpoint: SparkCheckpoint | None,
+    query: str,
+    epoch: int,
 ) -> list[dict[str, Any]]:
     """What Spark wrote down for the epoch that the table holds."""
     if checkpoint is None:
@@ -192,24 +205,43 @@ def _in_checkpoint(
             f"{FORMAT}: {checkpoint.location}/offsets/{epoch} cannot be read, and table {table} "
             f"holds epoch {epoch} of the query; {_BY_HAND}"
         )
+    ends = _ends_of(properties.get(f"{DIGEST_OF}{query}", ""), epoch)
+    if ends not in {None, checkpoint.offsets_of(epoch).ends}:
+        raise OptionError(
+            f"{FORMAT}: {checkpoint.location}/offsets/{epoch} is not what table {table} holds as "
+            f"epoch {epoch} of the query: the checkpoint was put back from an older copy, or "
+            f"edited; {_BY_HAND}"
+        )
     return planned.objects
+
+
+def _ends_of(plan: str, epoch: int) -> str | None:
+    """The digest of where an epoch ends, by the table's property; None if that does not say it."""
+    number, _, digest = plan.partition(":")
+    _, _, ends = digest.partition("-")
+    # Others stand for epochs without offsets: `krishiv_spark.offsets.planned.PlannedOffsets`.
+    return ends if number == str(epoch) and ends and ":" not in ends else None
 
 
 # --- what else was written
 
 
-def _check_newest(history: History, writing: _Writing, by: str | None) -> None:
+def _check_newest(
+    history: History, known: Sequence[Snapshot], writing: _Writing, by: str | None
+) -> None:
     """Refuse a table that was rolled back: its properties stay, and its rows do not."""
-    own = [snapshot for snapshot in history.line if _query_of(snapshot) == writing.query]
-    if own:
-        held = own[-1].summary[EPOCH_KEY] if own[-1].summary else None
-        if held != str(writing.epoch):
-            raise OptionError(
-                f"{FORMAT}: table {history.table} was rolled back: its rows are those up to epoch "
-                f"{held} of query {writing.query}, which has written epoch {writing.epoch}. Wait "
-                f"for its next epoch (the rows that went do not come again), or {_BY_HAND}"
-            )
-    elif by is None:
+    own = [_epoch_in(snapshot, writing.query) for snapshot in history.line]
+    held = next((epoch for epoch in reversed(own) if epoch is not None), None)
+    newest = str(writing.epoch)
+    # With none of its epochs left, the newest may have expired; if it is there, it was left.
+    if held != newest and (held or newest in {_epoch_in(each, writing.query) for each in known}):
+        raise OptionError(
+            f"{FORMAT}: table {history.table} was rolled back: its rows are those "
+            f"{'before the first epoch' if held is None else f'up to epoch {held}'} of query "
+            f"{writing.query}, which has written epoch {newest}. Wait "
+            f"for its next epoch (the rows that went do not come again), or {_BY_HAND}"
+        )
+    if held is None and by is None:
         raise OptionError(
             f"{FORMAT}: table {history.table} no longer has a snapshot of query {writing.query}, "
             "so it is not known whether its rows are all that this query has written, and no "
@@ -230,6 +262,12 @@ def _check_alone(history: History, writing: _Writing) -> None:
                 f"query {writing.query}, which lands the rows. If its rows are none that come from "
                 f"the source after that query's position, {_NAME_IT}"
             )
+
+
+def _epoch_in(snapshot: Snapshot, query: str) -> str | None:
+    """Which epoch of a query a snapshot is of; None if it is of another one, or of none."""
+    summary = snapshot.summary
+    return summary.get(EPOCH_KEY) if summary and _query_of(snapshot) == query else None
 
 
 def _query_of(snapshot: Snapshot) -> str | None:

@@ -85,12 +85,14 @@ def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:
             f"{options.format_name}: the rows that are read before are of {unread[0]} too, which "
             f"the options do not ask for: ask for all topics that were read, or {_BY_HAND}"
         )
-    named = {*(options.subscribe or ()), *(tp.topic for tp in options.assign or ())}
-    unlanded = sorted(named - {tp.topic for tp in known})
+    named = {*(options.subscribe or ())}
+    topics = {f"topic {name!r}" for name in named - {tp.topic for tp in known}}
+    partitions = {f"partition {tp}" for tp in {*(options.assign or ())} - known}
+    unlanded = sorted(topics | partitions)
     if unlanded or not position.read:
-        which = f"topic {unlanded[0]!r}" if unlanded else "any topic"
+        which = unlanded[0] if unlanded else "any topic"
         raise OptionError(
             f"{options.format_name}: there are no rows of {which} among those that are read "
-            f"before, which end in {', '.join(sorted(position.topics)) or 'none'}. Leave it away, "
-            f"or {_BY_HAND}"
+            "before, which end in "
+            f"{', '.join(sorted(position.topics)) or 'none'}. Leave it away, or {_BY_HAND}"
         )

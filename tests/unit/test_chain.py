@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from landings import QUERY, ROWS, land, made, told
 
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import (
     OffsetError,
     OffsetVersionError,
@@ -19,6 +20,7 @@ from krishiv_spark.errors import (
 from krishiv_spark.formats.chain import ChainDataSource
 from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.offsets import Start, Watermark
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.options import ChainOptions
 from krishiv_spark.sources.chain.position import ChainOffset
@@ -304,6 +306,32 @@ def test_a_table_that_was_rolled_back_is_refused(tmp_path, by):
     assert landed(tmp_path, by).offset == SEAM.to_dict()
 
 
+@pytest.mark.parametrize("by", [None, QUERY])
+def test_a_table_that_was_rolled_back_to_before_the_query_is_refused(tmp_path, by):
+    made(tmp_path)
+    before = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["old"]}, schema=ROWS))
+    land(tmp_path, 0, SEAM.to_dict())
+    table = iceberg_tables.table_in(tmp_path)
+    table.manage_snapshots().rollback_to_snapshot(before).commit()
+    with pytest.raises(
+        OptionError, match=f"rolled back: .*before the first epoch of query {QUERY}"
+    ):
+        landed(tmp_path, by)
+
+
+def test_a_query_whose_snapshots_have_all_expired_is_not_forgotten(tmp_path):
+    made(tmp_path)
+    quiet = land(tmp_path, 0, {"kind": "other"}, query="q-2")
+    land(tmp_path, 0, SEAM.to_dict())
+    table = iceberg_tables.table_in(tmp_path)
+    with table.transaction() as transaction:  # as the sink does with the next epoch
+        transaction.remove_properties("krishiv.offsets.q-2")
+    iceberg_tables.expire(tmp_path, quiet)
+    with pytest.raises(OptionError, match=f"2 queries .*{QUERY}, q-2.*'landedBy'"):
+        landed(tmp_path)
+    assert landed(tmp_path, QUERY).offset == SEAM.to_dict()
+
+
 def test_if_all_its_snapshots_have_expired_the_query_has_to_be_named(tmp_path):
     made(tmp_path)
     theirs = land(tmp_path, 0, SEAM.to_dict())
@@ -342,7 +370,18 @@ def test_the_checkpoint_of_the_query_says_what_did_not_fit_into_the_table(tmp_pa
     for epoch, offset in ((3, SEAM), (4, later)):  # one that is planned, and not in the table yet
         (checkpoint / "offsets" / str(epoch)).write_text(f"v1\n{{}}\n{offset.to_json()}")
     assert landed(tmp_path, str(checkpoint)).offset == SEAM.to_dict()
-    (checkpoint / "offsets" / "3").unlink()
+    plan = PlannedOffsets.of(3, {}, {"0": SEAM.to_json()})
+    said = {"krishiv.plan." + QUERY: f"3:{plan.digest}"}
+    with iceberg_tables.table_in(tmp_path).transaction() as transaction:
+        transaction.set_properties(said)
+    sources = SparkCheckpoint(str(checkpoint)).offset_seq(3).sources
+    assert plan.ends == PlannedOffsets.of(3, {}, sources).ends
+    assert landed(tmp_path, str(checkpoint)).offset == SEAM.to_dict()
+    entry = checkpoint / "offsets" / "3"
+    entry.write_text(f"v1\n{{}}\n{later.to_json()}")  # of a copy that was put back, planned anew
+    with pytest.raises(OptionError, match=r"offsets/3 is not what table db\.t holds as epoch 3"):
+        landed(tmp_path, str(checkpoint))
+    entry.unlink()
     with pytest.raises(OptionError, match="offsets/3 cannot be read"):
         landed(tmp_path, str(checkpoint))
     (checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
@@ -435,6 +474,7 @@ def test_the_position_is_taken_over_without_its_event_time():
         (SEAM.to_dict(), {"subscribe": "u"}, "are of t-0 too, which the options do not ask"),
         (SEAM.to_dict(), {"subscribe": "t, u"}, "no rows of topic 'u'"),
         (SEAM.to_dict(), {"assign": '{"t": [0]}'}, "are of t-1 too"),
+        (SEAM.to_dict(), {"assign": '{"t": [0, 1, 2]}'}, "no rows of partition t-2 among"),
         (KafkaOffset().to_dict(), {"subscribePattern": "t.*"}, "no rows of any topic"),
         (SEAM.to_dict(), {"startingOffsets": "earliest"}, "'startingOffsets' would begin elsewh"),
         (SEAM.to_dict(), {"startingTimestamp": "5"}, "'startingTimestamp' would begin elsewhere"),
