@@ -1,8 +1,16 @@
 """Connections of one's own to brokers: which there are. What they do, tests/brokers has."""
 
+import contextlib
 import socket
 
+from kafka.errors import KafkaTimeoutError
+from kafka.protocol.metadata import MetadataRequest
+from patience import await_that
+from scripted_broker import ScriptedBroker
+
+from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.direct import DirectLines, OpenConnection
+from krishiv_spark.kafka.network import Network
 
 
 def test_one_that_was_begun_twice_is_asked_for_again_once_it_has_ended():
@@ -19,3 +27,21 @@ def test_one_that_was_begun_twice_is_asked_for_again_once_it_has_ended():
         for _ in range(20):
             assert lines.to(1) is None
     assert len(begun) > 2
+
+
+def test_a_link_that_has_dropped_what_was_idle_is_waited_for_once():
+    """Both connections are gone, and neither end was told: the second try goes over a third."""
+    with contextlib.closing(ScriptedBroker()) as broker:
+        settings = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "request.timeout.ms": "1000"}
+        network = Network(Connection.of(settings).values)
+        with contextlib.closing(network):
+            network.bootstrap(10)
+            await_that(lambda: metadata(network) and network._direct._lines)
+            broker.drop()
+            assert isinstance(metadata(network), KafkaTimeoutError)
+            assert metadata(network).brokers
+
+
+def metadata(network):
+    (answer,) = network.ask([(1, MetadataRequest(topics=[], max_version=1))], 5.0)
+    return answer
