@@ -194,10 +194,13 @@ class DirectLines:
 
     def add(self, broker: int, connection: OpenConnection | None) -> None:
         """Take in what was opened; None if it could not be, which is not tried again for long."""
+        before = self._lines.get(broker)
         if connection is None:
-            self._asked[broker] = _REFUSED
+            # Two that were begun while neither was there are one connection, which the first has.
+            if before is None or not before.is_open:
+                self._asked[broker] = _REFUSED
             return
-        line, before = DirectLine(connection), self._lines.get(broker)
+        line = DirectLine(connection)
         self._lines[broker] = line
         if before is not None:
             before.close()

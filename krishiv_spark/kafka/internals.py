@@ -118,6 +118,18 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         connection.close()
         return found
 
+    def give_up(self, node: Any, since_s: float) -> None:
+        """Close the connection to a node, if nothing has come over it since a moment.
+
+        Args:
+            node: One that has not answered over another connection for as long as that may take.
+            since_s: When it was asked, by the monotonic clock.
+        """
+        connection = self._conns.get(node)
+        transport = None if connection is None else connection.transport
+        if transport is not None and transport.last_read < since_s:
+            connection.close(errors.RequestTimedOutError("no answer over another connection"))
+
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport: Any = await super()._build_transport(node, timeout_at=timeout_at)
         transport._sock_recv = lambda: receive(transport._protocol.parser, transport._sock)

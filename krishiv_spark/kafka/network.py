@@ -47,6 +47,7 @@ class Network:
         self._process = os.getpid()
         self._net = Selector(client_id=values["client_id"])
         self._manager = ConnectionManager(self._net, **values)
+        self._request_timeout_s: float = self._manager.config["request_timeout_ms"] / 1000
         self._net.start()
         self._thread = self._net.thread
         self._direct = DirectLines(lambda node: self._manager.call_soon(self._open_line, node))
@@ -135,14 +136,19 @@ class Network:
             The answer, or kafka-python's error; None if the thread has to ask. And the broker that
             was asked in vain already, where any of them could answer.
         """
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaError, KafkaTimeoutError
 
-        is_any, brokers = node == LEAST_LOADED, self.nodes()
+        begun_s, is_any, brokers = time.monotonic(), node == LEAST_LOADED, self.nodes()
         if is_any and brokers:
             node = random.choice(brokers)  # noqa: S311  no secret
             within_s = _SILENCE_S if within_s is None else min(within_s, _SILENCE_S)
         line = self._direct.to(node) if isinstance(node, int) and node in brokers else None
         answer = None if line is None else line.ask(request, within_s)
+        # A link that drops what is idle has dropped the thread's connection as well, which would
+        # find that out only when all of the time is up that there is.
+        waited_s = time.monotonic() - begun_s
+        if isinstance(answer, KafkaTimeoutError) and waited_s >= self._request_timeout_s:
+            self._manager.call_soon(self._manager.give_up, node, begun_s)
         if isinstance(answer, KafkaError):
             return (None, node) if is_any and isinstance(node, int) else (answer, None)
         if answer is not None:

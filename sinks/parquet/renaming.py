@@ -84,7 +84,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         # The new names are on the disk before an old one goes, or a power cut could leave neither.
         # The staged folder goes last: as long as it is there, all of this is done again.
         self._reveal(folder, staged)
-        sync_folders(path for each in _folders(staged) for path in self._up_to_table(each))
+        touched = {path for each in _folders(staged) for path in self._up_to_table(each)}
+        # Another process may have finished the epoch meanwhile, and a folder be gone since: what
+        # becomes of published files is their owner's business.
+        sync_folders(filter(exists, touched))
         self._remove_replaced(staged)
         _remove_in_one_step(folder)
 
@@ -196,13 +199,17 @@ def _check_whole(folder: str, epoch: Epoch, staged: Sequence[StagedFiles]) -> No
 
 def _reveal_one(source: str, target: str) -> None:
     try:
-        os.utime(source)  # it appears now: whoever follows the folder goes by this time
-        os.rename(source, target)
-    except FileNotFoundError:
-        if exists(source):  # `prepare` has made the target's folder, and somebody has removed it
+        try:
+            _appear(source, target)
+        except FileNotFoundError:
+            if not exists(source):
+                raise
+            # `prepare` has made the target's folder, and somebody has removed it.
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(source, target)
-            return
+            _appear(source, target)
+    except FileNotFoundError:
+        if exists(source):  # the folder has gone once more
+            raise
         # Without the generation's folder another process has finished the epoch, and what became of
         # a published file since is its owner's business.
         if not exists(target) and exists(os.path.dirname(source)):
@@ -211,6 +218,11 @@ def _reveal_one(source: str, target: str) -> None:
                 "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
                 "passes over it, with 'aborted' it takes the epoch back, which is staged again"
             ) from None
+
+
+def _appear(source: str, target: str) -> None:
+    os.utime(source)  # it appears now: whoever follows the folder goes by this time
+    os.rename(source, target)
 
 
 def _remove_in_one_step(folder: str) -> None:

@@ -307,6 +307,53 @@ def test_a_partition_folder_that_is_removed_once_more_is_made_again(table, monke
     exact(table, 6)
 
 
+@pytest.mark.parametrize("folder_stays", [True, False])
+def test_an_epoch_that_another_process_finishes_meanwhile_is_no_error(
+    table, monkeypatch, folder_stays
+):
+    driver = life(table)
+    driver.plan()
+    messages = [driver.task(0, 0, rows(0, 6))]
+    rename, others = os.rename, []
+
+    def overtaken(source, target):
+        if not others:  # the other one does all of it, while this one is asleep
+            others.append(target)
+            staged = os.path.dirname(source)
+            for name in [each for each in os.listdir(staged) if each.endswith(".staged")]:
+                os.unlink(f"{staged}/{name}")
+            os.rmdir(staged)
+            for day in table.glob("day=*"):
+                if not folder_stays:
+                    os.rmdir(day)
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "rename", overtaken)
+    driver.commit(0, messages)  # what has become of published files is their owner's business
+    assert others
+
+
+def test_a_file_that_another_process_renames_first_into_a_new_folder_is_no_error(
+    table, monkeypatch
+):
+    driver = life(table)
+    driver.plan()
+    messages = [driver.task(0, 0, rows(0, 6))]
+    rename, seen = os.rename, []
+
+    def racing(source, target):
+        seen.append(target)
+        if len(seen) == 1:
+            os.rmdir(os.path.dirname(target))
+        if len(seen) == 2:
+            rename(source, target)  # another recovery, right before
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "rename", racing)
+    driver.commit(0, messages)
+    exact(table, 6)
+
+
 def test_columns_that_differ_in_what_they_stand_for_are_looked_at_again():
     # PySpark hands a variant over as this struct, and marks one of its fields.
     fields = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary())]
