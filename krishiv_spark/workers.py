@@ -102,6 +102,9 @@ def _freeze(_modules: int) -> None:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt(3)``."""
 
+_DECIDED = "MALLOC_TRIM_THRESHOLD_"
+"""What glibc reads the first of these from."""
+
 _KEPT_BYTES = 128 * 2**20
 """Twice what a task gathers of rows before it writes them (`krishiv_spark.openfiles`)."""
 
@@ -116,11 +119,15 @@ def _keep_memory() -> bool:
     PySpark reads each batch into a new ``bytes`` of a megabyte. A task gathers some dozens of them
     and lets go of all, upon which glibc gives the memory to the kernel, and gets it back page by
     page, each cleared: 24 000 faults for a million rows of 90 bytes, half of the system time of
-    writing them. At most so much is kept by a worker that has nothing to do.
+    writing them. So much is kept by the main thread of a worker that has nothing to do; by each
+    other thread that has had rows at the same time 64 MiB, the size of its heaps. Who has set
+    ``MALLOC_TRIM_THRESHOLD_`` in a worker's environment has decided otherwise.
 
     Returns:
-        Whether there is such a setting: elsewhere than in glibc there is none.
+        Whether it was set: elsewhere than in glibc there is no such setting.
     """
+    if _DECIDED in os.environ:
+        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

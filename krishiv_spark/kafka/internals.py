@@ -125,9 +125,10 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
             node: One that has not answered over another connection for as long as that may take.
             since_s: When it was asked, by the monotonic clock.
         """
-        connection = self._conns.get(node)
-        transport = None if connection is None else connection.transport
-        if transport is not None and transport.last_read < since_s:
+        connection: Any = self._conns.get(node)
+        if connection is None or connection.transport is None:
+            return
+        if connection.transport.last_read < since_s:
             connection.close(errors.RequestTimedOutError("no answer over another connection"))
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:

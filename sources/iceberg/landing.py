@@ -251,7 +251,10 @@ def _check_newest(
 
 def _check_alone(history: History, writing: _Writing) -> None:
     """Refuse rows of others that came after the first ones of the query."""
-    begun = False
+    # Where its first epochs have expired, what is left of others may have come after them.
+    own = (_epoch_in(snapshot, writing.query) for snapshot in history.line)
+    first = next((epoch for epoch in own if epoch is not None), None)
+    begun = first != "0" and not history.is_whole()
     for snapshot in history.line:
         if _query_of(snapshot) == writing.query:
             begun = True

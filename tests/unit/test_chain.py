@@ -281,6 +281,16 @@ def test_rows_of_others_since_then_are_refused_unless_the_query_is_named(tmp_pat
     assert landed(tmp_path, QUERY).begin.spot.snapshot == theirs
 
 
+def test_rows_of_others_are_refused_too_when_the_epochs_before_them_have_expired(tmp_path):
+    made(tmp_path)
+    first = land(tmp_path, 0, SEAM.to_dict())
+    theirs = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["theirs"]}, schema=ROWS))
+    land(tmp_path, 1, SEAM.to_dict())
+    iceberg_tables.expire(tmp_path, first)
+    with pytest.raises(OptionError, match=f"snapshot {theirs} .*'append', is not of query {QUERY}"):
+        landed(tmp_path)
+
+
 def test_of_several_queries_one_has_to_be_named(tmp_path):
     made(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())

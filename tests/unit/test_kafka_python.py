@@ -29,6 +29,11 @@ def test_where_transports_are_made():
     assert callable(KafkaConnectionManager._build_transport)
 
 
+def test_where_connections_are_kept(selector):
+    manager = KafkaConnectionManager(selector, bootstrap_servers="127.0.0.1:1")
+    assert manager._conns == {}
+
+
 def test_transports(selector):
     ours, theirs = socket.socketpair()
     with theirs:
@@ -38,6 +43,7 @@ def test_transports(selector):
         assert transport._protocol is None
         assert callable(transport._sock_recv)
         assert transport.last_write > 0
+        assert transport.last_read > 0
         transport.close()
 
 
