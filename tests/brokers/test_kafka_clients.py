@@ -111,7 +111,8 @@ def test_nothing_grows_with_the_number_of_batch_jobs(cluster, tmp_path, monkeypa
     }
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
     sizes = [run_job(options) for _ in range(JOBS)]
-    assert max(sizes[JOBS // 2 :]) <= max(sizes[: JOBS // 2])
+    # A connection to each broker for who waits is opened beside the jobs, at some time or other.
+    assert max(sizes[JOBS // 2 :]) <= max(sizes[: JOBS // 2]) + len(cluster.brokers)
 
 
 def run_job(options):
