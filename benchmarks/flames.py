@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
@@ -17,6 +17,7 @@ from typing import IO
 __all__ = ["Unseen", "watched"]
 
 _RATE = "200"  # samples a second
+_GRAPH, _RAW = ("--format", "flamegraph"), ("--format", "raw", "--idle")
 _STARTED = "Sampling process"
 _PATIENCE_S = 60
 
@@ -26,7 +27,7 @@ class Unseen(Exception):  # noqa: N818  it names what the process stays
 
 
 @contextmanager
-def watched(file: Path) -> Iterator[None]:
+def watched(file: Path, *, raw: bool = False) -> Iterator[None]:
     """Sample this process and those below it while the block runs.
 
     Each process has a tower of its own, which stands on that of the process that started it. A
@@ -34,23 +35,24 @@ def watched(file: Path) -> Iterator[None]:
 
     Args:
         file: The graph: one SVG, complete in itself. It is not there if nothing was seen.
+        raw: Write the stacks instead, one in a line with its count; also of threads that wait.
 
     Raises:
         Unseen: Before the block, if py-spy is not there or may not look at this process.
     """
     file.unlink(missing_ok=True)
     with TemporaryFile("w+") as told:
-        watcher = _started(file, told)
+        watcher = _started(file, told, _RAW if raw else _GRAPH)
         try:
             yield
         finally:
             _end(watcher)
 
 
-def _started(file: Path, told: IO[str]) -> subprocess.Popen[bytes]:
+def _started(file: Path, told: IO[str], form: Sequence[str]) -> subprocess.Popen[bytes]:
     """A watcher that looks already."""
     which_one = ["--pid", str(os.getpid()), "--subprocesses"]
-    how = ["--rate", _RATE, "--function", "--format", "flamegraph", "--output", str(file)]
+    how = ["--rate", _RATE, "--function", *form, "--output", str(file)]
     command = [_program(), "record", *which_one, *how]
     watcher = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
     until = time.monotonic() + _PATIENCE_S

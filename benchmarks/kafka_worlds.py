@@ -13,11 +13,19 @@ from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import consumed
 from benchmarks.measure import Figure, each_once, expect, figure, in_turn, slope
 from benchmarks.peer import KAFKA
-from benchmarks.topics import NUMBER, OURS, PARTITIONS, THEIRS, Topics, columns, open_topics
+from benchmarks.topics import (
+    MOST_AT_ONCE,
+    NUMBER,
+    OURS,
+    PARTITIONS,
+    THEIRS,
+    Topics,
+    columns,
+    open_topics,
+)
 
 __all__ = ["partitions", "topics"]
 
-_MOST = 5_000  # partitions in a topic that is made by one request
 _ROWS, _BATCHES = 200_000, 2
 _ROUNDS = 3
 
@@ -65,7 +73,7 @@ def partitions(run: Run) -> Iterator[Figure]:
     for each partition, so beyond 1 000 it is left out.
     """
     sizes = (10, 1_000) if run.quick else (10, 1_000, 10_000)
-    shapes = {size: (-(-size // _MOST), min(size, _MOST)) for size in sizes}
+    shapes = {size: (-(-size // MOST_AT_ONCE), min(size, MOST_AT_ONCE)) for size in sizes}
     yield from _grown(run, shapes, "partitions", 1_000)
 
 

@@ -15,7 +15,7 @@ from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.measure import Figure, Wrong, expect, figure, in_turn, ratios, seconds, slope
 from benchmarks.writers import BATCH
 
-__all__ = ["listing"]
+__all__ = ["listing", "small_files"]
 
 _FEWEST = 1_000  # files
 
@@ -39,7 +39,7 @@ def _at(run: Run, count: int) -> Generator[Figure, None, list[float]]:
     """Of a folder of so many files; our first looks."""
     with scratch(MEMORY) as folder:
         run.told(f"making {count:,} files")
-        _fill(folder / "table", count)
+        small_files(folder / "table", count)
         later: list[float] = []
         variants = {
             "ours": lambda: _looks(folder / "table", count, later),
@@ -57,7 +57,7 @@ def _at(run: Run, count: int) -> Generator[Figure, None, list[float]]:
     return taken["ours"]
 
 
-def _fill(table: Path, count: int) -> None:
+def small_files(table: Path, count: int) -> None:
     """One small file under many names: links cost nothing, and a listing does not see them."""
     table.mkdir()
     first = table / "part-0000000.parquet"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.check import totals
+from benchmarks.listing import small_files
 from benchmarks.measure import Figure, Wrong, expect, figure, slope
 from benchmarks.writers import BATCH
 
@@ -31,7 +29,7 @@ def spark(run: Run) -> Iterator[Figure]:
     """Memory of all Python processes of a query from folder to folder, over 300 epochs."""
     epochs = 160 if run.quick else 300
     with scratch(run.folder) as folder:
-        _fill(folder / "source", epochs)
+        small_files(folder / "source", epochs)
         run.told(f"{epochs} epochs")
         seen = _run(run, folder, epochs)
         rows, total = BATCH.num_rows * epochs, sum(range(BATCH.num_rows)) * epochs
@@ -42,15 +40,6 @@ def spark(run: Run) -> Iterator[Figure]:
         yield figure(name, "MiB", settled[epoch], smaller=True)
     growth = [10_000 * slope(settled)]
     yield figure("for 10 000 epochs more", "MiB", growth, smaller=True)
-
-
-def _fill(source: Path, epochs: int) -> None:
-    """A file for each epoch: links of one."""
-    source.mkdir()
-    first = source / "part-0000000.parquet"
-    pq.write_table(pa.Table.from_batches([BATCH]), first)
-    for number in range(1, epochs):
-        os.link(first, source / f"part-{number:07}.parquet")
 
 
 def _run(run: Run, folder: Path, epochs: int) -> dict[int, float]:

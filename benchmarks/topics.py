@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.measure import each_once, expect
 
 __all__ = [
+    "MOST_AT_ONCE",
     "NUMBER",
     "OURS",
     "PARTITIONS",
@@ -44,7 +45,7 @@ _JAVA = "-XX:TieredStopAtLevel=4 -Xmx1g"
 
 _SETTINGS = {"log.segment.delete.delay.ms": "500", "log.initial.task.delay.ms": "500"}
 _PATIENCE_MS = 120_000
-_MOST_AT_ONCE = 5_000  # partitions
+MOST_AT_ONCE = 5_000  # partitions, made by one request
 _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 30_000, "request_timeout_ms": _PATIENCE_MS}
 
 
@@ -169,7 +170,7 @@ def _spec(name: str, partitions: int) -> Mapping[str, Any]:
 
 def _requests(names: Sequence[str], partitions: int) -> Iterator[Sequence[str]]:
     """Topics that are made by one request each: a broker takes long for more partitions."""
-    each = max(_MOST_AT_ONCE // partitions, 1)
+    each = max(MOST_AT_ONCE // partitions, 1)
     for begin in range(0, len(names), each):
         yield names[begin : begin + each]
 

@@ -12,6 +12,7 @@ __all__ = [
     "exists",
     "is_folder",
     "make_folder",
+    "remove_file",
     "start_writing_back",
     "sync_file",
     "sync_folder",
@@ -55,9 +56,18 @@ def write_aside(path: str | Path, data: bytes) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        remove_file(path)
         raise
+
+
+def remove_file(path: str | Path) -> None:
+    """Remove a file, if it is there; the folder is not synced.
+
+    Raises:
+        OSError: If it is there and cannot be removed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def make_folder(folder: Path) -> None:

@@ -84,6 +84,12 @@ class PlannedOffsets(Value):
         found = re.match(rf"{_ROWS}(\d+):", digest)
         return None if found is None else int(found[1])
 
+    @staticmethod
+    def ends_of(digest: str) -> str | None:
+        """The digest of where an epoch ends, by its own; None if it has no offsets."""
+        _, _, ends = digest.partition("-")
+        return ends if ends and ":" not in ends else None
+
     @property
     def is_unseen(self) -> bool:
         """Whether only Spark's query is known of it."""

@@ -19,35 +19,13 @@ __all__ = ["PROGRAM", "bare", "iceberg", "memory", "parquet"]
 
 PROGRAM = "strace"
 _WARM, _COUNTED = 32, 64
-_OTHERS = {
-    "futex",
-    "mmap",
-    "munmap",
-    "mremap",
-    "mprotect",
-    "madvise",
-    "brk",
-    "sched_yield",
-    "getpid",
-}
-_OTHERS |= {
-    "clock_gettime",
-    "clock_nanosleep",
-    "poll",
-    "ppoll",
-    "select",
-    "epoll_wait",
-    "rt_sigaction",
-}
-_OTHERS |= {
-    "rt_sigprocmask",
-    "rt_sigreturn",
-    "restart_syscall",
-    "clone3",
-    "clone",
-    "set_robust_list",
-}
-_OTHERS |= {"rseq", "exit", "gettid", "sched_getaffinity", "getrandom", "getrusage", "total"}
+_MEMORY = {"mmap", "munmap", "mremap", "mprotect", "madvise", "brk"}
+_WAITS = {"poll", "ppoll", "select", "epoll_wait", "clock_gettime", "clock_nanosleep"}
+_SIGNALS = {"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "restart_syscall"}
+_THREADS = {"futex", "sched_yield", "clone", "clone3", "set_robust_list", "rseq", "exit"}
+_SELF = {"getpid", "gettid", "sched_getaffinity", "getrandom", "getrusage"}
+_SUM = {"total"}
+_OTHERS = _MEMORY | _WAITS | _SIGNALS | _THREADS | _SELF | _SUM
 """How often memory is mapped and threads wait for one another is nobody's to say."""
 
 _STAT, _ACCESS = ("fstat", "lstat", "newfstatat", "statx"), ("faccessat", "faccessat2")

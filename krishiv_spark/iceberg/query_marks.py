@@ -7,7 +7,21 @@ its offsets: they outlive the expiry of snapshots.
 
 from __future__ import annotations
 
-__all__ = ["DIGEST_OF", "EPOCH_KEY", "EPOCH_OF", "OFFSETS_OF", "QUERY_KEY"]
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.table.snapshots import Snapshot
+
+__all__ = [
+    "DIGEST_OF",
+    "EPOCH_KEY",
+    "EPOCH_OF",
+    "OFFSETS_OF",
+    "QUERY_KEY",
+    "digest_of",
+    "query_of",
+]
 
 QUERY_KEY = "spark.sql.streaming.queryId"
 EPOCH_KEY = "spark.sql.streaming.epochId"
@@ -21,3 +35,23 @@ DIGEST_OF = "krishiv.plan."
 
 OFFSETS_OF = "krishiv.offsets."
 """Likewise: that number, and the offset of each source at the end of that epoch, as JSON."""
+
+
+def digest_of(properties: Mapping[str, str], query: str, epoch: str) -> str | None:
+    """The digest of what Spark planned for an epoch, by the table's properties.
+
+    Args:
+        properties: Of the table.
+        query: The id that the query has as a sink.
+        epoch: Number of its newest epoch, as the table has it.
+
+    Returns:
+        None if they do not say it, or say it of another epoch: somebody has changed one of the two.
+    """
+    number, _, digest = properties.get(f"{DIGEST_OF}{query}", "").partition(":")
+    return digest if number == epoch else None
+
+
+def query_of(snapshot: Snapshot) -> str | None:
+    """The query whose epoch a snapshot is; None if it is none's."""
+    return None if snapshot.summary is None else snapshot.summary.get(QUERY_KEY)

@@ -14,7 +14,7 @@ from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.inspection.tables import TableStatus, look_at_table
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets import State, open_log
-from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.layout import log_within
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.files import StoredEntry
 
@@ -186,7 +186,7 @@ def place_of_log(
     if epoch_log is not None:
         return StoreUrl.parse(epoch_log) / query
     if table is not None:
-        return StoreUrl.parse(table) / META / query / "log"
+        return StoreUrl.parse(table) / log_within(query)
     return StoreUrl.parse(checkpoint.location) / "krishiv"
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.logs import lines_are_of
@@ -39,6 +39,7 @@ __all__ = ["BatchRead", "RowSchema", "stream_read"]
 
 _HANDED = 2
 """The begin of a batch and its end."""
+_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 def _ending_class() -> Any:
@@ -226,7 +227,7 @@ class _StreamRead(_Travels, DataSourceStreamReader):
     @sentence_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._load(start), self._load(end)
-        self._position = last
+        self._stand_between(first, last)
         if isinstance(first, Start) or first == last:
             return []
         return _slices(self._reader, first, last)
@@ -240,6 +241,11 @@ class _StreamRead(_Travels, DataSourceStreamReader):
         position = self._load(end)
         if not isinstance(position, Start):
             self._reader.committed(position)
+
+    def _stand_between(self, first: Offset, last: Offset) -> None:
+        """Learn from the batch that Spark plans, or repeats, where the query stands."""
+        del first
+        self._position = last
 
     def _load(self, value: dict[str, Any]) -> Offset:
         for handed, offset in self._handed:
@@ -270,10 +276,33 @@ class _StreamRead(_Travels, DataSourceStreamReader):
 class _PlainStreamRead(_StreamRead):
     """PySpark 4.0 and 4.1."""
 
+    def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
+        super().__init__(reader, row_schema)
+        self._initial: Offset | None = None
+        self._is_end_from_initial = False
+
+    @sentence_first
+    def initialOffset(self) -> dict[str, Any]:
+        initial = self._initial = self._reader.initial()
+        return initial.to_dict()
+
     @sentence_first
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the form of 4.0 and 4.1
-        start = self._position if self._position is not None else self._reader.initial()
+        self._is_end_from_initial = self._position is None
+        start = self._reader.initial() if self._position is None else self._position
         return self._next(start, self._reader.options.limit())
+
+    def _stand_between(self, first: Offset, last: Offset) -> None:
+        if self._is_end_from_initial and first != self._initial:
+            # Spark's AvailableNowMicroBatchStreamWrapper asks for the end before the query begins,
+            # and so before Spark says where a restarted one stands. What is planned up to there
+            # would be rows that were read before.
+            raise OffsetError(
+                f"the query goes on from {first.to_json()}, and Spark has asked for new offsets "
+                f"before it said so: set {_WRAPPER} to false, with which PySpark 4.0 and 4.1 do so"
+            )
+        self._is_end_from_initial = False
+        super()._stand_between(first, last)
 
 
 class _LimitedStreamRead(_StreamRead):

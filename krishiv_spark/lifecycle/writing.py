@@ -102,7 +102,7 @@ class Write:
         """
         raise NotImplementedError
 
-    def _tell_of(self, query: str, epoch: int | None, **more: object) -> None:
+    def _tell_of(self, query: str | None, epoch: int | None, **more: object) -> None:
         """Anywhere: name in each line of the log what this process is about."""
         lines_are_of(self._writer.options.log_level, query=query, epoch=epoch, **more)
 
@@ -224,7 +224,7 @@ class Write:
             return
         received = [message for message in messages if isinstance(message, Staged)]
         query = received[0].epoch.query if received else None
-        lines_are_of(self._writer.options.log_level, query=query, epoch=number)
+        self._tell_of(query, number)
         try:
             committer = self._writer.committer()
             committer.discard([m.payload for m in received if m.payload is not None])

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 
+from krishiv_spark.durable import remove_file
 from krishiv_spark.errors import CommitRejected, KrishivError
 from krishiv_spark.memory.entry import Header, StoreEntry
 
@@ -142,7 +143,7 @@ class Log:
             self._appear(aside, self._path(number))
         finally:
             if mark is None:
-                _unlink(aside)
+                remove_file(aside)
         return before is not None and header.first > before.first
 
     def remove_below(self, number: int) -> None:
@@ -172,7 +173,7 @@ class Log:
             with open(_created(aside), "wb") as file:
                 file.writelines([header.line(), *bodies])
         except OSError as error:
-            _unlink(aside)
+            remove_file(aside)
             raise CommitRejected(f"no room for {header.size} bytes in {aside}: {error}") from error
 
     def _appear(self, aside: str, path: str) -> None:
@@ -196,7 +197,7 @@ def sweep(aside: str) -> None:
                 found = os.stat(file.path)  # not file.stat(): it counts no links on Windows
                 # With a second link it is an entry, and this name the mark of a batch job.
                 if found.st_nlink == 1 and found.st_mtime < limit:
-                    _unlink(file.path)
+                    remove_file(file.path)
 
 
 _SPLITS = range(0, _DIGITS * _LEVELS, _DIGITS)
@@ -209,11 +210,6 @@ def _created(path: str) -> int:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return os.open(path, flags, 0o600)
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _names(folder: str, *, newest_first: bool = False) -> list[str]:
@@ -251,7 +247,7 @@ def _remove_below(folder: str, level: int, prefix: str, number: int) -> None:
     for name in _names(folder):
         digits, path = prefix + name, f"{folder}/{name}"
         if _last(digits) < number:
-            _unlink(path) if level == _LEVELS else shutil.rmtree(path, ignore_errors=True)
+            remove_file(path) if level == _LEVELS else shutil.rmtree(path, ignore_errors=True)
         else:
             if level < _LEVELS:
                 _remove_below(path, level + 1, digits, number)

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from krishiv_spark.durable import exists, is_folder
+from krishiv_spark.durable import exists, is_folder, remove_file
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
 from krishiv_spark.memory.entry import Header, StoreEntry
 from krishiv_spark.memory.log import Log
@@ -134,7 +134,7 @@ class NamedResult:
         shutil.rmtree(self.entries.folder, ignore_errors=True)
         for query in self.store.known("queries"):
             folder = self.store.folder("queries", query)
-            _unlink(f"{folder}/as.{quoted(self.name)}")
+            remove_file(f"{folder}/as.{quoted(self.name)}")
             with contextlib.suppress(OSError):  # it has another name, or rows
                 os.rmdir(folder)
 
@@ -156,7 +156,7 @@ class NamedResult:
             epochs = QueryResult(self.store, header.query).epochs
             shutil.rmtree(epochs.folder, ignore_errors=True)
         else:
-            _unlink(f"{self.store.aside}/{quoted(header.query)}")
+            remove_file(f"{self.store.aside}/{quoted(header.query)}")
 
 
 def is_name(store: Store, key: str) -> bool:
@@ -202,8 +202,3 @@ def _unknown(store: Store, key: str) -> OptionError:
         f"krishiv-memory: no result {key!r} on this machine; known: {known}. A result begins with "
         "the first epoch that its query publishes"
     )
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

@@ -144,63 +144,94 @@ def _stated(source: SourceProgress, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _of_query() -> Iterator[Metric]:
-    def metric(name: str, says: str, read: Any, *labels: str, counts: bool = False) -> Metric:
-        return Metric(f"krishiv_query_{name}", says, read, labels, counts)
+def _of_query(name: str, says: str, read: Any, *labels: str, counts: bool = False) -> Metric:
+    return Metric(f"krishiv_query_{name}", says, read, labels, counts)
 
-    yield metric(
+
+def _of_epochs() -> Iterator[Metric]:
+    yield _of_query(
         "state", "1 for the state that the query is in, 0 for the others.", _states, "state"
     )
-    yield metric(
+    yield _of_query(
         "failures",
         "Ends with an error, by condition: the class of ours, or Spark's error class.",
         lambda view: [((name,), n) for name, n in view.record.failures.items()],
         "condition",
         counts=True,
     )
-    yield metric("epochs", "Epochs that are over.", _one(lambda v: v.record.epochs), counts=True)
-    yield metric("epoch", "Number of the newest epoch that is over (Spark's batch id).",
-                 _newest(lambda p: p.epoch))  # fmt: skip
-    yield metric("epoch_duration_seconds", "How long the newest epoch took.",
-                 _newest(lambda p: p.duration.total_seconds()))  # fmt: skip
-    yield metric(
+    yield _of_query("epochs", "Epochs that are over.", _one(lambda v: v.record.epochs), counts=True)
+    yield _of_query(
+        "epoch",
+        "Number of the newest epoch that is over (Spark's batch id).",
+        _newest(lambda p: p.epoch),
+    )
+    yield _of_query(
+        "epoch_duration_seconds",
+        "How long the newest epoch took.",
+        _newest(lambda p: p.duration.total_seconds()),
+    )
+    yield _of_query(
         "phase_seconds",
         "Time in each part of the epochs, by Spark's names; triggerExecution is the whole.",
         lambda view: [((name,), s) for name, s in view.record.phases.items()],
         "phase",
         counts=True,
     )
-    yield metric("input_rows", "Rows that were read.", _one(lambda v: v.record.rows), counts=True)
-    yield metric(
+
+
+def _of_rows() -> Iterator[Metric]:
+    yield _of_query(
+        "input_rows", "Rows that were read.", _one(lambda v: v.record.rows), counts=True
+    )
+    yield _of_query(
         "output_rows", "Rows that were written.", _one(lambda v: v.record.written), counts=True
     )
-    yield metric("late_rows", "Rows that Spark's operators dropped since they were late.",
-                 _one(lambda v: v.record.late), counts=True)  # fmt: skip
-    yield metric("rows_per_second", "Rows in a second of the newest epoch.",
-                 _newest(lambda p: p.rows_per_s))  # fmt: skip
-    yield metric("watermark_timestamp_seconds", "Spark's watermark when the newest epoch began.",
-                 _newest(lambda p: _unix(p.watermark)))  # fmt: skip
-    yield metric(
+    yield _of_query(
+        "late_rows",
+        "Rows that Spark's operators dropped since they were late.",
+        _one(lambda v: v.record.late),
+        counts=True,
+    )
+    yield _of_query(
+        "rows_per_second", "Rows in a second of the newest epoch.", _newest(lambda p: p.rows_per_s)
+    )
+
+
+def _of_times() -> Iterator[Metric]:
+    yield _of_query(
+        "watermark_timestamp_seconds",
+        "Spark's watermark when the newest epoch began.",
+        _newest(lambda p: _unix(p.watermark)),
+    )
+    yield _of_query(
         "watermark_age_seconds",
         "How far Spark's watermark is behind the clock now.",
         _one(_watermark_age),
     )
-    yield metric("last_progress_timestamp_seconds", "When an epoch was last over.",
-                 _one(lambda v: v.record.progressed_s))  # fmt: skip
-    yield metric(
+    yield _of_query(
+        "last_progress_timestamp_seconds",
+        "When an epoch was last over.",
+        _one(lambda v: v.record.progressed_s),
+    )
+    yield _of_query(
         "last_progress_age_seconds",
         "Time since an epoch was last over.",
         _one(lambda v: None if v.record.progressed_s is None else v.now_s - v.record.progressed_s),
     )
-    yield metric(
+    yield _of_query(
         "last_seen_timestamp_seconds",
         "When the query last did something, or looked and had nothing to do.",
         _one(lambda v: v.record.seen_s),
     )
-    yield metric("state_rows", "Rows in the state of Spark's operators.",
-                 _newest(lambda p: p.state_rows))  # fmt: skip
-    yield metric("state_memory_bytes", "Memory that this state takes.",
-                 _newest(lambda p: p.state_bytes))  # fmt: skip
+
+
+def _of_state() -> Iterator[Metric]:
+    yield _of_query(
+        "state_rows", "Rows in the state of Spark's operators.", _newest(lambda p: p.state_rows)
+    )
+    yield _of_query(
+        "state_memory_bytes", "Memory that this state takes.", _newest(lambda p: p.state_bytes)
+    )
 
 
 def _of_source() -> Iterator[Metric]:
@@ -246,4 +277,11 @@ def _of_topic() -> Iterator[Metric]:
     )
 
 
-METRICS = (*_of_query(), *_of_source(), *_of_topic())
+METRICS = (
+    *_of_epochs(),
+    *_of_rows(),
+    *_of_times(),
+    *_of_state(),
+    *_of_source(),
+    *_of_topic(),
+)

@@ -35,8 +35,9 @@ class Zygote:
         OSError: If the JVM has ended, or another process has its number.
     """
 
+    _imported: Imported
+
     def __init__(self, listener: socket.socket, parent: Parent) -> None:
-        self._imported = Imported()
         self._selector = selectors.DefaultSelector()
         self._open: set[Any] = {listener}
         self._over = False

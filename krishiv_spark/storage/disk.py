@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from krishiv_spark.durable import make_folder, sync_folder, write_aside
+from krishiv_spark.durable import make_folder, remove_file, sync_folder, write_aside
 from krishiv_spark.errors import NotExclusiveError
 
 __all__ = ["DiskFolder"]
@@ -88,7 +88,7 @@ class DiskFolder:
             raise
         finally:
             # A process that is killed before this leaves a name that is no entry's.
-            _unlink(aside)
+            remove_file(aside)
         sync_folder(self._text)
         return True
 
@@ -101,7 +101,7 @@ class DiskFolder:
         """See `Folder`."""
         for name in names:
             # Not synced: what comes back with the power is no more than it was before.
-            _unlink(f"{self._text}/{name}")
+            remove_file(f"{self._text}/{name}")
 
     def destroy(self) -> None:
         """See `Folder`. In one step: half of what was there might mean something else."""
@@ -118,11 +118,6 @@ class DiskFolder:
             make_folder(self.path)
             write_aside(aside, data)
         return aside
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _refuse_unless_gone(error: OSError) -> None:

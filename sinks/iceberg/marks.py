@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import SinkError
-from krishiv_spark.iceberg.query_marks import DIGEST_OF, EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
+from krishiv_spark.iceberg.query_marks import (
+    DIGEST_OF,
+    EPOCH_KEY,
+    EPOCH_OF,
+    OFFSETS_OF,
+    QUERY_KEY,
+    digest_of,
+    query_of,
+)
 from krishiv_spark.sinks.base import Epoch, Mark
 
 if TYPE_CHECKING:
@@ -103,8 +111,7 @@ def outdated(metadata: TableMetadata, query: str) -> list[str]:
     # Nearly always, and spares a look at every snapshot.
     if found in ([], [own]):
         return found
-    summaries = (one.summary for one in metadata.snapshots if one.summary is not None)
-    alive = {f"{OFFSETS_OF}{summary.get(QUERY_KEY)}" for summary in summaries}
+    alive = {f"{OFFSETS_OF}{query_of(snapshot)}" for snapshot in metadata.snapshots}
     return [name for name in found if name == own or name not in alive]
 
 
@@ -123,9 +130,8 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     number = metadata.properties.get(f"{EPOCH_OF}{query}")
     if number is None:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
-    planned, _, digest = metadata.properties.get(f"{DIGEST_OF}{query}", "").partition(":")
     try:
-        return Mark(int(number), digest if planned == number else None)
+        return Mark(int(number), digest_of(metadata.properties, query, number))
     except ValueError:
         raise SinkError(
             f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
@@ -144,8 +150,7 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
     """
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
-        summary = snapshot.summary
-        if summary is not None and summary.get(QUERY_KEY) == query:
+        if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
             return int(summary.get(EPOCH_KEY) or 0)
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else metadata.snapshot_by_id(parent)
@@ -154,6 +159,5 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
 
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:
     for snapshot in metadata.snapshots:
-        summary = snapshot.summary
-        if summary is not None and summary.get(QUERY_KEY) == query:
+        if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
             yield Mark(int(summary.get(EPOCH_KEY) or 0), summary.get(_DIGEST))

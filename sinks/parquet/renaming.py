@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.durable import exists, make_folder, sync_folder, sync_folders
+from krishiv_spark.durable import exists, make_folder, remove_file, sync_folder, sync_folders
 from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.parquet.layout import (
     DONE_SUFFIX,
@@ -94,7 +94,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
         removed = [self._path(name) for item in staged for name in item.removes]
         for file in removed:
-            _unlink(file)
+            remove_file(file)
         # Before the log says that all is done: after a power cut nobody would remove them again.
         sync_folders(filter(exists, set(map(os.path.dirname, removed))))
 
@@ -106,7 +106,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Anywhere: remove staged files."""
         for item in staged:
             for file in item.files:
-                _unlink(f"{self._path(item.folder)}/{staged_name(file.name)}")
+                remove_file(f"{self._path(item.folder)}/{staged_name(file.name)}")
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes.
@@ -148,7 +148,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             for file in item.files:
                 source, target = f"{folder}/{staged_name(file.name)}", self._final(file)
                 if not committed:
-                    _unlink(target)
+                    remove_file(target)
                 elif exists(source):
                     _reveal_one(source, target)
         if committed:
@@ -236,11 +236,6 @@ def _remove_in_one_step(folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.rename(folder, f"{folder}{DONE_SUFFIX}")
             shutil.rmtree(f"{folder}{DONE_SUFFIX}", ignore_errors=True)
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _listing(folder: str | Path) -> list[str]:

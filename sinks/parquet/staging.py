@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from krishiv_spark.durable import start_writing_back
+from krishiv_spark.durable import remove_file, start_writing_back
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.names import STAGED_SUFFIX
@@ -117,8 +117,7 @@ class _DiskFile:
 
     def drop(self) -> None:
         self.sink.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        remove_file(self._path)
 
 
 class UploadStaging:

@@ -134,13 +134,17 @@ class ChainOptions(SourceOptions):
                 found |= {own[name] for name in model.secret_keys(options)}
         return found
 
+    def format_of(self, place: Place) -> str:
+        """The name of one of the two."""
+        return self.first_format if place == "first" else self.then_format
+
     def part(self, place: Place) -> SourceOptions:
         """The options of one of the two.
 
         Raises:
             OptionError: If they are wrong.
         """
-        name = self.first_format if place == "first" else self.then_format
+        name = self.format_of(place)
         given = self._of_first() if place == "first" else self._of_then()
         return reader_of(name).options_type.parse(given, f"'{place}.', {name}")
 

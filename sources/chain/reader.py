@@ -54,6 +54,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         super().__init__(options, schema, streaming=streaming)
         self._parts: dict[Place, Any] = {}
         self._landed: Landed[Any] | None = None
+        self._is_frozen = False
         self._reading: Place | None = None
         self._has_asked = False
 
@@ -85,7 +86,11 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
             DataLossError: If the topics have lost rows after that already, and losses are errors.
         """
         del start
-        landed, then = self._landed or self._look(), self._part("then")
+        landed, then = self._landed, self._part("then")
+        if landed is None:
+            landed = self._look()
+            if self._is_frozen:
+                then.freeze()  # anew: the ends that it has may lie before the seam
         seam = then.named_start() if landed.offset is None else then.take_over(landed.offset)
         self._ask(seam)
         _log.info("%s: the table as of %s, then from %s", FORMAT, landed.by, seam.to_json())
@@ -112,6 +117,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         # that has begun needs no table any more.
         with contextlib.suppress(KrishivError):
             self._landed = self._look()
+        self._is_frozen = True
         self._part("then").freeze()
 
     def backlog(self) -> Mapping[str, Any]:
@@ -155,8 +161,8 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
     def _made(
         self, place: Place, schema: pa.Schema | None, *, streaming: bool
     ) -> StreamReader[Any, Any]:
-        name = self.options.first_format if place == "first" else self.options.then_format
-        return reader_of(name)(self.options.part(place), schema, streaming=streaming)
+        made = reader_of(self.options.format_of(place))
+        return made(self.options.part(place), schema, streaming=streaming)
 
     def _check(self, offset: ChainOffset) -> None:
         held: dict[Place, Offset] = {"first": offset.first, "then": offset.then}

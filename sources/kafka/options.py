@@ -207,24 +207,36 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         """Whether only rows of committed transactions are read."""
         return self.isolation == "read_committed"
 
-    def start(self, *, streaming: bool) -> StartingPosition:
-        """Where a new query begins, in the precedence of Spark's connector."""
-        default = StartingPosition(LATEST if streaming else EARLIEST)
-        return (
-            self.starting_timestamp
-            or self.starting_offsets_by_timestamp
-            or self.starting_offsets
-            or default
+    @property
+    def starts(self) -> dict[str, StartingPosition]:
+        """By option: where a new query begins. The first counts, as with Spark's connector."""
+        return _given(
+            startingTimestamp=self.starting_timestamp,
+            startingOffsetsByTimestamp=self.starting_offsets_by_timestamp,
+            startingOffsets=self.starting_offsets,
         )
+
+    @property
+    def ends(self) -> dict[str, StartingPosition]:
+        """Likewise where a batch read ends."""
+        return _given(
+            endingTimestamp=self.ending_timestamp,
+            endingOffsetsByTimestamp=self.ending_offsets_by_timestamp,
+            endingOffsets=self.ending_offsets,
+        )
+
+    def start(self, *, streaming: bool) -> StartingPosition:
+        """Where a new query begins."""
+        default = StartingPosition(LATEST if streaming else EARLIEST)
+        return next(iter(self.starts.values()), default)
 
     def end(self) -> StartingPosition:
         """Where a batch read ends."""
-        return (
-            self.ending_timestamp
-            or self.ending_offsets_by_timestamp
-            or self.ending_offsets
-            or StartingPosition(LATEST)
-        )
+        return next(iter(self.ends.values()), StartingPosition(LATEST))
+
+
+def _given(**places: StartingPosition | None) -> dict[str, StartingPosition]:
+    return {option: place for option, place in places.items() if place is not None}
 
 
 def _check_topics(options: KafkaSourceOptions) -> None:

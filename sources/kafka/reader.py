@@ -180,12 +180,7 @@ def _name(where: StartingPosition) -> StartName:
 
 
 def _refuse_ends(options: KafkaSourceOptions) -> None:
-    for name, value in (
-        ("endingOffsets", options.ending_offsets),
-        ("endingTimestamp", options.ending_timestamp),
-        ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
-    ):
-        if value is not None:
-            raise OptionError(
-                f"{options.format_name}: option {name!r} is for batch reads; a stream has no end"
-            )
+    for name in options.ends:
+        raise OptionError(
+            f"{options.format_name}: option {name!r} is for batch reads; a stream has no end"
+        )

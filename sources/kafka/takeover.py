@@ -64,16 +64,11 @@ def begun_at(end: KafkaOffset) -> KafkaOffset:
 
 
 def _refuse_starts(options: KafkaSourceOptions) -> None:
-    for name, value in (
-        ("startingOffsets", options.starting_offsets),
-        ("startingTimestamp", options.starting_timestamp),
-        ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
-    ):
-        if value is not None:
-            raise OptionError(
-                f"{options.format_name}: option {name!r} would begin elsewhere than the rows that "
-                "are read before end; leave it away, or give 'snapshot' too, whose rows end there"
-            )
+    for name in options.starts:
+        raise OptionError(
+            f"{options.format_name}: option {name!r} would begin elsewhere than the rows that "
+            "are read before end; leave it away, or give 'snapshot' too, whose rows end there"
+        )
 
 
 def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:

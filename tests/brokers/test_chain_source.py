@@ -9,19 +9,20 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from iceberg_tables import expire, make_table, newest, table_in
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import TopicPartition
 from kafka.admin import NewPartitions
-from kafka_topics import LIMITS, fill, make_topic, produce
+from kafka_topics import ask_admin, fill, make_topic, produce
 from landings import Landing
 
 from krishiv_spark.arrow import conform
-from krishiv_spark.errors import DataLossError, KrishivError, OptionError
+from krishiv_spark.errors import DataLossError, KrishivError, OptionError, StorageError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.reader import ChainOptions, ChainReader
+from krishiv_spark.sources.iceberg.reader import IcebergReader
 
 pytestmark = pytest.mark.once
 
@@ -69,11 +70,7 @@ class World:
         return ChainReader(options, RAW, streaming=streaming)
 
     def admin(self, what, *args):
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, **LIMITS)
-        try:
-            return getattr(admin, what)(*args)
-        finally:
-            admin.close()
+        return ask_admin(self.bootstrap, what, *args)
 
     def age_out(self, more):
         """Records go: all that have been landed, and so many more of each partition."""
@@ -196,6 +193,24 @@ def test_with_available_now_nothing_newer_is_read(landed):
     again.freeze()
     more, _ = read_on(again, end)
     assert_each_once(found + more, 190)
+
+
+def test_a_table_that_is_away_when_a_run_is_bounded_is_read_up_to_its_seam(landed, monkeypatch):
+    def is_away(*_):
+        raise StorageError("the store is away for a moment")
+
+    reader = landed.reader()
+    with monkeypatch.context() as moment:
+        moment.setattr(IcebergReader, "landed", is_away)
+        reader.freeze()
+    # What has come since is in the table: of a partition that there was not, and after the ends.
+    landed.admin("create_partitions", {landed.topic: NewPartitions(3)})
+    produce(landed.bootstrap, landed.topic, [b"160", b"161"], partition=2)
+    landed.landing.epoch()
+    found, end = read_on(reader, begun(reader), ONE)
+    assert_each_once(found, 162)
+    more, _ = read_on(landed.reader(), end)
+    assert more == []
 
 
 def test_partitions_that_are_newer_than_the_table_are_read_from_their_beginning(landed):

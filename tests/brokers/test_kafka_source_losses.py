@@ -4,9 +4,9 @@ import uuid
 from itertools import chain
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from kafka_reading import HASTE, batches, cut_log, damage_log, newest, read_on, reader, rows
-from kafka_topics import LIMITS, make_topic
+from kafka_topics import LIMITS, ask_admin, make_topic
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.client import KafkaFailedError
@@ -28,11 +28,7 @@ class Kafka:
         self.broker = cluster.brokers[0]
 
     def admin(self, what, *args):
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, **LIMITS)
-        try:
-            return getattr(admin, what)(*args)
-        finally:
-            admin.close()
+        return ask_admin(self.bootstrap, what, *args)
 
     def topic(self, *numbers, partitions=1, **more):
         name = f"t-{uuid.uuid4().hex[:12]}"

@@ -1,6 +1,7 @@
-"""Fixtures: one broker for all suites of Kafka."""
+"""Fixtures: one broker for all suites of Kafka, and who produces into it."""
 
 import pytest
+from kafka import KafkaProducer
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
@@ -20,3 +21,13 @@ def cluster():
     warm_up()  # here, so that no process of the kit loads compiled code, nor counts it as held
     with open_cluster() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def producer(cluster):
+    # What is sent at once is one batch of records, which appears as a whole.
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=20, batch_size=2**20
+    )
+    yield producer
+    producer.close()

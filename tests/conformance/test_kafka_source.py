@@ -1,38 +1,16 @@
 """``krishiv-kafka`` as a source, under the kit: another program produces into a real broker."""
 
-import datetime as dt
-import json
 import uuid
+from functools import partial
 
-import pyarrow as pa
 import pytest
-from kafka import KafkaProducer
-from kafka.errors import KafkaConnectionError
 from kafka_topics import make_topic
+from timed_rows import REQUESTS, TIMED, send, timed_row
 
 from krishiv_spark.formats.kafka import KafkaDataSource
-from krishiv_spark.kafka.client import KafkaFailedError
-from krishiv_spark.testing import FILES, ROW_SCHEMA, SourceConformance, SourceUnderTest
-from krishiv_spark.testing.subjects import default_row
+from krishiv_spark.testing import FILES, SourceConformance, SourceUnderTest
 
 pytestmark = pytest.mark.xdist_group("kafka")
-REQUESTS = {
-    "krishiv_spark.kafka.client:Client.ask": KafkaFailedError,
-    "krishiv_spark.kafka.client:Client.submit": KafkaFailedError,
-    "krishiv_spark.kafka.client:Client.wait": KafkaConnectionError,  # tried again
-}
-TIMED = pa.schema([*ROW_SCHEMA, ("timestamp", pa.timestamp("us", "UTC"))])
-NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
-
-
-@pytest.fixture(scope="module")
-def producer(cluster):
-    # What is sent at once is one batch of records, which appears as a whole.
-    producer = KafkaProducer(
-        bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=20, batch_size=2**20
-    )
-    yield producer
-    producer.close()
 
 
 class TestKafkaSource(SourceConformance):
@@ -55,9 +33,9 @@ class TestKafkaSource(SourceConformance):
                 "valueFormat": "json",
                 "maxFetchBytes": "1m",
             },
-            add=lambda rows: self.send(topic, rows),
+            add=partial(send, self.producer, topic),
             schema=TIMED,
-            row=lambda n: (*default_row(n), NEW_YEAR + dt.timedelta(minutes=n)),
+            row=timed_row,
             any_value=("text",),
             event_time="timestamp",
             latest={"startingOffsets": "latest"},
@@ -65,9 +43,3 @@ class TestKafkaSource(SourceConformance):
             small_tasks={"maxRecordsPerPartition": "1"},
             outside={**FILES, **REQUESTS},
         )
-
-    def send(self, topic, rows):
-        for number, text, at in rows:
-            value = json.dumps({"id": number, "text": text}).encode()
-            self.producer.send(topic, value, timestamp_ms=int(at.timestamp() * 1000))
-        self.producer.flush()

@@ -247,3 +247,24 @@ def test_times_are_utc_whatever_the_session_says(spark, name) -> None:
     at = krishiv_spark.memory_table(name).column("at")
     assert at.type == pa.timestamp("us", tz="UTC")
     assert at[0].as_py() == datetime(2024, 7, 1, 16, tzinfo=timezone.utc)  # session: New York
+
+
+@pytest.mark.skipif(ENDS_WITH_LIMITS, reason="Spark says where the query stands")
+def test_a_wrapper_that_asks_for_an_end_before_the_query_stands_anywhere_is_refused(
+    spark, name, source, checkpoint
+) -> None:
+    push(source, 1, 2)
+    finish(started(spark, name, checkpoint))
+    push(source, 3)
+    spark.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
+    rows = spark.readStream.format("krishiv-memory").load(name)
+    sink = rows.writeStream.format("krishiv-memory").option("checkpointLocation", checkpoint)
+    try:
+        query = sink.trigger(availableNow=True).start(f"{name}-out")
+        with pytest.raises(PySparkException, match=r"triggerAvailableNowWrapper\.enabled to false"):
+            end(query)
+    finally:
+        spark.conf.unset("spark.sql.streaming.triggerAvailableNowWrapper.enabled")
+    assert shown(f"{name}-out") == [1, 2]
+    finish(started(spark, name, checkpoint))
+    assert shown(f"{name}-out") == [1, 2, 3]

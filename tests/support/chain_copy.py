@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from patience import await_that
-from stream_copy import Progress, session
+from stream_copy import Progress, run_out, session
 
 
 def has_landed(job: dict[str, str]) -> bool:
@@ -52,13 +52,7 @@ def main() -> None:
         .trigger(processingTime="0 seconds")
         .start(job["target"])
     )
-    print("STARTED", flush=True)
-    try:
-        for query in (landing, chain):
-            query.processAllAvailable()
-        print("DONE", flush=True)
-    except Exception as error:  # noqa: BLE001  whatever it is, the test looks at it
-        print("FAILED", " ".join(str(error).split()), flush=True)
+    run_out(landing, chain)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
-from stream_copy import session
+from stream_copy import run_out, session
 
 
 def await_release(release: Path) -> None:
@@ -56,12 +56,7 @@ def main() -> None:
         .options(**job["options"])
         .start()
     )
-    print("STARTED", flush=True)
-    try:
-        query.processAllAvailable()
-        print("DONE", flush=True)
-    except Exception as error:  # noqa: BLE001  whatever it is, the test looks at it
-        print("FAILED", " ".join(str(error).split()), flush=True)
+    run_out(query)
     if job.get("stop"):
         query.stop()
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 
-from stream_copy import Progress, session
+from stream_copy import Progress, run_out, session
 
 
 def main() -> None:
@@ -36,12 +36,7 @@ def main() -> None:
         .trigger(processingTime="0 seconds")
         .start()
     )
-    print("STARTED", flush=True)
-    try:
-        query.processAllAvailable()
-        print("DONE", flush=True)
-    except Exception as error:  # noqa: BLE001  whatever it is, the test looks at it
-        print("FAILED", " ".join(str(error).split()), flush=True)
+    run_out(query)
 
 
 if __name__ == "__main__":

@@ -134,6 +134,12 @@ def _judged(batches: Iterator) -> tuple[list, dict]:
     return found, waiting
 
 
+def ask_admin(bootstrap: str, what: str, *args: Any) -> Any:
+    """One call of a method of kafka-python's admin client."""
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap, **LIMITS)) as admin:
+        return getattr(admin, what)(*args)
+
+
 def make_topic(
     bootstrap: str, name: str, partitions: int = 1, replicas: int = 1, **configs: str
 ) -> None:

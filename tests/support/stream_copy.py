@@ -15,7 +15,7 @@ import sys
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from krishiv_spark import fast_start
 
@@ -61,6 +61,17 @@ def session(job: dict[str, object]) -> SparkSession:
 def by_module(name: str):
     """A function in Python that a module has, which is found where the function runs."""
     return udf(lambda value: importlib.import_module(name).apply(value), "long")
+
+
+def run_out(*queries: StreamingQuery) -> None:
+    """Say STARTED, copy everything that is there, and say DONE, or FAILED and why."""
+    print("STARTED", flush=True)
+    try:
+        for query in queries:
+            query.processAllAvailable()
+        print("DONE", flush=True)
+    except Exception as error:  # noqa: BLE001  whatever it is, the test looks at it
+        print("FAILED", " ".join(str(error).split()), flush=True)
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.lifecycle.reading import RowSchema, stream_read
+from krishiv_spark.errors import OffsetError
+from krishiv_spark.lifecycle.reading import RowSchema, _PlainStreamRead, stream_read
 from krishiv_spark.offsets import Offset
 from krishiv_spark.sources.base import SourceOptions, StreamReader
 
@@ -107,3 +108,39 @@ def test_executors_get_no_positions(stream):
     empty = len(pickle.dumps(made))
     look('{"kind":"counted","n":0,"v":1}')
     assert len(pickle.dumps(made)) == empty
+
+
+@pytest.fixture
+def plain(reader):
+    """As PySpark 4.0 and 4.1 call it, in any version."""
+    return _PlainStreamRead(reader, RowSchema.inferred(SCHEMA, reader.options))
+
+
+def at(n):
+    return {"kind": "counted", "n": n, "v": 1}
+
+
+def test_a_new_query_may_ask_for_an_end_before_its_begin(reader, plain):
+    reader.newest = 3
+    assert plain.latestOffset()["n"] == 3
+    (piece,) = plain.partitions(plain.initialOffset(), at(3))
+    assert piece.value == (0, 3)
+    reader.newest = 5
+    assert plain.latestOffset()["n"] == 5
+
+
+def test_a_restarted_query_says_first_where_it_stands(reader, plain):
+    reader.newest = 5
+    assert plain.partitions(at(3), at(3)) == []
+    assert plain.latestOffset()["n"] == 5
+    (piece,) = plain.partitions(at(3), at(5))
+    assert piece.value == (3, 5)
+
+
+@pytest.mark.parametrize("end", [3, 5])
+def test_a_restarted_query_that_has_asked_for_an_end_before_is_refused(reader, plain, end):
+    reader.newest = 5
+    plain.latestOffset()
+    for _ in range(2):
+        with pytest.raises(OffsetError, match=r"triggerAvailableNowWrapper\.enabled to false"):
+            plain.partitions(at(3), at(end))

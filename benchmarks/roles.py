@@ -1,0 +1,146 @@
+"""``python -m benchmarks.roles``: where the time of an epoch goes, by role, a flame graph a sink.
+
+As in ``commits``: an epoch of one task and 100 rows apart from Spark, in memory. The whole is how
+long it takes when nobody looks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import click
+
+from benchmarks.bench import MEMORY, scratch
+from benchmarks.flames import watched
+from benchmarks.report.flame import Frame, flame_graph
+from benchmarks.topics import open_topics
+from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
+
+__all__ = ["main"]
+
+_DOCS = Path(__file__).parent.parent / "docs" / "flames"
+_WARM, _TIMED = 100, 200  # epochs
+_WATCHED_S = 15.0
+_DRIVER = "benchmarks/writers.py"
+_ROLES = {"_plan": "planner", "_stage": "task", "_publish": "committer"}
+_REST = "Spark's part"
+_OURS = {"krishiv_spark", "benchmarks"}
+
+
+@click.command()
+@click.argument("sinks", nargs=-1)
+@click.option(
+    "--folder",
+    default=_DOCS,
+    show_default="docs/flames",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the graphs go.",
+)
+def main(sinks: tuple[str, ...], folder: Path) -> None:
+    """Draw where an epoch's time goes: memory, parquet, iceberg and kafka, or the SINKS named."""
+    unknown = set(sinks).difference(_LIVES)
+    if unknown:
+        raise click.UsageError(f"no sink {', '.join(unknown)}; there are {', '.join(_LIVES)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sinks or _LIVES:
+        with _LIVES[name]() as life:
+            graph = _graph(name, life)
+        (folder / f"{name}.svg").write_text(graph)
+        click.echo(f"{name}: {folder / name}.svg")
+
+
+# --- lives
+
+
+@contextmanager
+def _memory() -> Iterator[Life]:
+    from krishiv_spark.sinks.memory import MemoryWriter
+
+    yield Life(MemoryWriter, {"queryName": "roles"})
+
+
+@contextmanager
+def _parquet() -> Iterator[Life]:
+    with scratch(MEMORY) as place:
+        yield Life(SeparateLogs, {"path": str(place), "checkpointLocation": f"{place}/_checkpoint"})
+
+
+@contextmanager
+def _iceberg() -> Iterator[Life]:
+    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
+
+    with scratch(MEMORY) as place:
+        kept = dict.fromkeys(("keepSnapshots", "keepMetadataFiles"), "10")
+        given = {"path": "db.rows", "warehouse": str(place), **kept}
+        yield Life(IcebergWriter, given, apart="catalog.role")  # a catalog for each, as in Spark
+
+
+@contextmanager
+def _kafka() -> Iterator[Life]:
+    with scratch(MEMORY) as place, open_topics(place) as topics, topics.topic() as topic:
+        given = {**topics.cluster, "topic": topic, "checkpointLocation": str(place)}
+        yield Life(SeparateKafkaLogs, given, batch=KEYED)
+
+
+_LIVES: dict[str, Callable[[], AbstractContextManager[Life]]] = {
+    "memory": _memory,
+    "parquet": _parquet,
+    "iceberg": _iceberg,
+    "kafka": _kafka,
+}
+
+
+# --- what was seen
+
+
+def _graph(name: str, life: Life) -> str:
+    life.commits(_WARM)
+    epoch_us = statistics.median(_timed(life) for _ in range(_TIMED))
+    with scratch(MEMORY) as place:
+        with watched(place / "stacks", raw=True):
+            until = time.monotonic() + _WATCHED_S
+            while time.monotonic() < until:
+                life.commit()
+        lines = (place / "stacks").read_text().splitlines()
+    return flame_graph(f"an epoch of {name}:", _by_role(lines), epoch_us)
+
+
+def _timed(life: Life) -> float:
+    begin = time.perf_counter()
+    life.commit()
+    return 1e6 * (time.perf_counter() - begin)
+
+
+def _by_role(lines: list[str]) -> Counter[tuple[Frame, ...]]:
+    found: Counter[tuple[Frame, ...]] = Counter()
+    for line in lines:
+        stack, _, count = line.rpartition(" ")
+        frames = [_frame(each) for each in stack.split(";")]
+        inside = [n for n, frame in enumerate(frames) if frame.file == _DRIVER]
+        if not inside:
+            continue  # before, after, or of another thread
+        role = next((n for n in inside if frames[n].name in _ROLES), None)
+        if role is None:
+            found[(Frame(_REST),)] += int(count)
+        else:
+            found[(Frame(_ROLES[frames[role].name]), *frames[role + 1 :])] += int(count)
+    return found
+
+
+def _frame(text: str) -> Frame:
+    """From ``name (folder/file.py)``, as py-spy writes it."""
+    name, _, file = text.partition(" (")
+    file = file.rstrip(")")
+    top = file.partition("/")[0].removesuffix(".py")
+    kind = "ours" if top in _OURS else "python" if top in sys.stdlib_module_names else "others"
+    return Frame(name, file, kind)
+
+
+if __name__ == "__main__":
+    main()
