@@ -25,11 +25,12 @@ from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 __all__ = ["main"]
 
 _DOCS = Path(__file__).parent.parent / "docs" / "flames"
-_WARM, _TIMED = 100, 200  # epochs
+_WARM, _TIMED = 400, 200  # epochs
 _WATCHED_S = 15.0
 _DRIVER = "benchmarks/writers.py"
-_ROLES = {"_plan": "planner", "_stage": "task", "_publish": "committer"}
+_ROLES = {"Life._plan": "planner", "Life._stage": "task", "Life._publish": "committer"}
 _REST = "Spark's part"
+_PARTS = (*_ROLES.values(), _REST)
 _OURS = {"krishiv_spark", "benchmarks"}
 
 
@@ -108,7 +109,7 @@ def _graph(name: str, life: Life) -> str:
             while time.monotonic() < until:
                 life.commit()
         lines = (place / "stacks").read_text().splitlines()
-    return flame_graph(f"an epoch of {name}:", _by_role(lines), epoch_us)
+    return flame_graph(f"an epoch of {name}", _by_role(lines), epoch_us)
 
 
 def _timed(life: Life) -> float:
@@ -118,7 +119,7 @@ def _timed(life: Life) -> float:
 
 
 def _by_role(lines: list[str]) -> Counter[tuple[Frame, ...]]:
-    found: Counter[tuple[Frame, ...]] = Counter()
+    found: Counter[tuple[Frame, ...]] = Counter({(Frame(part),): 0 for part in _PARTS})
     for line in lines:
         stack, _, count = line.rpartition(" ")
         frames = [_frame(each) for each in stack.split(";")]
@@ -134,9 +135,9 @@ def _by_role(lines: list[str]) -> Counter[tuple[Frame, ...]]:
 
 
 def _frame(text: str) -> Frame:
-    """From ``name (folder/file.py)``, as py-spy writes it."""
-    name, _, file = text.partition(" (")
-    file = file.rstrip(")")
+    """From ``name (folder/file.py:12)``, as py-spy writes it."""
+    name, _, place = text.partition(" (")
+    file = place.partition(":")[0].rstrip(")")
     top = file.partition("/")[0].removesuffix(".py")
     kind = "ours" if top in _OURS else "python" if top in sys.stdlib_module_names else "others"
     return Frame(name, file, kind)

@@ -9,7 +9,7 @@ from html import escape
 __all__ = ["Frame", "flame_graph"]
 
 _WIDTH, _HEIGHT = 1200, 17  # pixels, of the whole and of a frame
-_LEAST = 0.7
+_LEAST = 1.0
 """Pixels: a frame that is narrower is left out, with all that it calls."""
 _LETTER = 6.3  # pixels
 _STYLE = """
@@ -81,10 +81,14 @@ def _boxes(
     if width < _LEAST:
         return
     yield _box(frame, x, depth, width, f"{node.weight * scales[1]:,.0f} us")
-    # By name, so that two graphs of one program look alike.
-    for below in sorted(node.below, key=lambda one: (one.name, one.file)):
+    for below in sorted(node.below, key=_place):
         yield from _boxes(below, node.below[below], x, depth + 1, scales)
         x += node.below[below].weight * scales[0]
+
+
+def _place(frame: Frame) -> tuple[str, str]:
+    """By name, so that two graphs of one program look alike; parts as they were given."""
+    return ("", "") if frame.kind == "part" else (frame.name, frame.file)
 
 
 def _box(frame: Frame, x: float, depth: int, width: float, time: str) -> str:

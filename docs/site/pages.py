@@ -102,7 +102,7 @@ def _relinked(line: str, name: str, files: set[str]) -> str:
         wanted = normpath(join(dirname(name), link))
         if wanted not in _MADE and not (ROOT / wanted).is_file():
             raise BrokenLink(f"{name} links {link}, and there is no file {wanted}")
-        if not wanted.endswith((".md", ".html", ".svg")):
+        if not wanted.endswith((".md", ".html")):
             files.add(wanted)
         return f"{begin}{relpath(place(wanted), dirname(place(name)) or '.')}{anchor}{end}"
 

@@ -297,7 +297,8 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "REST catalog where nobody listens",
-            rf"cannot open the catalog .*: nobody listens at http://{NOBODY}: correct 'catalog\.uri'",
+            r"cannot open the catalog .*: "
+            rf"nobody listens at http://{NOBODY}: correct 'catalog\.uri'",
             sink="iceberg",
             batch=True,
             write={"catalog.uri": f"http://{NOBODY}", "catalog.token": SECRET},
