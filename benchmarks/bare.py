@@ -75,6 +75,8 @@ def register_bare_source(spark: Any, batch: pa.RecordBatch, rows: int, partition
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    # Each task gets it pickled, and a slice is pickled with all that it was cut from.
+    batch = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
     times = max(rows // partitions // len(batch), 1)
     names = from_arrow_schema(batch.schema)
     stream = _stream_reader(batch, times, partitions)
