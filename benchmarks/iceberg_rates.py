@@ -37,7 +37,8 @@ goal, ours shall be as fast as that one."""
 def read(run: Run) -> Iterator[Figure]:
     """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest.
 
-    A source in Python that has its rows in memory shows what PySpark takes for itself.
+    A stream begins once, so what its batch takes is shown beside the whole. A source in Python that
+    has its rows in memory shows what PySpark takes for itself.
     """
     rows = 400_000 if run.quick else 4_000_000
     with warehouse(run, "krishiv_read") as place:
@@ -54,8 +55,14 @@ def read(run: Run) -> Iterator[Figure]:
             for name, reader in readers.items()
         }
         yield from _compared(run, "full scan", rows, scans)
-        streams = {name: partial(_streamed, run, place, name, counts[name]) for name in readers}
+        alone: dict[str, list[float]] = {name: [] for name in readers}
+        streams = {
+            name: partial(_streamed, run, place, name, counts[name], alone[name])
+            for name in readers
+        }
         yield from _compared(run, "stream", rows, streams)
+        rounds = {name: rates[1:] for name, rates in alone.items()}  # without the warm-up
+        yield from _shown(rounds, "stream, its batch alone")
 
 
 def _compared(
@@ -65,13 +72,17 @@ def _compared(
     run.costs.clear()
     rounds = 2 if run.quick else _ROUNDS
     rates = in_turn(rounds, variants, lambda text: run.told(f"{what}, {text}"))
+    yield from _shown(rates, what)
+    yield from run.costs.figures(f", {what}", rows)
+
+
+def _shown(rates: Mapping[str, list[float]], what: str) -> Iterator[Figure]:
     for name, found in rates.items():
         yield figure(f"{name}, {what}", "rows/s", found)
     for (mine, other), goal in _PAIRS.items():
         if mine in rates and other in rates:
             speed = ratios(rates[mine], rates[other])
             yield figure(f"{mine} / {other}, {what}", "x", speed, goal)
-    yield from run.costs.figures(f", {what}", rows)
 
 
 # --- the table
@@ -121,7 +132,7 @@ def _scanned(run: Run, name: str, reader: Callable[[], Any], rows: int) -> float
         return rows / seconds(lambda: reader().write.format("noop").mode("overwrite").save())
 
 
-def _streamed(run: Run, place: Warehouse, name: str, rows: int) -> float:
+def _streamed(run: Run, place: Warehouse, name: str, rows: int, alone: list[float]) -> float:
     source = run.spark().readStream.format(name)
     if name == OURS:
         frame = source.options(**place.options).load(f"db.{_TABLE}")
@@ -130,7 +141,7 @@ def _streamed(run: Run, place: Warehouse, name: str, rows: int) -> float:
     else:
         frame = source.load(f"{place.name}.db.{_TABLE}")
     with run.costs.of(name):
-        return _drained(place, name, frame, rows)
+        return _drained(place, name, frame, rows, alone)
 
 
 def _register_bare(run: Run, rows: int) -> int:
@@ -139,14 +150,15 @@ def _register_bare(run: Run, rows: int) -> int:
     return register_bare_source(run.spark(), batch[:_BATCH], rows, _APPENDS)
 
 
-def _drained(place: Warehouse, name: str, frame: Any, rows: int) -> float:
-    """Rows per second of a stream, from its start to its end."""
+def _drained(place: Warehouse, name: str, frame: Any, rows: int, alone: list[float]) -> float:
+    """Rows per second of a stream, from its start to its end; of its batches goes into `alone`."""
     with scratch(place.folder) as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         begin = time.perf_counter()
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         taken = time.perf_counter() - begin
+    alone.append(1000 * rows / sum(each.durationMs["addBatch"] for each in query.recentProgress))
     found = sum(progress.numInputRows for progress in query.recentProgress)
     expect(f"{name}, rows of the stream", found, rows)
     return rows / taken
