@@ -110,13 +110,14 @@ def test_nothing_grows_with_the_number_of_batch_jobs(cluster, tmp_path, monkeypa
         "epochLog": str(tmp_path),
     }
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
-    sizes = [run_job(options) for _ in range(JOBS)]
+    sizes, coordinators = zip(*(run_job(options) for _ in range(JOBS)), strict=True)
     # A connection to each broker for who waits is opened beside the jobs, at some time or other.
     assert max(sizes[JOBS // 2 :]) <= max(sizes[: JOBS // 2]) + len(cluster.brokers)
+    assert max(coordinators) <= 40  # a job asks for eight; beyond 20, those before it go
 
 
 def run_job(options):
-    """Threads, open files and what is remembered of coordinators after one more job."""
+    """Threads, open files and clients after one more job; and coordinators that are remembered."""
     schema = pa.schema([("value", pa.string())])
     writer = KafkaWriter(options, schema, OutputMode.APPEND, streaming=False)
     query = f"{BATCH_PREFIX}{uuid.uuid4()}"
@@ -128,4 +129,4 @@ def run_job(options):
     committer.publish(Epoch(query, 0, owns.generation), [staged])
     client = open_client(options.kafka)
     counted = psutil.Process().num_fds() + threading.active_count()
-    return counted + len(client.coordinators) + len(client._extra) + len(clients._clients)
+    return counted + len(client._extra) + len(clients._clients), len(client.coordinators)
