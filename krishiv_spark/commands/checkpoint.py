@@ -94,7 +94,8 @@ def rewind(
     query = found.query_id()
     place = str(place_of_log(found, query, said["table"], said["epoch_log"]))
     state = open_log(place, query, found.storage).state()
-    _say(*lines_of_log(state, place, epoch), *lines_of_rewinding(epoch))
+    named = said["epoch_log"] is not None
+    _say(*lines_of_log(state, place, epoch, named=named), *lines_of_rewinding(epoch))
     if not dry_run:
         aside = rewinding.run()
         _say(f"done: the next epoch is {epoch + 1}. What went is in {aside}")

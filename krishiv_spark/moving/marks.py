@@ -7,9 +7,10 @@ fails before it has begun, and shows the text.
 
 from __future__ import annotations
 
-__all__ = ["is_unfinished", "unfinished"]
+__all__ = ["is_half_made", "is_unfinished", "unfinished"]
 
 _BEGIN = b"unfinished: "
+_REWOUND = b"'krishiv-spark checkpoint rewind "
 
 
 def unfinished(verb: str) -> bytes:
@@ -25,3 +26,8 @@ def unfinished(verb: str) -> bytes:
 def is_unfinished(entry: bytes) -> bool:
     """Whether an entry of an offset log is such a text."""
     return entry.startswith(_BEGIN)
+
+
+def is_half_made(entry: bytes) -> bool:
+    """Whether it is that of a new checkpoint: behind that of a way back stands an old one."""
+    return is_unfinished(entry) and not entry.startswith(_BEGIN + _REWOUND)

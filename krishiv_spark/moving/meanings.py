@@ -32,7 +32,12 @@ _OTHERS = (
     (
         "other sinks: Spark's own files pass over epochs whose numbers they hold "
         "(_spark_metadata), so in a folder that another query goes on writing, rows are LOST: give "
-        "a folder of its own. Kafka, Delta and foreachBatch take the epochs of both"
+        "a folder of its own. Kafka, Delta and foreachBatch take the epochs of both; with one "
+        "'txnAppId' for both, the second of a number is passed over (LOST)"
+    ),
+    (
+        "sources: Spark's file source with 'cleanSource' removes files that the other query has "
+        "not listed yet (LOST): leave it off in both"
     ),
     "with 'epochLog' the log is begun anew by 'krishiv-spark log adopt', with the writer's options",
 )
@@ -68,17 +73,33 @@ def lines_of_rewinding(epoch: int) -> list[str]:
     )
     others = (
         "other sinks: Spark's own files pass over epochs whose numbers they hold (rows that come "
-        "under these are LOST); Kafka and foreachBatch write the rows again (TWICE)"
+        "under these are LOST); Kafka, and foreachBatch without numbers, write the rows again "
+        "(TWICE). In foreachBatch each_batch() refuses them; batches that have 'txnAppId' and "
+        "'txnVersion' of their own, Delta's too, are passed over where a later number is held "
+        "(LOST), unless 'txnRepeats' is 'newest'"
+    )
+    unseen = (
+        f"a sink with 'queryId', or whose writer has no option 'checkpointLocation', cannot tell "
+        f"one epoch {epoch + 1} from another: if it holds that one, its new rows are LOST"
     )
     sources = (
         "sources: what they have to read again has to be there still; what krishiv-parquet's "
         "source remembers of older epochs is kept for a week"
     )
-    return [refused, marks, others, sources]
+    return [refused, unseen, marks, others, sources]
 
 
-def lines_of_log(state: State, place: str, epoch: int) -> list[str]:
-    """What an epoch log says against going back to an epoch; nothing if there is none."""
+def lines_of_log(state: State, place: str, epoch: int, *, named: bool) -> list[str]:
+    """What an epoch log says against going back to an epoch.
+
+    Args:
+        state: Of the log.
+        place: Where it is looked for.
+        epoch: At whose end the checkpoint will stand.
+        named: Whether the user says that it is there; otherwise there may be none.
+    """
+    if named and state.number == 0:
+        return [f"there is no epoch log in {place}; that of a sink with 'queryId' has that name"]
     begun = None if state.offsets is None else state.offsets.epoch
     held = state.committed_epoch
     if state.number == 0 or max(held or 0, (begun or 0) - 1) <= epoch:

@@ -130,8 +130,9 @@ class Rewinding:
 
     def _remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
-        # Hadoop's checksum of a file on a disk: one of a file that comes anew would not fit it.
-        self.checkpoint.folder(folder).remove([name, _checksum(name)])
+        # Hadoop's checksum of a file on a disk: one of a file that comes anew would not fit it. It
+        # goes first: a second run would not look for one that was left alone.
+        self.checkpoint.folder(folder).remove([_checksum(name), name])
 
 
 def _checksum(name: str) -> str:

@@ -112,6 +112,20 @@ class SeenFiles:
     def _place(self) -> Place:
         return Place.of(self._parsed.path, self._parsed.storage)
 
+    def check_listed(self) -> None:
+        """Refuse a folder that Spark's source does not list, but reads the log of.
+
+        Raises:
+            OptionError: If it is one.
+        """
+        if self._place.has_sink_log():
+            raise OptionError(
+                f"{self._place.root} was written by Spark's own file sink: its _spark_metadata "
+                "says which files count, and krishiv-parquet would read those of failed tasks "
+                "as well, whose rows are there twice. Go on with Spark's source, or have "
+                "krishiv-parquet write that folder"
+            )
+
     def found(self, source: str, upto: int) -> list[FoundFile]:
         """The files that were read, as our source names them.
 

@@ -129,6 +129,7 @@ class FromFiles:
 
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
+        self._files.check_listed()
         found = self._files.found(source, log_offset(offset) or 0)
         return [
             f"source {source}: {len(found)} files were read",

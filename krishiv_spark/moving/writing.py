@@ -16,7 +16,7 @@ from functools import partial
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.moving.boundaries import Boundary
-from krishiv_spark.moving.marks import is_unfinished, unfinished
+from krishiv_spark.moving.marks import is_half_made, unfinished
 from krishiv_spark.moving.state import check_version
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.storage import StoreUrl
@@ -54,16 +54,16 @@ class NewCheckpoint:
             OptionError: If there is something else.
         """
         there = [path for path in self._checkpoint.folder().below() if not _is_hidden(path)]
-        if there and not self._is_unfinished():
+        if there and not self._is_half_made():
             raise OptionError(
                 f"{self._checkpoint.location} is not empty ({min(there)} is there): name a folder "
                 "that is, or that does not exist"
             )
 
-    def _is_unfinished(self) -> bool:
+    def _is_half_made(self) -> bool:
         epochs = self._checkpoint.epochs()
         folder = self._checkpoint.folder("offsets")
-        return bool(epochs) and is_unfinished(folder.read(str(epochs[-1])) or b"")
+        return bool(epochs) and is_half_made(folder.read(str(epochs[-1])) or b"")
 
     def write(
         self, boundary: Boundary, old: SparkCheckpoint, files: Iterable[str], *, keeps: bool

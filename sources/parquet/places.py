@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ __all__ = ["ITSELF", "FoundFile", "Place", "store_url"]
 
 ITSELF = "."
 """The relative path of the file that `Place.root` names itself."""
+
+_SINK_LOG = "_spark_metadata"
 
 
 class FoundFile(NamedTuple):
@@ -95,6 +98,18 @@ class Place:
     def present_folder(self) -> str | None:
         """The root, if it is on a disk and there: a machine without it does not share it."""
         return None if self.files.is_remote or not exists(self.root) else self.root
+
+    def has_sink_log(self) -> bool:
+        """Whether Spark's own file sink has its log here, which says which files count.
+
+        Beside those lie the files of tasks that failed. Spark's source goes by that log too, but
+        where it is given wildcards (``FileStreamSource.sourceHasMetadata``).
+        """
+        if self.pattern is not None:
+            return False
+        with suppress(NotADirectoryError):  # the path is that of one file
+            return bool(self.storage.folder(StoreUrl.parse(self.root) / _SINK_LOG).names())
+        return False
 
     def absolute(self, path: str) -> str:
         """The full path of a file of this place."""

@@ -21,6 +21,7 @@ from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import advance, epoch_ms
+from krishiv_spark.once import warn_once
 from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
 from krishiv_spark.parquet.ranges import pack
 from krishiv_spark.parquet.tails import look
@@ -48,6 +49,11 @@ from krishiv_spark.storage import Identity
 __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
 _log = logging.getLogger(__name__)
+_NOT_BY_LOG = (
+    "krishiv-parquet: %s was written by Spark's own file sink. Files of tasks that failed may lie "
+    "beside those that its _spark_metadata names, and all are read: rows may be there twice. "
+    "Spark's own source goes by that log"
+)
 _MOST_HELD = 500  # an offset shall stay small, and a path may be long
 
 
@@ -167,6 +173,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         return self._chosen
 
     def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
+        if self._chosen is None and self._place.has_sink_log():
+            warn_once(_log, self._place.root, _NOT_BY_LOG, self._place.root)
         self._stream.look(start, limit)
         footers = self._footers()
         taken = take(self._stream, limit, lambda file: footers(file).rows, self._books.room)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import every_format
 from krishiv_spark.moving.boundaries import boundary_at, newest_boundary
 from krishiv_spark.moving.copying import Copying
+from krishiv_spark.moving.marks import is_unfinished
 from krishiv_spark.moving.meanings import FOR_SINKS
 from krishiv_spark.moving.rewinding import Rewinding
 from krishiv_spark.offsets import Claim, open_log
@@ -195,6 +197,17 @@ def test_a_copy_that_was_half_made_is_begun_anew_at_another_epoch(old, tmp_path)
     assert not [path for path in files(new) if path.startswith("state/")]
 
 
+def test_a_way_back_that_died_is_no_place_for_a_copy(old, tmp_path):
+    for step in count():
+        half = shutil.copytree(old, tmp_path / f"half-{step}")
+        assert dies_before(step, Rewinding(SparkCheckpoint(str(half)), 3).run)
+        if is_unfinished((half / "offsets/6").read_bytes()):
+            break
+    before = files(half)
+    assert "is not empty" in refused("copy", old, half)
+    assert files(half) == before
+
+
 # --- back
 
 
@@ -268,6 +281,7 @@ def test_a_log_that_holds_later_epochs_is_said_to_refuse(old):
     assert "holds epoch 6 and has seen epoch 6 begin: its sink WILL REFUSE epoch 5" in shown
     elsewhere = said("rewind", old, "--to", 4, "--dry-run", "--epoch-log", old / "logs")
     assert "WILL REFUSE" not in elsewhere
+    assert f"there is no epoch log in {old / 'logs'}/{QUERY}" in elsewhere
 
 
 # That of Iceberg needs a table: `test_moving_iceberg`.

@@ -253,6 +253,21 @@ def test_files_that_spark_has_read_are_not_read_again(folder):
     assert not (folder.new / "sources").exists()
 
 
+def test_a_folder_whose_files_spark_knows_by_the_log_of_its_own_sink_is_refused(folder):
+    folder.add("a.parquet", "of a failed task.parquet")
+    for number in range(3):
+        folder.log(str(number), folder.entries("a.parquet", batch=number))
+    write(folder.path / "_spark_metadata/0", "v1")
+    words = ("import", "--from", "files", folder.old, "--to", folder.new)
+    for more in (("--dry-run",), ()):
+        shown = refused(*words, "-o", f"path={folder.path}", *more)
+        assert "was written by Spark's own file sink" in shown
+    assert not folder.new.exists()
+    # With wildcards, Spark's source lists the folder itself.
+    said(*words, "-o", f"path={folder.path}/*.parquet")
+    assert folder.waiting() == ["of a failed task.parquet"]
+
+
 def test_a_compacted_log_says_all_that_came_before_it(folder):
     folder.add("a.parquet", "b.parquet", "c.parquet", "d.parquet")
     whole = folder.entries("a.parquet", batch=0) + folder.entries("b.parquet", batch=1)

@@ -283,6 +283,21 @@ def listed(path, **options):
     return sorted(file.path for file in found)
 
 
+def test_it_is_said_where_a_folder_has_files_that_spark_would_not_count(tmp_path, caplog):
+    def said():
+        return [text for text in caplog.messages if "written by Spark's own file sink" in text]
+
+    put(tmp_path, "a.parquet")
+    reader(tmp_path).latest(FIRST, UNLIMITED)
+    put_bytes(tmp_path, "_spark_metadata/0", b"v1")
+    for pattern in ("/*.parquet", "/a.parquet"):
+        reader(f"{tmp_path}{pattern}").latest(FIRST, UNLIMITED)
+    assert said() == []
+    for _ in range(2):
+        reader(tmp_path).latest(FIRST, UNLIMITED)
+    assert len(said()) == 1
+
+
 def test_hidden_names_and_other_extensions_are_left_out(tmp_path):
     for name in ("a.parquet", "_b.parquet", ".c.parquet", "d.txt", "_krishiv/x/e.parquet"):
         put(tmp_path, name)
