@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from benchmarks.bare_commits import Loop, appends, synced_files, transactions
 from benchmarks.bare_epochs import bare_epochs
 from benchmarks.bench import MEMORY, Run, benchmark, scratch
 from benchmarks.check import consumed, memory_totals, table_totals, totals
+from benchmarks.lives import iceberg_life, kafka_life, memory_life, parquet_life
 from benchmarks.measure import Figure, Goal, expect, figure, in_turn, ratios, seconds, slope
 from benchmarks.topics import OURS
-from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
+from benchmarks.writers import Life
 
 __all__ = ["epoch_rates", "growth", "iceberg", "kafka", "memory", "parquet"]
 
@@ -28,10 +29,10 @@ def parquet(run: Run) -> Iterator[Figure]:
     with scratch(MEMORY) as memory_folder, scratch(run.folder) as disk, scratch(MEMORY) as bare:
         loop = synced_files(bare)
         lives = {
-            "1 task, tmpfs": Life(SeparateLogs, _options(memory_folder, 1)),
-            "8 tasks, tmpfs": Life(SeparateLogs, _options(memory_folder, 8), tasks=8),
-            "1 task, disk": Life(SeparateLogs, _options(disk, 1)),
-            "8 tasks, disk": Life(SeparateLogs, _options(disk, 8), tasks=8),
+            "1 task, tmpfs": parquet_life(memory_folder / "table-1"),
+            "8 tasks, tmpfs": parquet_life(memory_folder / "table-8", 8),
+            "1 task, disk": parquet_life(disk / "table-1"),
+            "8 tasks, disk": parquet_life(disk / "table-8", 8),
         }
         rates = epoch_rates(run, {**lives, _BARE: loop})
         for life in lives.values():
@@ -46,9 +47,7 @@ def parquet(run: Run) -> Iterator[Figure]:
 @benchmark("commits.memory", "krishiv_spark.sinks.memory")
 def memory(run: Run) -> Iterator[Figure]:
     """Epochs per second of the memory sink."""
-    from krishiv_spark.sinks.memory import MemoryWriter
-
-    life = Life(MemoryWriter, {"queryName": "benchmark"})
+    life = memory_life("benchmark")
     rates = epoch_rates(run, {"1 task": life})
     expect("rows and sum of ids", memory_totals("benchmark", "id"), life.rows)
     goal = Goal(1000, at_most=False)
@@ -58,17 +57,10 @@ def memory(run: Run) -> Iterator[Figure]:
 @benchmark("commits.iceberg", "krishiv_spark.sinks.iceberg.writer")
 def iceberg(run: Run) -> Iterator[Figure]:
     """Epochs per second of the Iceberg sink, in memory, and the last hundreds beside the first."""
-    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-
-    def made(folder: Path) -> Life:
-        options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}
-        options["keepMetadataFiles"] = "10"
-        return Life(IcebergWriter, options, apart="catalog.role")  # a catalog for each, as in Spark
-
-    yield from _beside_appends(run, made)
+    yield from _beside_appends(run)
     epochs = 500 if run.quick else 5_000
     with scratch(MEMORY) as folder:
-        life = made(folder)
+        life = iceberg_life(folder)
         life.commits(10)
         times = []
         for number in range(epochs // 100):
@@ -82,9 +74,9 @@ def iceberg(run: Run) -> Iterator[Figure]:
     yield figure("last hundreds / first", "x", growth, Goal(1.2))
 
 
-def _beside_appends(run: Run, made: Callable[[Path], Life]) -> Iterator[Figure]:
+def _beside_appends(run: Run) -> Iterator[Figure]:
     with scratch(MEMORY) as folder, scratch(MEMORY) as bare:
-        life, loop = made(folder), appends(bare)
+        life, loop = iceberg_life(folder), appends(bare)
         # Few, since appends slow with their history.
         rates = epoch_rates(run, {"ours": life, _APPEND: loop}, count=20)
         expect("rows and sum of ids", table_totals(folder, "id"), life.rows)
@@ -101,7 +93,7 @@ def growth(run: Run) -> Iterator[Figure]:
     epochs = 10_000 if run.quick else 100_000
     restarts: dict[int, list[float]] = {}
     with scratch(MEMORY) as folder:
-        old = Life(SeparateLogs, _options(folder, 1))
+        old = parquet_life(folder / "table-1")
         for length in (10, 1_000, epochs):
             _grow(run, old, length)
             restarts[length] = [1000 * old.restart() for _ in range(_RESTARTS)]
@@ -123,7 +115,9 @@ def kafka(run: Run) -> Iterator[Figure]:
         folder = stack.enter_context(scratch(MEMORY))
         topics = {tasks: stack.enter_context(run.kafka().topic()) for tasks in (1, 8)}
         lives = {
-            f"{tasks} task{'s' * (tasks > 1)}": _kafka_life(run, folder, topic, tasks)
+            f"{tasks} task{'s' * (tasks > 1)}": kafka_life(
+                run.kafka().cluster, topic, folder / str(tasks), tasks
+            )
             for tasks, topic in topics.items()
         }
         producer, bare = (stack.enter_context(run.kafka().topic()) for _ in range(2))
@@ -143,16 +137,6 @@ def kafka(run: Run) -> Iterator[Figure]:
         yield figure(f"{OURS}, {name}", "epochs/s", rates[name], goals.get(name))
     for name in loops:
         yield from _beside(OURS, rates["1 task"], name, rates[name])
-
-
-def _kafka_life(run: Run, folder: Path, topic: str, tasks: int) -> Life:
-    given = {**run.kafka().cluster, "topic": topic, "checkpointLocation": f"{folder}/{tasks}"}
-    return Life(SeparateKafkaLogs, given, tasks, KEYED)
-
-
-def _options(folder: Path, number: int) -> dict[str, str]:
-    place = f"{folder}/table-{number}"
-    return {"path": place, "checkpointLocation": f"{place}/_checkpoint"}
 
 
 def _beside(name: str, ours: list[float], other: str, theirs: list[float]) -> Iterator[Figure]:
@@ -185,7 +169,7 @@ def _pairs(run: Run, old: Life, folder: Path) -> list[tuple[float, float]]:
     """Times of a commit into a young table and into the old one, in turn."""
     pairs: list[tuple[float, float]] = []
     for number in range(2, 32):
-        young = Life(SeparateLogs, _options(folder, number))
+        young = parquet_life(folder / f"table-{number}")
         run.told(f"young table {number - 1} of 30")
         young.commits(5)
         pairs += [(seconds(young.commit), seconds(old.commit)) for _ in range(10)]

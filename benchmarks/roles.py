@@ -18,9 +18,10 @@ import click
 
 from benchmarks.bench import MEMORY, scratch
 from benchmarks.flames import watched
+from benchmarks.lives import iceberg_life, kafka_life, memory_life, parquet_life
 from benchmarks.report.flame import Frame, flame_graph
 from benchmarks.topics import open_topics
-from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
+from benchmarks.writers import Life
 
 __all__ = ["main"]
 
@@ -61,32 +62,25 @@ def main(sinks: tuple[str, ...], folder: Path) -> None:
 
 @contextmanager
 def _memory() -> Iterator[Life]:
-    from krishiv_spark.sinks.memory import MemoryWriter
-
-    yield Life(MemoryWriter, {"queryName": "roles"})
+    yield memory_life("roles")
 
 
 @contextmanager
 def _parquet() -> Iterator[Life]:
     with scratch(MEMORY) as place:
-        yield Life(SeparateLogs, {"path": str(place), "checkpointLocation": f"{place}/_checkpoint"})
+        yield parquet_life(place)
 
 
 @contextmanager
 def _iceberg() -> Iterator[Life]:
-    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-
     with scratch(MEMORY) as place:
-        kept = dict.fromkeys(("keepSnapshots", "keepMetadataFiles"), "10")
-        given = {"path": "db.rows", "warehouse": str(place), **kept}
-        yield Life(IcebergWriter, given, apart="catalog.role")  # a catalog for each, as in Spark
+        yield iceberg_life(place)
 
 
 @contextmanager
 def _kafka() -> Iterator[Life]:
     with scratch(MEMORY) as place, open_topics(place) as topics, topics.topic() as topic:
-        given = {**topics.cluster, "topic": topic, "checkpointLocation": str(place)}
-        yield Life(SeparateKafkaLogs, given, batch=KEYED)
+        yield kafka_life(topics.cluster, topic, place)
 
 
 _LIVES: dict[str, Callable[[], AbstractContextManager[Life]]] = {

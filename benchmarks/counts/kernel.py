@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from benchmarks.bare_commits import Loop, synced_files
 from benchmarks.counts.case import Given, case
 from benchmarks.counts.count import Count, Seen, per
-from benchmarks.writers import Life, SeparateLogs
+from benchmarks.lives import iceberg_life, memory_life, parquet_life
+from benchmarks.writers import Life
 
 __all__ = ["PROGRAM", "bare", "iceberg", "memory", "parquet"]
 
@@ -90,17 +90,8 @@ def _made(sink: str, folder: Path) -> Life | Loop:
     if sink == "none":
         return synced_files(folder)
     if sink == "memory":
-        from krishiv_spark.sinks.memory import MemoryWriter
-
-        return Life(MemoryWriter, {"queryName": "kernel"})
-    if sink == "iceberg":
-        from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-
-        options = {"path": "db.rows", "warehouse": str(folder), "keepSnapshots": "10"}
-        made = partial(Life, IcebergWriter, apart="catalog.role")
-        return made({**options, "keepMetadataFiles": "10"})
-    given = {"path": str(folder), "checkpointLocation": f"{folder}/_checkpoint"}
-    return Life(SeparateLogs, given)
+        return memory_life("kernel")
+    return iceberg_life(folder) if sink == "iceberg" else parquet_life(folder)
 
 
 def main() -> None:

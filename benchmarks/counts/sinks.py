@@ -12,9 +12,10 @@ from benchmarks.counts.case import Given, case
 from benchmarks.counts.count import Count, Seen, least, per
 from benchmarks.counts.effort import effort
 from benchmarks.counts.watch import calls, calls_beside_broker, outside, requests
+from benchmarks.lives import iceberg_life, kafka_life, memory_life, parquet_life
 from benchmarks.measure import expect
 from benchmarks.requests import counting
-from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
+from benchmarks.writers import Life, SeparateLogs
 
 __all__ = ["bare", "bucket", "iceberg", "kafka", "memory", "parquet"]
 
@@ -38,11 +39,8 @@ def bare(given: Given) -> Iterator[Count]:
 @case("sink.memory")
 def memory(given: Given) -> Iterator[Count]:
     """An epoch of the memory sink."""
-    from krishiv_spark.sinks.memory import MemoryWriter
-
     del given
-    life = Life(MemoryWriter, {"queryName": "counts"})
-    yield from _epochs(life, partial(memory_totals, "counts", "id"), later=_LATER)
+    yield from _epochs(memory_life("counts"), partial(memory_totals, "counts", "id"), later=_LATER)
 
 
 @case("sink.parquet")
@@ -59,19 +57,14 @@ def tasks(given: Given) -> Iterator[Count]:
 
 def _parquet(given: Given, tasks: int) -> Iterator[Count]:
     table = given.folder / "table"
-    options = {"path": str(table), "checkpointLocation": f"{table}/_checkpoint"}
-    life = Life(SeparateLogs, options, tasks)
+    life = parquet_life(table, tasks)
     yield from _epochs(life, partial(totals, table, "id"), later=_LATER // tasks)
 
 
 @case("sink.iceberg")
 def iceberg(given: Given) -> Iterator[Count]:
     """An epoch of the Iceberg sink with one task, into an embedded catalog."""
-    from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-
-    options = {"path": "db.rows", "warehouse": str(given.folder), "keepSnapshots": "10"}
-    options["keepMetadataFiles"] = "10"
-    life = Life(IcebergWriter, options, apart="catalog.role")  # a catalog for each, as in Spark
+    life = iceberg_life(given.folder)
     yield from _epochs(life, partial(table_totals, given.folder, "id"), later=_LATER // 2)
 
 
@@ -82,8 +75,7 @@ def kafka(given: Given) -> Iterator[Count]:
     A broker may be busy, and is asked again then: of each count, the least of all epochs.
     """
     with given.topics.topic() as topic:
-        options = {**given.topics.cluster, "topic": topic, "checkpointLocation": str(given.folder)}
-        life = Life(SeparateKafkaLogs, options, 1, KEYED)
+        life = kafka_life(given.topics.cluster, topic, given.folder)
         life.commits(10)
         yield from _each(life, requests)
         yield from _each(life, calls_beside_broker)

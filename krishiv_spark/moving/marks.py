@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["is_half_made", "is_unfinished", "unfinished"]
 
 _BEGIN = b"unfinished: "
-_REWOUND = b"'krishiv-spark checkpoint rewind "
+_COMMAND = "'krishiv-spark checkpoint"
 
 
 def unfinished(verb: str) -> bytes:
@@ -19,7 +19,7 @@ def unfinished(verb: str) -> bytes:
     Args:
         verb: Of ``krishiv-spark checkpoint``.
     """
-    text = f"'krishiv-spark checkpoint {verb}' has not got through here: run it again"
+    text = f"{_COMMAND} {verb}' has not got through here: run it again"
     return _BEGIN + text.encode()
 
 
@@ -30,4 +30,4 @@ def is_unfinished(entry: bytes) -> bool:
 
 def is_half_made(entry: bytes) -> bool:
     """Whether it is that of a new checkpoint: behind that of a way back stands an old one."""
-    return is_unfinished(entry) and not entry.startswith(_BEGIN + _REWOUND)
+    return is_unfinished(entry) and not entry.startswith(_BEGIN + f"{_COMMAND} rewind ".encode())

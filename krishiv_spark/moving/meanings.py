@@ -79,7 +79,7 @@ def lines_of_rewinding(epoch: int) -> list[str]:
         "(LOST), unless 'txnRepeats' is 'newest'"
     )
     unseen = (
-        f"a sink with 'queryId', or whose writer has no option 'checkpointLocation', cannot tell "
+        "a sink with 'queryId', or whose writer has no option 'checkpointLocation', cannot tell "
         f"one epoch {epoch + 1} from another: if it holds that one, its new rows are LOST"
     )
     sources = (
