@@ -14,7 +14,7 @@ from tables import make_input
 
 from krishiv_spark.kafka.dev import open_cluster
 
-RECORDS, FILES, ROWS = 1_000, 20, 50  # brought at once: as many rows in files
+RECORDS, FILES, ROWS = 1_000, 50, 20  # brought at once: as many rows in files
 KILLS = [4, pytest.param(30, marks=pytest.mark.long)]  # the same, for longer
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(2400)]
 
@@ -55,12 +55,14 @@ def torment(script: str, job, target, witness: Witness, kills: int, feed) -> Non
     """Kill so often, and let there always be something to do until then."""
     fed = 0
 
-    def look(driver) -> None:
+    def look(driver) -> bool:
         nonlocal fed
+        before = fed
         witness.look(driver)
-        while witness.looks < kills and fed * RECORDS < witness.planned + RECORDS:
+        while killer.kills.total() < kills and fed * RECORDS < witness.planned + RECORDS:
             feed(fed)
             fed += 1
+        return fed > before
 
     feed(fed)
     fed += 1

@@ -25,7 +25,8 @@ class Killer:
             first has another one.
         machines: Where drivers run, each on a new machine, and workers, if not here.
         look: Called with the driver after each kill, of whatever, and when the last one is done;
-            a driver that was killed is dead then, and the next one has not begun.
+            a driver that was killed is dead then, and the next one has not begun. True if it has
+            brought more to copy: a driver that came to its end unkilled is not the last one then.
         strike: Every other time, called before a driver is killed: comes back at the moment.
 
     Attributes:
@@ -84,8 +85,7 @@ class Killer:
                 if victim == "driver" or self.kills.total() >= kills:
                     return True
             self._tell(f"the driver ended by itself: {driver.lines[-1][:300]}")
-            self._look(driver)
-            return not driver.says("DONE", 0)
+            return bool(self._look(driver)) or not driver.says("DONE", 0)
 
     def _turn(self) -> str:
         """Who is next, until it is killed."""

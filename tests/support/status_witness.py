@@ -47,13 +47,16 @@ class Witness:
         self._rows_of, self._adds_up = rows_of, adds_up
         self._known: dict[int, int] = {-1: 0}
         self._promise = ""
+        self._promised_of: Driver | None = None
 
     def look(self, driver: Driver) -> None:
         """Compare; called with a driver that has lost something, is dead, or is done."""
-        self._hold_to_promise(driver)
+        if driver is not self._promised_of:  # it may have come to its end in an earlier look
+            self._hold_to_promise(driver)
         self._compare()  # also while what a dead driver had started goes on
         if not driver.outlives(0):
             driver.await_rest()
+            self._promised_of = driver
             self._check_still(await_that(self._compare, "the target does not come to rest"))
         self.looks += 1
 
