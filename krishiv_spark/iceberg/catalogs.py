@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
 from krishiv_spark.storage.hints import known_silence, meaning
 from krishiv_spark.storage.storage import PREFIX
 from krishiv_spark.suggestions import suggest
@@ -172,6 +173,8 @@ def _key(options: IcebergOptions) -> _Key:
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
     robust = _robust(properties)
+    if is_postgresql(robust.get("uri", "")):
+        ask_once(robust["uri"])
     try:
         catalog = _loaded(name, robust)
     except Exception as error:
@@ -208,6 +211,8 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     # No connection to a file is closed by somebody else.
     if uri.startswith("sqlite"):
         return properties
+    if is_postgresql(uri):
+        properties = {**properties, "uri": patient(uri)}
     return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it
 
 

@@ -2,22 +2,28 @@
 
 PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers
 would hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over
-as the text that it is, which boto3 refuses.
+as the text that it is, which boto3 refuses. One that has never answered is given up soon: its
+address may be wrong (`krishiv_spark.reached`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from botocore.config import Config
+from botocore.exceptions import ClientError
 from botocore.session import Session
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from typing_extensions import override
 
+from krishiv_spark.reached import note_reached, was_reached
+
 __all__ = ["TimeoutGlueCatalog"]
 
 _CONNECT_S, _READ_S = 5, 15
+_FIRST_CONNECT_S, _FIRST_READ_S = 4, 8
 _RETRIES = "4"
 """After pauses of at most 1, 2, 4 and 8 seconds."""
 
@@ -32,8 +38,13 @@ class TimeoutGlueCatalog(GlueCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         client = {**properties, "glue.max-retries": _retries_of(properties)}
-        super().__init__(name, **client, botocore_session=_session_of(properties))
+        session = _session_of(properties, _CONNECT_S, _READ_S)
+        super().__init__(name, **client, botocore_session=session)
         self.properties = properties  # without the session, which does not pickle
+        place = f"catalog {self.glue.meta.endpoint_url}"
+        if not was_reached(place):
+            _ask_once(name, client)
+            note_reached(place)
 
     @override
     def _update_glue_table(
@@ -66,10 +77,22 @@ def _retries_of(properties: dict[str, str]) -> int:
     return int(text)
 
 
-def _session_of(properties: dict[str, str]) -> Any:
+def _ask_once(name: str, properties: dict[str, Any]) -> None:
+    """Send one request, once.
+
+    Raises:
+        botocore.exceptions.BotoCoreError: If nobody answers; its subclass says how.
+    """
+    session = _session_of(properties, _FIRST_CONNECT_S, _FIRST_READ_S)
+    client = {**properties, "glue.max-retries": 0}
+    with contextlib.suppress(ClientError):  # an answer, as that this is not allowed
+        GlueCatalog(name, **client, botocore_session=session).glue.get_databases(MaxResults=1)
+
+
+def _session_of(properties: dict[str, Any], connect_s: int, read_s: int) -> Any:
     # boto3 gives its own no profile where it is given one.
     session = Session(
         profile=properties.get("glue.profile-name") or properties.get("client.profile-name")
     )
-    session.set_default_client_config(Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S))
+    session.set_default_client_config(Config(connect_timeout=connect_s, read_timeout=read_s))
     return session
