@@ -23,6 +23,8 @@ __all__ = [
     "PlannedFile",
     "UnreadableError",
     "check_entry",
+    "data_entries",
+    "data_manifests",
     "metadata_errors",
     "planned_files",
 ]
@@ -154,14 +156,34 @@ def metadata_errors(snapshot: Snapshot) -> Iterator[None]:
 
 
 def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
+    return snapshot.manifests(table.io) if scan else data_manifests(table, snapshot, scan=False)
+
+
+def data_manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
+    """Those that name the data files of a snapshot, in their order.
+
+    Args:
+        table: Whose snapshot it is.
+        snapshot: One that the table's metadata still has.
+        scan: All of them; otherwise only those that the snapshot has written. One that was merged
+            has entries of earlier snapshots too.
+    """
     from pyiceberg.manifest import ManifestContent
 
-    manifests = snapshot.manifests(table.io)
-    if scan:
-        return manifests
-    # One that was merged has entries of earlier snapshots too: `_added_by` leaves them out.
-    own = (m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id)
-    return [manifest for manifest in own if manifest.content == ManifestContent.DATA]
+    data = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
+    return data if scan else [m for m in data if m.added_snapshot_id == snapshot.snapshot_id]
+
+
+def data_entries(
+    table: Table, snapshot: Snapshot, manifest: ManifestFile, *, scan: bool
+) -> list[ManifestEntry]:
+    """The entries of one of `data_manifests` that are read, in their order.
+
+    Raises:
+        UnreadableError: See `check_entry`.
+    """
+    wanted = check_entry if scan else _added_by(snapshot.snapshot_id)
+    return [*filter(wanted, manifest.fetch_manifest_entry(table.io, discard_deleted=True))]
 
 
 def check_entry(entry: ManifestEntry) -> bool:

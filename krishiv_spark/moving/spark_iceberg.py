@@ -97,17 +97,47 @@ class TableSpots:
         return IcebergOffset(table=str(self._table.metadata.table_uuid), spot=place)
 
     def _place(self, spot: SparksSpot, snapshot: Snapshot) -> StreamingOffset:
-        from krishiv_spark.iceberg.files import SnapshotFiles
         from krishiv_spark.sources.iceberg.slices import done
 
-        # Both count in the order of the snapshot's manifests (``MicroBatches``, `SnapshotFiles`).
-        files = SnapshotFiles(None, self._table.schema())
-        count = len(files.of(self._table, snapshot, scan=spot.scan))
-        if spot.position >= count:
+        read, count = self._files_read(spot, snapshot)
+        if read == count:
             return done(snapshot)
-        if spot.position == 0 and not spot.scan:
+        if read == 0 and not spot.scan:
             return self._before(snapshot)
-        return done(snapshot).model_copy(update={"file": spot.position, "scan": spot.scan})
+        return done(snapshot).model_copy(update={"file": read, "scan": spot.scan})
+
+    def _files_read(self, spot: SparksSpot, snapshot: Snapshot) -> tuple[int, int]:
+        """How many files of a snapshot were read, as ours counts them, and how many there are.
+
+        Both count in the order of the manifests (``MicroBatches``, `planned_files`). Iceberg's
+        connector begins each one with the number of files in those before, also of files that it
+        does not read, since an earlier snapshot has added them.
+
+        Raises:
+            OffsetError: If it depends on the version of the connector which files were read.
+        """
+        from krishiv_spark.iceberg.planning import data_entries, data_manifests, metadata_errors
+
+        begin = read = count = 0
+        with metadata_errors(snapshot):
+            for manifest in data_manifests(self._table, snapshot, scan=spot.scan):
+                files = len(data_entries(self._table, snapshot, manifest, scan=spot.scan))
+                listed = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+                if spot.scan and manifest.deleted_files_count:
+                    self._check_removed(spot, begin + listed + manifest.deleted_files_count)
+                read += min(files, max(0, spot.position - begin))
+                count += files
+                begin += listed
+        return read, count
+
+    def _check_removed(self, spot: SparksSpot, end: int) -> None:
+        """Some versions count, and read, files that a scan's snapshot has removed."""
+        if 0 < spot.position < end:
+            raise OffsetError(
+                f"the old query is at file {spot.position} of all files of snapshot "
+                f"{spot.snapshot}, which has removed files too, and whether these are counted "
+                "depends on the version of Iceberg: let it read on to the next snapshot first"
+            )
 
     def _before(self, snapshot: Snapshot) -> StreamingOffset:
         """After the snapshot before, since one place has one text."""

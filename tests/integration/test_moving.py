@@ -11,7 +11,7 @@ import pyspark
 import pytest
 from click.testing import CliRunner
 from drivers import Driver
-from iceberg_tables import append_files, make_table
+from iceberg_tables import MergesOne, append_files, make_table
 from kafka_topics import Onlooker, fill, make_topic
 
 from benchmarks.peer import ICEBERG, KAFKA, peer_jars
@@ -222,7 +222,17 @@ def test_a_query_moves_from_sparks_file_source_to_ours(tmp_path):
 @pytest.mark.skipif(
     pyspark.__version__[:3] not in ICEBERG.lines, reason="Iceberg has no connector for this Spark"
 )
-def test_a_query_moves_from_icebergs_own_source_in_the_middle_of_a_snapshot(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "epochs"),
+    [
+        (None, (2, 5)),  # in the middle of the second snapshot, and at the end of all
+        (
+            MergesOne,
+            (2, 3),
+        ),  # whose last file Iceberg 1.12 leaves out by itself
+    ],
+)
+def test_a_query_moves_from_icebergs_own_source_in_a_snapshot(tmp_path, kind, epochs):
     def parts(*numbers):
         return [pa.table({"value": pa.array([str(number)])}) for number in numbers]
 
@@ -230,7 +240,7 @@ def test_a_query_moves_from_icebergs_own_source_in_the_middle_of_a_snapshot(tmp_
     warehouse.mkdir()
     make_table(warehouse, parts(0)[0].schema)
     append_files(warehouse, *parts(0, 1))
-    append_files(warehouse, *parts(2, 3, 4))
+    append_files(warehouse, *parts(2, 3, 4), kind=kind)
     append_files(warehouse, *parts(5))
     catalog = "spark.sql.catalog.krishiv"
     conf = {
@@ -245,10 +255,10 @@ def test_a_query_moves_from_icebergs_own_source_in_the_middle_of_a_snapshot(tmp_
     job["options"] = {"streaming-max-files-per-micro-batch": "1"}
     last = {"checkpoint": f"{theirs}/c", "target": f"{theirs}/rows"}
     assert run({**job, **last}) == "DONE"
-    assert written(theirs / "rows") == Counter("012345")
+    assert kind is not None or written(theirs / "rows") == Counter("012345")
     where = {"table": "db.t", "warehouse": str(warehouse)}
     given = [word for name, text in where.items() for word in ("-o", f"{name}={text}")]
-    for epoch in (2, 5):  # in the middle of the second snapshot, and at the end of all
+    for epoch in epochs:
         place, copy = f"{ours}/{epoch}", f"{tmp_path}/{epoch}"
         command("copy", f"{theirs}/c", copy, "--to", epoch)
         command("import", "--from", "iceberg", copy, "--to", place, *given)

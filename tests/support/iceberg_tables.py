@@ -61,13 +61,36 @@ def append(folder: Path, rows: pa.Table, **more: Any) -> int:
     return newest(folder, more.get("branch", "main"))
 
 
-def append_files(folder: Path, *parts: pa.Table) -> int:
+def append_files(folder: Path, *parts: pa.Table, kind: type[_FastAppendFiles] | None = None) -> int:
     """One snapshot with a file for each part."""
     table = table_in(folder)
-    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
-        for part in parts:
-            update.append_data_file(_written(table, part))
+    with table.transaction() as transaction:
+        made = (kind or _FastAppendFiles)(Operation.APPEND, transaction, table.io)
+        with made as update:
+            for part in parts:
+                update.append_data_file(_written(table, part))
     return newest(folder)
+
+
+class MergesOne(_FastAppendFiles):
+    """Two manifests of its own: the first file and those of the last snapshot, and its others.
+
+    As Iceberg merges manifests, where there are many or those of more than one partition spec.
+    """
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        added, last, *others = manifests
+        first, *more = self.fetch_manifest_entry(added)
+        before = self.fetch_manifest_entry(last)
+        spec = self.spec(added.partition_spec_id)
+        with self.new_manifest_writer(spec) as merged:
+            merged.add(first)
+            for entry in before:
+                merged.existing(entry)
+        with self.new_manifest_writer(spec) as own:
+            for entry in more:
+                own.add(entry)
+        return [merged.to_manifest_file(), own.to_manifest_file(), *others]
 
 
 def _written(table: Table, rows: pa.Table, **options: Any) -> DataFile:

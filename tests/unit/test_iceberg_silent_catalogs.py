@@ -48,7 +48,9 @@ def test_the_first_contact_is_short_and_later_ones_are_not(silent, monkeypatch):
 
 def glue_at(endpoint):
     names = ("access-key-id", "secret-access-key", "region")
-    keys = {f"glue.{name}": text for name, text in zip(names, ("AK", "hunter2", "eu-1"), strict=True)}
+    keys = {
+        f"glue.{name}": text for name, text in zip(names, ("AK", "hunter2", "eu-1"), strict=True)
+    }
     return {"type": "glue", "glue.endpoint": endpoint, **keys}
 
 

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from iceberg_tables import append, append_files, make_table
+from iceberg_tables import MergesOne, append, append_files, make_table, paths, rewrite
 from spark_starts import make_checkpoint, offsets_in
 
 from krishiv_spark.cli import main
@@ -73,6 +73,35 @@ def test_what_was_not_read_is_read_next(snapshots, tmp_path, snapshot, position,
     done = taken_over(tmp_path, snapshots[snapshot], position, scan=scan)
     assert done.exit_code == 0, done.output
     assert sorted(waiting(tmp_path)) == left
+
+
+@pytest.mark.parametrize(
+    ("position", "left"),
+    [(0, [2, 3, 4, 5, 6]), (1, [3, 4, 5, 6]), (4, [3, 4, 5, 6]), (6, [5, 6]), (7, [6])],
+)
+def test_files_of_earlier_snapshots_are_counted_where_iceberg_counts_them(tmp_path, position, left):
+    """One added file and three of before are in its manifest: the next one is the fourth."""
+    (tmp_path / "w").mkdir()
+    make_table(tmp_path / "w", SCHEMA)
+    append_files(tmp_path / "w", rows(1), rows(10), rows(11))
+    merged = append_files(tmp_path / "w", rows(2), rows(3), rows(4), rows(5), kind=MergesOne)
+    append(tmp_path / "w", rows(6))
+    done = taken_over(tmp_path, merged, position)
+    assert done.exit_code == 0, done.output
+    assert sorted(waiting(tmp_path)) == left
+
+
+@pytest.mark.parametrize(("position", "left"), [(1, None), (9, [5])])
+def test_a_scan_in_the_middle_of_removed_files_is_left_to_the_old_query(tmp_path, position, left):
+    (tmp_path / "w").mkdir()
+    make_table(tmp_path / "w", SCHEMA)
+    append_files(tmp_path / "w", rows(1), rows(2), rows(3))
+    scanned = rewrite(tmp_path / "w", paths(tmp_path / "w")[:1], rows(4))
+    append(tmp_path / "w", rows(5))
+    done = taken_over(tmp_path, scanned, position, scan=True)
+    assert ("let it read on to the next snapshot first" in done.output) == (left is None)
+    assert (tmp_path / "new").exists() == (left is not None)
+    assert left is None or waiting(tmp_path) == left
 
 
 @pytest.mark.parametrize(
