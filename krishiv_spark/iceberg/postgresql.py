@@ -1,8 +1,9 @@
 """PostgreSQL below a SQL catalog, with an end to its client's patience.
 
-libpq waits for a server that takes a connection and says nothing for ever, and for one that vanishes
-later as long as the machine does (https://www.postgresql.org/docs/current/libpq-connect.html); and
-PyIceberg 0.12 takes a database that is not there for one without tables, and tries to make them.
+libpq waits for ever for a server that takes a connection and says nothing, and for one that
+vanishes later as long as the machine does
+(https://www.postgresql.org/docs/current/libpq-connect.html); and PyIceberg 0.12 takes a database
+that is not there for one without tables, and tries to make them.
 """
 
 from __future__ import annotations
