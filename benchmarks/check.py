@@ -48,10 +48,12 @@ def table_totals(
 def consumed(topics: Topics, name: str) -> tuple[int, int]:
     """Number of records and sum of their numbers, for kafka-python's own consumer.
 
-    It reads what is committed, to the end as it is now.
+    It reads what is committed, to the end as it is now: brokers make a committed transaction visible
+    one partition after the other, which is waited for.
     """
     from kafka import KafkaConsumer, TopicPartition
 
+    topics.settle()
     given = {"isolation_level": "read_committed", "enable_auto_commit": False}
     consumer = KafkaConsumer(bootstrap_servers=topics.bootstrap, **given)
     places = [TopicPartition(name, n) for n in consumer.partitions_for_topic(name) or ()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,6 +47,7 @@ _JAVA = "-XX:TieredStopAtLevel=4 -Xmx1g"
 _SETTINGS = {"log.segment.delete.delay.ms": "500", "log.initial.task.delay.ms": "500"}
 _PATIENCE_MS = 120_000
 MOST_AT_ONCE = 5_000  # partitions, made by one request
+_ENDING = ("PrepareCommit", "PrepareAbort")
 _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 30_000, "request_timeout_ms": _PATIENCE_MS}
 
 
@@ -119,12 +121,19 @@ class Topics:
         finally:
             producer.close()
 
-    def _admin(self, work: str, *args: Any, **more: Any) -> None:
+    def settle(self) -> None:
+        """Wait until the broker has written to the partitions of each transaction how it ended."""
+        until = time.monotonic() + _PATIENCE_MS / 1000
+        while any(self._admin("list_transactions", state_filters=_ENDING).values()):
+            expect("transactions end to the end", time.monotonic() < until, wanted=True)
+            time.sleep(0.05)
+
+    def _admin(self, work: str, *args: Any, **more: Any) -> Any:
         from kafka import KafkaAdminClient
 
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap, **_LIMITS)
         try:
-            getattr(client, work)(*args, **more)
+            return getattr(client, work)(*args, **more)
         finally:
             client.close()
 
