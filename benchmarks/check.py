@@ -48,8 +48,8 @@ def table_totals(
 def consumed(topics: Topics, name: str) -> tuple[int, int]:
     """Number of records and sum of their numbers, for kafka-python's own consumer.
 
-    It reads what is committed, to the end as it is now: brokers make a committed transaction visible
-    one partition after the other, which is waited for.
+    It reads what is committed, to the end as it is now: brokers make a committed transaction
+    visible one partition after the other, which is waited for.
     """
     from kafka import KafkaConsumer, TopicPartition
 
