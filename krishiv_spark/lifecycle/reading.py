@@ -193,6 +193,7 @@ class BatchRead(_Travels, DataSourceReader):
     @sentence_first
     def partitions(self) -> Sequence[InputPartition]:
         """Spark: planner process, once."""
+        tune_worker()
         lines_are_of(self._reader.options.log_level)
         first = self._reader.initial()
         start = _pinned(self._reader, first) if isinstance(first, Start) else first

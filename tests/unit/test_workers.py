@@ -55,6 +55,29 @@ def test_elsewhere_nothing_is_frozen(monkeypatch):
 
 
 @pytest.fixture
+def threshold():
+    """Python's own, whatever ran before."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("worker", "threshold")
+@pytest.mark.parametrize(("own", "then"), [(2_000, 50_000), (90_000, 90_000), (0, 0)])
+def test_cycles_are_looked_for_rarely_but_as_a_user_has_set_it(own, then):
+    gc.set_threshold(own, 10, 10)
+    workers.tune_worker()
+    assert gc.get_threshold()[0] == then
+
+
+@pytest.mark.usefixtures("threshold")
+def test_elsewhere_the_collector_is_left_alone():
+    workers.tune_worker()
+    assert gc.get_threshold()[0] == 700
+
+
+@pytest.fixture
 def archive(tmp_path, monkeypatch):
     """Makes an archive on the path, with a package from which something was imported."""
 
