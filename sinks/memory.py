@@ -84,6 +84,8 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             )
         if self.options.mode == "upsert":
             self._check_upsert()
+        if self.options.job is not None and self.mode is not OutputMode.REPLACE:
+            self._result_of(self.options.job.name).check_name(name or "")
 
     def _check_upsert(self) -> None:
         check_keys(self.options.key_columns, self.schema)
@@ -117,6 +119,8 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             bodies = [part.body for part in staged]
             keys = self.options.key_columns
             staged, replaces = [upserted(result.bodies(), bodies, keys, self.schema)], True
+        if self.options.job is not None and self.mode is not OutputMode.REPLACE:
+            result.check_name(name or "")
         result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
 
     def discard(self, staged: Sequence[EncodedRows]) -> None:

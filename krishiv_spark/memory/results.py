@@ -47,6 +47,21 @@ class QueryResult:
         if self._put(number, entry, before):
             self.epochs.remove_below(self.epochs.first())
 
+    def check_name(self, name: str) -> None:
+        """Refuse to add to a name that means something else: to take it removes what is there.
+
+        Raises:
+            OptionError: If it is the name of another query's or job's rows.
+        """
+        owner = NamedResult(self.store, name).owner()
+        if owner not in {None, self.query}:
+            job = self.query.removesuffix(f".{name}")
+            raise OptionError(
+                f"krishiv-memory: {name!r} has rows of {owner}, which batches of 'txnAppId' = "
+                f"{job!r} cannot be added to: give what each of them writes a name of its own, or "
+                f"remove the rows with memory_clear({name!r})"
+            )
+
     def bodies(self) -> Iterator[bytes]:
         """The bodies of its epochs, oldest first."""
         return (body for _, body in self.epochs.snapshot())

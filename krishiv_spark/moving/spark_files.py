@@ -166,4 +166,4 @@ class SeenFiles:
         # Without a newest time: no file that the old query has left is too old for the new one.
         reached = Reached((), Seen().adding(files), {}, None)
         offset, _ = books.offset(ParquetOffset(), reached, lambda: [file.path for file in files])
-        return offset
+        return offset.model_copy(update={"root": self._place.root})

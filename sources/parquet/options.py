@@ -32,6 +32,12 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
         "worker shares, or a URL of a bucket or HDFS. In a glob, `*`, `?`, `[ab]` and `{a,b}` are "
         "wildcards.",
     )
+    moved_from: str | None = Field(
+        default=None,
+        description="Stream: where the files were when the query ran last, if they were moved to "
+        "`path` since, all of them. Another `path` is refused otherwise, since files of the same "
+        "names would count as read.",
+    )
     max_files_per_trigger: int | None = Field(
         default=10_000, gt=0, description="Most files in a batch."
     )

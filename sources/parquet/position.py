@@ -29,6 +29,8 @@ class ParquetOffset(Offset):
         stream: The folder of `State`, a random id; None as long as nothing was put there.
         floor: Of version 1: files modified before this count as read, nanoseconds since 1970 UTC.
             They are looked up, and are in `seen` from the next batch on.
+        root: Where the files were found, `Place.root`; None before the first batch, and of releases
+            that did not say so.
     """
 
     kind = "parquet"
@@ -43,6 +45,7 @@ class ParquetOffset(Offset):
     epochs_in: str | None = None
     stream: str | None = None
     floor: int | None = None
+    root: str | None = None
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:

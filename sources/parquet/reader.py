@@ -30,6 +30,7 @@ from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.parquet.books import Books, Bounds
 from krishiv_spark.sources.parquet.folders import folder_fields, folder_values
 from krishiv_spark.sources.parquet.healing import as_it_is
+from krishiv_spark.sources.parquet.moved import check_place
 from krishiv_spark.sources.parquet.options import ParquetSourceOptions
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.position import ParquetOffset
@@ -159,10 +160,11 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     def resolve(self, start: Start) -> ParquetOffset:
         """All that is there now counts as read. See `SupportsMovingStart`."""
         del start
-        return self._stream.count_all()
+        return self._here(self._stream.count_all())
 
     def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
         """See `StreamReader`. One look at each file; footers only if rows or times count."""
+        check_place(start, self._place, self.options.moved_from)
         try:
             self._chosen = self._choose(start, limit)
         # An interruption too: units were taken out of the queue for a batch that will not be.
@@ -182,8 +184,11 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return start
         files = [file for unit in taken for file in unit.files]
         watermark = self._watermark(start, files, footers)
-        end = self._stream.reached(start, taken)
+        end = self._here(self._stream.reached(start, taken))
         return end.model_copy(update={"watermark": watermark})
+
+    def _here(self, offset: ParquetOffset) -> ParquetOffset:
+        return offset.model_copy(update={"root": self._place.root})
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
@@ -248,6 +253,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         """
         if start == end:
             return []
+        check_place(end, self._place, self.options.moved_from)
         files = self._books.files(end)
         if end != self._chosen and self.streaming:
             files = tuple(self._place.files.each(lambda file: self._as_it_is(file, end), files))

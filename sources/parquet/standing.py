@@ -144,7 +144,7 @@ class Standing:
 
 
 def _bare(position: ParquetOffset) -> ParquetOffset:
-    return position.model_copy(update={"watermark": None})
+    return position.model_copy(update={"watermark": None, "root": None})
 
 
 def _newest(position: ParquetOffset, max_age_ns: int | None) -> int | None:

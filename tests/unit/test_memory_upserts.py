@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numbered_jobs import numbered, run_job
 
-from krishiv_spark import memory_table
+from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats.memory import MemoryDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
@@ -68,6 +68,20 @@ def test_a_batch_is_upserted_once():
 def test_what_cannot_be_upserted_is_refused(options, said):
     with pytest.raises((PlanningFailed, OptionError), match=said):
         job(0, range(3), path="x", **options)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("first", [numbered("other", 7), {}], ids=["numbered", "plain"])
+def test_rows_of_others_are_not_taken_away(first, mode):
+    name = f"r-{uuid.uuid4()}"
+    run_job(MemoryDataSource, {"path": name, **first}, range(3))
+    with pytest.raises(PlanningFailed, match=f"'{name}' has rows of .* 'load' cannot be added to"):
+        job(0, range(3, 5), path=name, mode=mode)
+    assert sorted(memory_table(name)["id"].to_pylist()) == list(range(3))
+    memory_clear(name)
+    job(0, range(3, 5), path=name, mode=mode)
+    job(1, range(5, 7), path=name, mode=mode)
+    assert sorted(memory_table(name)["id"].to_pylist()) == list(range(3, 7))
 
 
 def test_batches_without_a_number_are_refused():
