@@ -101,12 +101,14 @@ def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
     existing = next(table.visible(), None)
     if existing is None:
         return
-    found = plain_schema(table.schema_of(existing))
+    # By any case: Spark's reader does not tell columns apart by it.
+    found = {field.name.lower(): field for field in plain_schema(table.schema_of(existing))}
     for field in schema:
-        index = found.get_field_index(field.name)
-        if index >= 0 and found.field(index).type != field.type:
+        there = found.get(field.name.lower(), field)
+        if there.type != field.type:
+            other = "" if there.name == field.name else f" as {there.name!r}"
             raise SchemaError(
-                f"column {field.name!r} is {field.type}, but {found.field(index).type} in "
+                f"column {field.name!r} is {field.type}, but {there.type}{other} in "
                 f"{table}/{existing}: cast it, or write into another folder"
             )
 

@@ -515,10 +515,11 @@ def test_bad_options_are_refused_before_any_row(table, options, says):
         Life(ParquetWriter, {"path": str(table), **options}, "q1", OutputMode.APPEND).plan()
 
 
-def test_rows_of_another_type_than_the_table_holds_are_refused(table):
+@pytest.mark.parametrize(("there", "says"), [("id", "string in"), ("ID", "string as 'ID' in")])
+def test_rows_of_another_type_than_the_table_holds_are_refused(table, there, says):
     table.mkdir()
-    pq.write_table(pa.table({"id": ["text"]}), table / "old.parquet")
-    with pytest.raises(PlanningFailed, match=r"SchemaError: column 'id' is int64, but string"):
+    pq.write_table(pa.table({there: ["text"]}), table / "old.parquet")
+    with pytest.raises(PlanningFailed, match=f"SchemaError: column 'id' is int64, but {says}"):
         life(table).plan()
 
 
