@@ -18,6 +18,7 @@ from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from typing_extensions import override
 
+from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog
 from krishiv_spark.reached import note_reached, was_reached
 
 __all__ = ["TimeoutGlueCatalog"]
@@ -28,7 +29,7 @@ _RETRIES = "4"
 """After pauses of at most 1, 2, 4 and 8 seconds."""
 
 
-class TimeoutGlueCatalog(GlueCatalog):
+class TimeoutGlueCatalog(NameKeepingCatalog, GlueCatalog):
     """Fails when Glue does not answer. Driver.
 
     A commit is conditional on the version of Glue's entry that it was made for (``VersionId`` of

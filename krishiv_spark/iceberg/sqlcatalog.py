@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from krishiv_spark.iceberg.internals import updated_metadata
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
+from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog, check_expiry
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.lru import LruCache
 
@@ -34,7 +35,7 @@ __all__ = ["CachingSqlCatalog"]
 _MOST = 8
 
 
-class CachingSqlCatalog(SqlCatalog):
+class CachingSqlCatalog(NameKeepingCatalog, SqlCatalog):
     """A SQL catalog that remembers the metadata files it has read or written last. Driver.
 
     Its tables share their metadata, which nobody changes: PyIceberg's models are frozen.
@@ -98,6 +99,7 @@ class CachingSqlCatalog(SqlCatalog):
             return super()._update_and_stage_table(None, table_identifier, requirements, updates)
         for requirement in requirements:
             requirement.validate(current_table.metadata)
+        check_expiry(current_table.metadata, updates)
         metadata = updated_metadata(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
         places = load_location_provider(metadata.location, metadata.properties)

@@ -14,6 +14,9 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog, needed_by_name
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.sinks.iceberg.retention import (
     Retention,
@@ -47,10 +50,27 @@ def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
     metadata = transaction.table_metadata
     retention = Retention.of(options, metadata.properties)
     expired = [] if retention is None else retention.expired(metadata, _now_ms())
-    if expired:
-        transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}))
+    if expired and (gone := _still_unnamed(expired, transaction, options)):
+        transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
     if wanted := metadata_properties(options, metadata.properties):
         transaction.set_properties(wanted)
+
+
+def _still_unnamed(
+    expired: list[int], transaction: EpochTransaction, options: IcebergSinkOptions
+) -> list[int]:
+    """Snapshots that may go, without those that have got a name since the table was loaded.
+
+    A catalog that keeps names looks by itself. Of any other the table is loaded again: what gets
+    its name between that and the commit, a moment later, is lost.
+    """
+    if isinstance(transaction.table.catalog, NameKeepingCatalog):
+        return expired
+    try:
+        named = set(needed_by_name(open_table(options).metadata))
+    except KrishivError:
+        return []  # the next commit expires them, and this one says what is wrong
+    return [number for number in expired if number not in named]
 
 
 def remove_expired(table: Table, before: TableMetadata) -> None:

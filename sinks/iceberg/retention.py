@@ -7,14 +7,13 @@ programs may change it. A table that somebody else has made is left as it is, un
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyiceberg.table.refs import MAIN_BRANCH
-
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.once import warn_once
 
@@ -94,7 +93,7 @@ class Retention:
 
         Other branches keep their whole history, and tags their snapshot.
         """
-        protected = set(_protected(metadata))
+        protected = set(needed_by_name(metadata))
         there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
         count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
         over = 0 if self.most is None else count - self.most
@@ -158,20 +157,6 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
             options.table_name,
             ", and of its ".join(growing),
         )
-
-
-def _protected(metadata: TableMetadata) -> Iterator[int]:
-    """Ids of the snapshots that branches but the main one, and tags, need."""
-    by_id: dict[int, Snapshot] = {}
-    for name, reference in metadata.refs.items():
-        if name == MAIN_BRANCH:
-            continue
-        by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        found = by_id.get(reference.snapshot_id)
-        while found is not None:
-            yield found.snapshot_id
-            is_branch = reference.snapshot_ref_type == "branch"
-            found = by_id.get(found.parent_snapshot_id or 0) if is_branch else None
 
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:

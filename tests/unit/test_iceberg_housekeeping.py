@@ -16,8 +16,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 
 from krishiv_spark.errors import DataLossError, OptionError
-from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.sinks.iceberg import expiry, retention
+from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
+from krishiv_spark.sinks.iceberg import changes, expiry, retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 
@@ -214,6 +214,54 @@ def test_the_history_of_other_branches_and_tags_stay(tmp_path, given):
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows % 10 == 0
     assert table.scan(snapshot_id=table.refs()["first"].snapshot_id).to_arrow().num_rows == 10
     assert len(table.snapshots()) <= len(before) + 1 + 1 + 6
+
+
+class OtherCatalog(SqlCatalog):
+    """Knows nothing of ours, as catalogs of other kinds do."""
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["ours", "other"])
+@pytest.mark.usefixtures("at_once")
+def test_names_that_are_given_while_an_epoch_commits_stay(tmp_path, monkeypatch, other):
+    given = {
+        "catalog.py-catalog-impl": f"{__name__}.OtherCatalog",
+        "catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
+    }
+    life = IcebergLife(tmp_path, keepSnapshots="3", **CHANGES, **FEW, **(given if other else {}))
+    for epoch in range(3):
+        life.epoch(epoch, pa.table({"id": [1, 2], "text": [str(epoch)] * 2}))
+    first, second, _ = table_of(tmp_path).snapshots()
+
+    def named_before(*given):
+        names = table_of(tmp_path).manage_snapshots()
+        names.create_tag(first.snapshot_id, "month-end").commit()
+        names = table_of(tmp_path).manage_snapshots()
+        names.create_branch(second.snapshot_id, "audit").commit()
+        monkeypatch.setattr(changes, "tidy", expiry.tidy)
+        expiry.tidy(*given)
+
+    monkeypatch.setattr(changes, "tidy", named_before)
+    for epoch in range(3, 8):
+        life.epoch(epoch, pa.table({"id": [1, 2], "text": [str(epoch)] * 2}))
+    table = table_of(tmp_path)
+    assert table.refs().keys() == {"main", "month-end", "audit"}
+    assert len(table.snapshots()) == 2 + 3
+    for snapshot, text in ((first, "0"), (second, "1")):
+        rows = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+        assert rows["text"].to_pylist() == [text] * 2
+
+
+def test_nothing_expires_while_a_catalog_does_not_tell_its_names(tmp_path, monkeypatch):
+    life = IcebergLife(tmp_path, keepSnapshots="1")
+    life.epoch(0, numbered(0))
+
+    def open_table(_):
+        raise CatalogFailedError("no answer")
+
+    monkeypatch.setattr(expiry, "NameKeepingCatalog", OtherCatalog)
+    monkeypatch.setattr(expiry, "open_table", open_table)
+    life.epoch(1, numbered(1))
+    assert len(table_of(tmp_path).snapshots()) == 2
 
 
 def tag_newest(folder, name):

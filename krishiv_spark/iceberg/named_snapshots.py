@@ -1,0 +1,80 @@
+"""Snapshots that branches and tags need: they must not expire, whoever names them and when. Driver.
+
+PyIceberg drops every branch and tag whose snapshot goes, and no requirement of a commit tells of a
+name that is new. So the catalogs that compare by themselves look at the names as they are then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from pyiceberg.table import StagedTable, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.typedef import Identifier
+
+__all__ = ["NameKeepingCatalog", "check_expiry", "needed_by_name"]
+
+
+class NameKeepingCatalog(MetastoreCatalog):
+    """A catalog that expires no snapshot which has got a name since the commit was made. Driver.
+
+    It compares and sets by the metadata file that it has looked into: a name that comes later
+    makes the commit fail.
+    """
+
+    @override
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        if current_table is not None:
+            check_expiry(current_table.metadata, updates)
+        return super()._update_and_stage_table(
+            current_table, table_identifier, requirements, updates
+        )
+
+
+def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> None:
+    """Refuse to expire snapshots that have got a name.
+
+    Args:
+        metadata: Of the table as it is now.
+        updates: What is to be done to it.
+
+    Raises:
+        CommitFailedException: If a branch or a tag needs one of them.
+    """
+    removing = [update for update in updates if isinstance(update, RemoveSnapshotsUpdate)]
+    gone = {number for update in removing for number in update.snapshot_ids}
+    if gone and (kept := gone.intersection(needed_by_name(metadata))):
+        numbers = ", ".join(map(str, sorted(kept)))
+        raise CommitFailedException(
+            f"Requirement failed: a branch or a tag needs snapshots that were to expire: {numbers}"
+        )
+
+
+def needed_by_name(metadata: TableMetadata) -> Iterator[int]:
+    """Ids of the snapshots that branches but the main one, and tags, need."""
+    by_id: dict[int, Snapshot] = {}
+    for name, reference in metadata.refs.items():
+        if name == MAIN_BRANCH:
+            continue
+        by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        found = by_id.get(reference.snapshot_id)
+        while found is not None:
+            yield found.snapshot_id
+            is_branch = reference.snapshot_ref_type == "branch"
+            found = by_id.get(found.parent_snapshot_id or 0) if is_branch else None
