@@ -26,7 +26,7 @@ from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, o
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.retry import Backoff
-from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.expiry import remove_expired
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
@@ -92,6 +92,8 @@ class Committer:
             found = self._look()
             if found is not None and self._is_ours(found):
                 break
+            if found is not None:
+                self._check_own_mark(found)
             if isinstance(self._last, _REFUSALS) or not may_go_on:
                 raise self._failed()
             if found is not None:
@@ -145,9 +147,34 @@ class Committer:
             # new one.
             forget_catalog(self._options)
 
-    def _check_mark(self, table: Table) -> None:
+    def _check_own_mark(self, table: Table) -> None:
+        """Stop where the mark of the epoch may be our own, of a snapshot that has expired since.
+
+        Who was refused since somebody else was faster may have been that itself, if a proxy has
+        repeated the request. No mark, where there would be one, tells that it was not.
+        """
+        newest = self._newest_mark(table)
+        if self._has_mark and newest is None:
+            return
+        if not _may_have_lost(table.metadata, self._base):
+            return
+        self.unknown = True
+        if newest is not None:
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may not "
+                "be in the table as this driver has written it: the table holds epoch "
+                f"{newest.epoch} of the query, and a snapshot that came after the first attempt "
+                "has expired, perhaps its own; restart the query, which looks it up and goes on"
+            )
+
+    def _newest_mark(self, table: Table) -> Mark | None:
+        """The query's mark in the table, if it is of the epoch or a later one."""
         newest = marks.last_committed_epoch(table.metadata, self._epoch.query)
-        if newest is not None and newest.epoch >= self._epoch.number:
+        return newest if newest is not None and newest.epoch >= self._epoch.number else None
+
+    def _check_mark(self, table: Table) -> None:
+        newest = self._newest_mark(table)
+        if newest is not None:
             raise Fenced(
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
                 f"published: the table holds epoch {newest.epoch} of the query from another "
@@ -180,20 +207,22 @@ class Committer:
     def _check_history(self, table: Table) -> None:
         """Give up if the snapshot of an attempt may have come and gone, and nothing else tells.
 
-        Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers"); tables
-        of version 1 have none, and nothing is found out about them.
+        Tables of version 1 have no sequence numbers: nothing is found out about them.
         """
         if self._has_mark or not self.unknown:
             return
-        before, now = (_newest(one) for one in (self._tried[0].table_metadata, table.metadata))
-        there = (snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots)
-        if sum(number > before for number in there) < now - before:
+        if _has_lost(table.metadata, self._base):
             raise CommitUnknown(
                 f"{FORMAT}: the rows may or may not be in the table: the catalog did not answer, "
-                "and snapshots since then have expired, perhaps that of this job too; look into "
-                "the table before the job is run again, or give it a number ('txnAppId' and "
-                "'txnVersion')"
+                "or others were faster, and snapshots since then have expired, perhaps that of "
+                "this job too; look into the table before the job is run again, or give it a "
+                "number ('txnAppId' and 'txnVersion')"
             )
+
+    @property
+    def _base(self) -> TableMetadata:
+        """The table as the first attempt found it."""
+        return self._tried[0].table_metadata
 
     @property
     def _timeout_s(self) -> float:
@@ -219,6 +248,21 @@ class Committer:
             f"{what} is not in the table after {len(self._tried)} attempts in "
             f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"
         )
+
+
+def _may_have_lost(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """As `_has_lost`; also if that cannot be told, of a table of version 1."""
+    return metadata.format_version == 1 or _has_lost(metadata, base)
+
+
+def _has_lost(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """Whether a snapshot has come and gone since a table was as `base` has it.
+
+    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers").
+    """
+    before, now = _newest(base), _newest(metadata)
+    there = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
+    return sum(number > before for number in there) < now - before
 
 
 def _newest(metadata: TableMetadata) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
-__all__ = ["manifests_of", "named_files", "remove_unused"]
+__all__ = ["manifests_of", "named_files", "remove_unnamed", "remove_unused"]
 
 
 def remove_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]) -> None:
@@ -24,11 +24,26 @@ def remove_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]
     Raises:
         OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
     """
-    wanted = {path for item in staged for path in item.paths}
+    remove_unnamed(options, {path for item in staged for path in item.paths}, staged)
+
+
+def remove_unnamed(
+    options: IcebergSinkOptions, wanted: set[str], staged: Sequence[StagedDataFiles]
+) -> None:
+    """Remove files, but those that a snapshot names.
+
+    Args:
+        options: Which table.
+        wanted: Paths of the files; written after the tasks were planned.
+        staged: What tasks staged for the epoch, which tells when that was.
+
+    Raises:
+        OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
+    """
     if not wanted:
         return
     table = open_table(options)
-    after = min(item.after for item in staged)
+    after = min((item.after for item in staged), default=0)
     for path in wanted - {path for path in named_files(table, after) if path in wanted}:
         with contextlib.suppress(OSError):  # it is gone already
             table.io.delete(path)

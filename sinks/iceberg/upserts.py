@@ -40,6 +40,7 @@ from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
 from krishiv_spark.sinks.iceberg.files import write_files
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, target_of
+from krishiv_spark.sinks.iceberg.unused import remove_unnamed
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -95,6 +96,8 @@ class Upsert:
     def clean(self, io: Any, *, published: bool, certain: bool) -> None:
         """Remove what was written for attempts that are not in the table, and what was staged.
 
+        A data file that a snapshot names stays, whatever is believed of the attempts.
+
         Args:
             io: Of the table.
             published: Whether an attempt has succeeded.
@@ -104,8 +107,10 @@ class Upsert:
         written = {file.file_path for files in made for file in files}
         staged = {path for item in self._staged for path in item.changes}
         unused = written - self._used if published else written
-        for path in (unused if certain else set()) | staged:
-            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+        with contextlib.suppress(Exception):  # best effort: vacuum finds them
+            remove_unnamed(self._options, unused if certain else set(), self._staged)
+        for path in staged:
+            with contextlib.suppress(Exception):
                 io.delete(path)
 
     # --- files

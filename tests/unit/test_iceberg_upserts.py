@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from iceberg_life import IcebergLife, table_of
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import LongType
 
-from krishiv_spark.errors import CommitRejected
+from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges
 
@@ -63,6 +64,34 @@ def test_files_of_a_commit_that_lands_late_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
     life.epoch(1, pa.table({"id": [2, 3], "text": ["B", "c"]}))
     assert values(tmp_path) == {1: "a", 2: "B", 3: "c"}
+
+
+@pytest.mark.parametrize("timeout", ["5 s", "1 ms"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_files_of_a_commit_stay_that_was_told_to_have_failed_and_has_expired(
+    tmp_path, monkeypatch, timeout, streaming
+):
+    """A proxy repeats the request, and gets the answer that somebody else was faster: itself."""
+    other = IcebergLife(tmp_path, query="other", keepSnapshots="1", **CHANGES)
+    other.epoch(0, pa.table({"id": [1, 2], "text": ["a", "b"]}))
+    life = IcebergLife(
+        tmp_path, query=f"{'' if streaming else 'batch-'}1", commitTimeout=timeout, **CHANGES
+    )
+    real = SqlCatalog.commit_table
+
+    def commit_table(*arguments):
+        monkeypatch.setattr(SqlCatalog, "commit_table", real)
+        real(*arguments)
+        other.epoch(1, pa.table({"id": [9], "text": ["other"]}))
+        raise CommitFailedException("somebody else was faster")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    rows = pa.table({"id": [2, 3], "text": ["B", "c"]})
+    with pytest.raises(CommitUnknown, match="may or may not be in the table"):
+        life.epoch(1, rows)
+    assert values(tmp_path) == {1: "a", 2: "B", 3: "c", 9: "other"}
+    life.epoch(1, rows)
+    assert values(tmp_path) == {1: "a", 2: "B", 3: "c", 9: "other"}
 
 
 def test_manifests_of_complete_mode_stay_few(tmp_path):
