@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.expiry import tidy
 from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
@@ -69,7 +70,7 @@ def stage_snapshot(
 
 
 def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> None:
-    """Refuse files that were written for another table, other partitions, or other names.
+    """Refuse files that were written for another table, other partitions, or other columns.
 
     PyIceberg writes them into a manifest of the table's current spec without a look, and readers
     that prune by partition then do not find their rows.
@@ -95,11 +96,51 @@ def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> No
                 f"{FORMAT}: columns of the table were renamed or dropped while its epoch was "
                 "written: restart the query, which writes the epoch again"
             )
+        if item.files:
+            _check_columns(metadata, item.schema_id)
+
+
+def _check_columns(metadata: TableMetadata, schema_id: int | None) -> None:
+    """Refuse data files that lack what the table needs now, or have what it lacks.
+
+    Their columns are read by the ids of their fields: names may change, as may other columns.
+
+    Raises:
+        CommitRejected: If a column was dropped, also if it was made again, or has become required.
+    """
+    if schema_id in {None, metadata.current_schema_id}:
+        return
+    older = _schema_of(metadata, schema_id)
+    changed = "columns were changed" if older is None else _misfit(older, metadata.schema())
+    if changed is not None:
+        raise CommitRejected(
+            f"{FORMAT}: the table's {changed} while its epoch was written: restart the query, "
+            "which writes the epoch again"
+        )
+
+
+def _misfit(older: Schema, now: Schema) -> str | None:
+    """What was done to a column, so that files of an older schema do not fit; None if they do."""
+    for number in older.field_ids - now.field_ids:
+        return f"column {older.find_column_name(number)!r} was dropped (or dropped and made again)"
+    around = parents(now)
+    for number in now.field_ids:
+        # What is inside of a new column that may be null is null with it.
+        is_new_inside = number in around and around[number] not in older.field_ids
+        if not now.find_field(number).required or is_new_inside:
+            continue
+        if number not in older.field_ids or not older.find_field(number).required:
+            return f"column {now.find_column_name(number)!r} was made required"
+    return None
+
+
+def _schema_of(metadata: TableMetadata, schema_id: int | None) -> Schema | None:
+    return next((one for one in metadata.schemas if one.schema_id == schema_id), None)
 
 
 def _has_columns(metadata: TableMetadata, schema_id: int | None) -> bool:
     """Whether every column of an older schema is there by its name: changes are read by name."""
-    older = next((one for one in metadata.schemas if one.schema_id == schema_id), None)
+    older = _schema_of(metadata, schema_id)
     if older is None:
         return False
     now = metadata.schema()

@@ -163,7 +163,7 @@ def write_changes(
         with contextlib.suppress(Exception):  # best effort: vacuum finds it
             target.io.delete(path)
         raise
-    return replace(staged_for(target), changes=(path,), schema_id=metadata.current_schema_id)
+    return replace(staged_for(target), changes=(path,))
 
 
 def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec) -> pa.RecordBatch:

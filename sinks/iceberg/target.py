@@ -49,7 +49,8 @@ class StagedDataFiles:
             these files. 0 if there was none, or the table's version has no such numbers.
         files: Data files, durable and in no manifest.
         changes: Places of files with changes, see `changesets`.
-        schema_id: Schema that the changes have the columns of; None without changes.
+        schema_id: Schema that files and changes have the columns of. None of data files that come
+            from an intent: they were compared with the table before it was logged.
     """
 
     table: str
@@ -69,7 +70,13 @@ def staged_for(target: Target, *files: DataFile) -> StagedDataFiles:
     """What a task has staged, for the table as the planner has seen it."""
     metadata = target.metadata
     after = int(getattr(metadata, "last_sequence_number", 0))
-    return StagedDataFiles(str(metadata.table_uuid), metadata.default_spec_id, after, files)
+    return StagedDataFiles(
+        str(metadata.table_uuid),
+        metadata.default_spec_id,
+        after,
+        files,
+        schema_id=metadata.current_schema_id,
+    )
 
 
 def stem_of(target: Target, task: Task) -> str:

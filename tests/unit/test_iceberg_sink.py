@@ -18,7 +18,7 @@ from numbered_jobs import run_job
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField, StructType, UUIDType
+from pyiceberg.types import LongType, NestedField, StringType, StructType, UUIDType
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import (
@@ -115,6 +115,51 @@ def test_a_foreign_column_between_stage_and_publish(tmp_path):
     rows = table_of(tmp_path).scan().to_arrow()
     assert rows.column_names == ["id", "words", "more"]
     assert rows["words"].to_pylist() == numbered(0)["text"].to_pylist()
+
+
+MISFITS = {
+    "made again": (
+        lambda update: update.delete_column("text"),
+        lambda update: update.add_column("text", StringType()),
+        r"column 'text' was dropped \(or dropped and made again\) while its epoch was written",
+    ),
+    "required": (
+        lambda update: update._set_column_requirement("text", required=True),
+        lambda update: update.add_column("more", LongType()),
+        "column 'text' was made required while its epoch was written",
+    ),
+    "required and new": (
+        lambda update: update.add_column("more", LongType(), required=True),
+        lambda update: update.rename_column("text", "words"),
+        "column 'more' was made required while its epoch was written",
+    ),
+}
+
+
+@pytest.mark.parametrize("output", list(OutputMode))
+@pytest.mark.parametrize(("first", "then", "said"), MISFITS.values(), ids=MISFITS)
+def test_columns_that_staged_files_do_not_have(tmp_path, output, first, then, said):
+    life = IcebergLife(tmp_path, output=output)
+    life.epoch(0, numbered(0))
+    rows = pa.table({"id": [7, 8]})
+    staged = life.stage(1, rows)
+    for change in (first, then):
+        with table_of(tmp_path).update_schema(allow_incompatible_changes=True) as update:
+            change(update)
+    with pytest.raises(CommitRejected, match=said):
+        life.publish(1, staged, rows)
+    assert len(table_of(tmp_path).snapshots()) == 1
+    assert data_files(tmp_path) == named_files(tmp_path)
+
+
+def test_a_new_column_with_a_required_one_inside_is_no_hindrance(tmp_path):
+    life = IcebergLife(tmp_path)
+    staged = life.stage(0, numbered(0))
+    inside = NestedField(1, "must", LongType(), required=True)
+    with table_of(tmp_path).update_schema() as update:
+        update.add_column("more", StructType(inside))
+    life.publish(0, staged, numbered(0))
+    assert table_of(tmp_path).scan().to_arrow()["more"].null_count == 10
 
 
 def test_files_that_a_task_wrote_on_another_machine_are_not_committed(tmp_path):
