@@ -12,6 +12,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.expiry import tidy
 from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.replaceable import files_to_replace
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ class Replace:
     def __call__(self, transaction: EpochTransaction, summary: dict[str, str]) -> None:
         """Stage one snapshot that overwrites. See `Change`."""
         check_fits(self.staged, transaction.table_metadata)
-        scanned = transaction.table.scan().plan_files()
-        removed = [task.file for task in scanned]
+        removed = [task.file for task in files_to_replace(transaction.table)]
         added = _files(self.staged)
         stage_snapshot(transaction, summary, self.options, added=added, removed=removed)
 

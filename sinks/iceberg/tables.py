@@ -74,12 +74,15 @@ def prepare_table(
     return _fitting(options, table, rows)
 
 
-def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> None:
+def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
     """Refuse what `prepare_table` would refuse; makes and changes nothing. Planner.
 
     Args:
         options: Of the sink.
         rows: Columns of the rows.
+
+    Returns:
+        None if it is to be made.
 
     Raises:
         OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
@@ -90,12 +93,13 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> None:
         schema = _new_schema(rows)
         partition_spec(options.partition_by, schema)
         sort_order(options.sort_by, schema)
-        return
+        return None
     check_declared(options, table)
     _check_version(table, options)
     _check_location(table)
     columns = table_columns(table.schema())
     check_columns(rows, columns, options.table_name, options.schema_evolution)
+    return table
 
 
 def find_table(options: IcebergSinkOptions) -> Table | None:

@@ -39,6 +39,7 @@ from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
 from krishiv_spark.sinks.iceberg.files import write_files
+from krishiv_spark.sinks.iceberg.replaceable import files_to_replace
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, target_of
 from krishiv_spark.sinks.iceberg.unused import remove_unnamed
 
@@ -126,7 +127,7 @@ class Upsert:
     def _replaced(self, table: Table, keys: pa.Table) -> Iterator[tuple[DataFile, _Files]]:
         """Files that have rows of the keys, each with the files of its other rows."""
         reader = _Reader(table, table.schema().select(*self._upsert_spec.keys))
-        for task in table.scan(row_filter=self._bounds(keys)).plan_files():
+        for task in files_to_replace(table, self._bounds(keys)):
             # With another schema, or more deletes, the rows that stay are others.
             known = (
                 str(table.metadata.current_schema_id),

@@ -22,6 +22,8 @@ from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_of
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -38,7 +40,7 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         """Planner: as `plan`, as far as that can be told of a table that is not touched."""
         from krishiv_spark.sinks.iceberg.tables import check_table
 
-        check_table(self.options, self._rows())
+        self._check_files(check_table(self.options, self._rows()))
 
     def plan(self, ownership: Ownership[StagedDataFiles] | None) -> Target:
         """Planner: the table is there, and can take the rows; what tasks need of it."""
@@ -47,9 +49,18 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
 
         del ownership
         table = self._in_hand.put(prepare_table(self.options, self._rows()))
+        self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
         return target_of(table, self.options.target_file_size)
+
+    def _check_files(self, table: Table | None) -> None:
+        """Refuse a table whose files cannot be replaced, where epochs do that."""
+        if self.mode is OutputMode.REPLACE or self.options.mode == "upsert":
+            from krishiv_spark.sinks.iceberg.replaceable import check_replaceable
+
+            if table is not None:
+                check_replaceable(table, self.options)
 
     def _rows(self) -> pa.Schema:
         """The columns that the table gets; raises what the options alone are refused for."""

@@ -280,6 +280,14 @@ class _Deletes(_FastAppendFiles):
 
     deletes: list[DataFile]
 
+    def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
+        added = self._added_data_files
+        self._added_data_files = [*added, *self.deletes]  # counted, and in no manifest of data
+        try:
+            return super()._summary(dict(snapshot_properties))
+        finally:
+            self._added_data_files = added
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         metadata = self._transaction.table_metadata
         with _DeleteManifest(

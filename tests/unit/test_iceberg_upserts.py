@@ -1,15 +1,18 @@
 """Upserts for months: as many manifests as appends have, and epochs of any size."""
 
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from iceberg_life import IcebergLife, table_of
+from iceberg_tables import NAME, append, delete_equal, make_table, table_in
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import LongType
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges
 
@@ -92,6 +95,43 @@ def test_files_of_a_commit_stay_that_was_told_to_have_failed_and_has_expired(
     assert values(tmp_path) == {1: "a", 2: "B", 3: "c", 9: "other"}
     life.epoch(1, rows)
     assert values(tmp_path) == {1: "a", 2: "B", 3: "c", 9: "other"}
+
+
+KINDS = {"upsert": CHANGES, "complete": {"output": OutputMode.REPLACE}}
+
+
+@pytest.fixture
+def deleting(tmp_path):
+    """A table, and what makes equality deletes in it, as Flink does."""
+    make_table(tmp_path, PAIR)
+    append(tmp_path, pa.table({"id": [1], "text": ["a"]}))
+    return lambda: delete_equal(tmp_path, pa.table({"id": [1]}), [1])
+
+
+@pytest.mark.parametrize("given", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("counted", [True, False])
+def test_equality_deletes_are_refused_before_any_row(tmp_path, deleting, given, counted):
+    deleting()
+    if not counted:  # a summary must have nothing but its operation
+        path = Path(table_in(tmp_path).metadata_location)
+        path.write_text(path.read_text().replace('"total-equality-deletes"', '"unknown"'))
+    life, rows = IcebergLife(tmp_path, path=NAME, **given), pa.table({"id": [2], "text": ["b"]})
+    for refusing in (life.writer(rows).check_start, lambda: life.plan(rows)):
+        with pytest.raises(UnreadableError, match=r"has equality deletes \(.*not supported"):
+            refusing()
+    IcebergLife(tmp_path, path=NAME).epoch(0, rows)  # which looks at no other row
+
+
+@pytest.mark.parametrize("given", KINDS.values(), ids=KINDS)
+def test_equality_deletes_that_come_while_an_epoch_is_written(tmp_path, deleting, given):
+    life, rows = IcebergLife(tmp_path, path=NAME, **given), pa.table({"id": [2], "text": ["b"]})
+    staged = life.stage(0, rows)
+    deleting()
+    there = set(tmp_path.glob("**/data/*"))
+    with pytest.raises(CommitRejected, match=r"replaces cannot be told: .* equality deletes"):
+        life.publish(0, staged, rows)
+    assert set(tmp_path.glob("**/data/*")) < there  # and nothing else is left
+    assert len(set(tmp_path.glob("**/data/*"))) == 2
 
 
 def test_manifests_of_complete_mode_stay_few(tmp_path):
