@@ -18,14 +18,20 @@ __all__ = [
     "EPOCH_KEY",
     "EPOCH_OF",
     "OFFSETS_OF",
+    "PARENT_KEY",
     "QUERY_KEY",
     "digest_of",
+    "parent_of",
     "query_of",
 ]
 
 QUERY_KEY = "spark.sql.streaming.queryId"
 EPOCH_KEY = "spark.sql.streaming.epochId"
 """In summaries: the query, and the number of the epoch."""
+
+PARENT_KEY = "krishiv.parent"
+"""In summaries: the id of the snapshot before, which PyIceberg takes out of the next one when that
+expires."""
 
 EPOCH_OF = "krishiv.epoch."
 """Before a query's id, a property of the table: the number of its newest epoch."""
@@ -50,6 +56,17 @@ def digest_of(properties: Mapping[str, str], query: str, epoch: str) -> str | No
     """
     number, _, digest = properties.get(f"{DIGEST_OF}{query}", "").partition(":")
     return digest if number == epoch else None
+
+
+def parent_of(snapshot: Snapshot) -> int | None:
+    """The id of the snapshot before, also if that has expired; None for the first one.
+
+    Of one that another program has written, None as well if it expired and was taken out.
+    """
+    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return snapshot.parent_snapshot_id
+    told = snapshot.summary.get(PARENT_KEY)
+    return None if told is None else int(told)
 
 
 def query_of(snapshot: Snapshot) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.query_marks import PARENT_KEY
 from krishiv_spark.sinks.iceberg.expiry import tidy
 from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -62,7 +63,11 @@ def stage_snapshot(
     removed: Iterable[DataFile] = (),
 ) -> None:
     """Stage the snapshot of an epoch, and what the options say about housekeeping."""
-    producer = EpochSnapshot(transaction, summary, removed, merge=options.merge_manifests)
+    parent = transaction.table_metadata.current_snapshot_id
+    lineage = {} if parent is None else {PARENT_KEY: str(parent)}
+    producer = EpochSnapshot(
+        transaction, {**summary, **lineage}, removed, merge=options.merge_manifests
+    )
     for file in added:
         producer.append_data_file(file)
     producer.commit()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.query_marks import parent_of
 from krishiv_spark.sources.iceberg.position import StreamingOffset
 
 if TYPE_CHECKING:
@@ -161,10 +162,12 @@ class History:
         # It is there, but off this line: rolled back, or what followed it has expired.
         if offset.snapshot in self.known:
             return False
-        if oldest.parent_snapshot_id is not None:
-            return oldest.parent_snapshot_id == offset.snapshot
-        # PyIceberg takes the parent out when it expires it. Sequence numbers grow by one with
-        # each commit (Iceberg spec, "Sequence Numbers"); version 1 has none.
+        parent = parent_of(oldest)
+        if parent is not None:
+            return parent == offset.snapshot
+        # PyIceberg takes the parent out when it expires it, and other programs tell of it nowhere
+        # else. Sequence numbers grow by one with each commit (Iceberg spec, "Sequence Numbers"),
+        # also with one after a rollback, which is not noticed here; version 1 has none.
         return offset.sequence > 0 and oldest.sequence_number == offset.sequence + 1
 
     def _lost(self, offset: StreamingOffset) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from iceberg_life import IcebergLife
 from iceberg_reading import Stream, batch, reader, rows_of
 from iceberg_tables import (
     append,
@@ -451,6 +452,22 @@ def test_a_replay_whose_snapshots_have_expired_is_an_error(folder):
     expire(folder, second)
     with pytest.raises(DataLossError, match=f"snapshot {second}, at which a batch ends"):
         stream.restart().replay()
+
+
+def test_a_rollback_is_an_error_also_when_the_sink_has_expired_what_tells_of_it(tmp_path):
+    """The parent of the oldest snapshot is cut out, and the numbers have no gap."""
+    life = IcebergLife(tmp_path, path="db.t", keepSnapshots="3")
+    for epoch in range(3):
+        life.epoch(epoch, rows(epoch))
+    stream = Stream(tmp_path)
+    while stream.trigger() is not None:
+        pass
+    _, second, _ = table_in(tmp_path).metadata.snapshots
+    table_in(tmp_path).manage_snapshots().rollback_to_snapshot(second.snapshot_id).commit()
+    for epoch in range(3, 6):
+        life.epoch(epoch, rows(epoch))
+    with pytest.raises(DataLossError, match="snapshots after it"):
+        stream.trigger()
 
 
 def test_a_rollback_behind_the_position_is_an_error(folder):
