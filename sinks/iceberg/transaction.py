@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
 
 from krishiv_spark.iceberg.internals import commit_once
 
@@ -50,5 +50,11 @@ class EpochTransaction(Transaction):
         """Ask the catalog once to take the updates, if the table is what they were made for."""
         # The branch alone does not tell a table that was made anew, and is as empty as this one
         # was.
-        same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
-        commit_once(self._table, self._updates, (*self._requirements, same_table))
+        metadata = self._table.metadata
+        same_table = AssertTableUUID(uuid=metadata.table_uuid)
+        # Or a column could be dropped, and made again, after the files were compared with it.
+        same_columns = AssertCurrentSchemaId.model_validate(
+            {"current-schema-id": metadata.current_schema_id}
+        )
+        requirements = (*self._requirements, same_table, same_columns)
+        commit_once(self._table, self._updates, requirements)

@@ -152,6 +152,25 @@ def test_columns_that_staged_files_do_not_have(tmp_path, output, first, then, sa
     assert data_files(tmp_path) == named_files(tmp_path)
 
 
+@pytest.mark.parametrize("given", [{}, {"mode": "upsert", "keyColumns": "id"}])
+def test_columns_that_change_between_the_comparison_and_the_commit(tmp_path, monkeypatch, given):
+    life, real = IcebergLife(tmp_path, **given), SqlCatalog.commit_table
+    life.epoch(0, numbered(0))
+
+    def commit_table(*arguments):
+        monkeypatch.setattr(SqlCatalog, "commit_table", real)
+        for change in MISFITS["made again"][:2]:
+            with table_of(tmp_path).update_schema() as update:
+                change(update)
+        return real(*arguments)
+
+    staged = life.stage(1, numbered(1))
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    with pytest.raises(CommitRejected, match="dropped"):
+        life.publish(1, staged, numbered(1))
+    assert ids(tmp_path) == list(range(10))
+
+
 def test_a_new_column_with_a_required_one_inside_is_no_hindrance(tmp_path):
     life = IcebergLife(tmp_path)
     staged = life.stage(0, numbered(0))
