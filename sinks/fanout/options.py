@@ -32,7 +32,9 @@ def _by_route(given: object) -> object:
                 f"option {key!r}: write 'route.<name>.<option>'; names have up to 40 letters, "
                 "digits and '_'"
             )
-        found.setdefault(match[1].lower(), {})[match[2]] = text
+        of_route = found.setdefault(match[1].lower(), {})
+        if of_route.setdefault(match[2], text) != text:
+            raise ValueError(f"option {key!r} is given twice, with different values")
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.names import twins
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,12 +37,18 @@ def routed(frame: DataFrame, **routes: Condition | Sequence[Condition]) -> DataF
             that the target gets, likewise. Without columns it gets all.
 
     Raises:
-        OptionError: If there is no route, or one without a condition.
+        OptionError: If there is no route, one without a condition, or two whose names differ in
+            case only.
     """
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
     if not routes:
         raise OptionError("routed: give at least one route, as routed(frame, good='amount > 0')")
+    if (same := twins(routes)) is not None:
+        raise OptionError(
+            f"routed: the routes {same[0]!r} and {same[1]!r} differ in case only, and would be one "
+            "route: give one of them another name"
+        )
     columns = []
     for name, given in routes.items():
         parts = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]

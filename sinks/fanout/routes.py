@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.names import twins
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
@@ -87,9 +88,15 @@ def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
 
     Raises:
         OptionError: If there is no route.
-        SchemaError: If a column is no route, a route has no column, or it is no struct.
+        SchemaError: If a column is no route, a route has no column or two that differ in case only,
+            or it is no struct.
     """
     _require_one(options)
+    if (same := twins(schema.names)) is not None:
+        raise SchemaError(
+            f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ in case only, and would "
+            "be one route: give one of them another name, and so its options 'route.<name>.…'"
+        )
     names = [column.name.lower() for column in schema]
     for column in schema:
         if column.name.lower() not in options.routes:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sinks.base import OutputMode, Task
+from krishiv_spark.sinks.fanout.routed import routed
 from krishiv_spark.sinks.fanout.splitting import split
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.prepared import read_prepared, write_prepared
@@ -115,6 +116,7 @@ GOOD = {"route.good.format": "krishiv-parquet"}
         ({"route.good.format": "os:nothing"}, "cannot be imported"),
         ({"route.good.format": "os:getcwd"}, "is no LoggedWriter"),
         ({**GOOD, "route.good.txnAppId": "a"}, "a batch has one number"),
+        ({**GOOD, "route.good.path": "/a", "route.Good.path": "/b"}, "route.Good.path' is .*twice"),
         ({**GOOD, "route.good.path": "/x", "unroutd": "drop"}, "did you mean 'unrouted'"),
     ],
 )
@@ -129,11 +131,18 @@ def test_options_that_are_wrong_are_refused(given, said):
         (pa.schema([("goood", NUMBER)]), "did you mean the route 'good'"),
         (pa.schema([("good", pa.int64())]), "is int64, not a struct"),
         (pa.schema([]), "no column 'good'"),
+        (pa.schema([("good", NUMBER), ("Good", NUMBER)]), "'good' and 'Good' differ in case only"),
     ],
 )
 def test_columns_that_are_no_routes_are_refused(schema, said, tmp_path):
     with pytest.raises(SchemaError, match=said):
         check({**GOOD, "route.good.path": str(tmp_path)}, schema)
+
+
+def test_routes_whose_names_differ_in_case_only_are_refused():
+    """The rows of both would go one way, into one target."""
+    with pytest.raises(OptionError, match="routes 'good' and 'Good' differ in case only"):
+        routed(None, good="n > 0", bad="n = 0", Good="n < 0")
 
 
 def test_what_a_store_needs_is_said_once_for_all_routes(tmp_path):
