@@ -56,7 +56,8 @@ class Zygote:
         self._imported = Imported()
         while not self._over:
             for key, _ in self._selector.select():
-                if key.fileobj in self._selector.get_map():  # or another one's turn has closed it
+                # Or another one's turn has closed it: a closed socket cannot be looked up.
+                if key in self._selector.get_map().values():
                     request: Request | None = key.data()
                     if request is not None:
                         return request

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -182,6 +183,21 @@ def test_a_launcher_that_is_killed_takes_its_daemon_along(start):
     pid = daemon.pid()
     daemon.process.kill()
     await_true(lambda: is_over(pid))
+
+
+def test_a_zygote_outlives_a_launcher_and_its_fork_that_end_before_it_looks(start, environment):
+    daemon = start()
+    pid = daemon.pid()
+    (zygote,) = zygotes(environment)
+    zygote.suspend()
+    os.kill(pid, signal.SIGKILL)
+    await_true(lambda: is_over(pid))
+    daemon.process.kill()
+    daemon.process.wait(PATIENCE_S)
+    zygote.resume()
+    later = start()
+    assert is_fork(later, environment)
+    assert psutil.Process(later.pid()).ppid() == zygote.pid
 
 
 def test_forks_outlive_their_zygote_and_later_processes_start_as_ever(start, environment):
