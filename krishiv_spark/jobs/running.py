@@ -15,10 +15,11 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.checkpoints import check_mode_is_kept
 from krishiv_spark.jobs.previews import show_plans, show_rows
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
-from krishiv_spark.jobs.supervising import Supervisor, restarts_of
+from krishiv_spark.jobs.supervising import Supervisor, restarts_of, waited
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
 from krishiv_spark.queries.checking import check
+from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.handle import Query, start
 
 if TYPE_CHECKING:
@@ -115,21 +116,27 @@ class JobRunner:
 
     def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
         """As `prepared`, again after what may pass; None if everything is to end."""
-        restarts = restarts_of(job.model)
+        restarts, failed = restarts_of(job.model), None
         while not self.stop.is_set():
             try:
                 return self.prepared(job)
             except Exception as error:  # noqa: BLE001  raised there, if it does not pass
+                failed = failure_of(error)
                 self.stop.wait(restarts.pause_after(error, job.name, progressed=False))
+        if failed is not None:
+            self._of(job)(waited(failed.line))
         return None
+
+    def _of(self, job: ReadyJob) -> Callable[[str], object]:
+        """Says lines that are of a job."""
+        return lambda line: self.say(f"{job.name}: {line}")
 
     def _stream(self, spark: SparkSession, job: ReadyJob) -> None:
         writers = stream_writers(spark, job)
         for output in job.outputs:
             self.say(f"{job.name}: {output.model.name} goes to {output.place.shown}")
-        Supervisor(
-            job.model, [partial(start, writer) for writer in writers], self.stop, _has_more(job)
-        ).run()
+        makes = [partial(start, writer) for writer in writers]
+        Supervisor(job.model, makes, self.stop, _has_more(job), self._of(job)).run()
 
     def _batch(self, spark: SparkSession, job: ReadyJob) -> None:
         for output in job.outputs:

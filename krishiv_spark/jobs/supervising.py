@@ -14,7 +14,7 @@ from krishiv_spark.queries.handle import Query
 from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.restarting import Restarts
 
-__all__ = ["Supervisor", "restarts_of"]
+__all__ = ["Supervisor", "restarts_of", "waited"]
 
 
 class Supervisor:
@@ -25,6 +25,7 @@ class Supervisor:
         makes: Each starts one of the queries, on its checkpoint.
         stop: When it is set, all are stopped, between two epochs if that is possible in time.
         again: Given a query that has ended without an error, whether it is to be started again.
+        say: Given each line that tells what happens.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Supervisor:
         makes: Sequence[Callable[[], Query]],
         stop: threading.Event,
         again: Callable[[Query], bool],
+        say: Callable[[str], object],
     ) -> None:
+        self._say = say
         self._job = job
         self._stop = stop
         self._again = again
@@ -44,20 +47,32 @@ class Supervisor:
         """Until the end.
 
         Raises:
-            QueryFailed: If one has failed for good; the others are stopped first.
+            QueryFailed: If one has failed for good; the others are stopped first. Or if the time
+                of the job was up before one that had failed could start again.
             PySparkException: If one cannot be started.
         """
-        until_s = None if self._job.timeout is None else _from_now(self._job.timeout)
         try:
-            while not self._stop.is_set() and any(not run.is_over for run in self._runs):
-                for run in self._runs:
-                    run.step(self._again)
-                is_late = until_s is not None and time.monotonic() >= until_s
-                if is_late or self._is_idle():
-                    break
-                self._stop.wait(POLL_S)
+            was_told = self._watch()
         finally:
-            self._end()
+            left = self._end()
+        for failed in left:
+            if not was_told or not failed.passes:
+                raise failed
+            self._say(waited(str(failed)))
+
+    def _watch(self) -> bool:
+        """Until it is to end; whether somebody has said so."""
+        until_s = None if self._job.timeout is None else _from_now(self._job.timeout)
+        while any(not run.is_over for run in self._runs):
+            if self._stop.is_set():
+                return True
+            for run in self._runs:
+                run.step(self._again)
+            is_late = until_s is not None and time.monotonic() >= until_s
+            if is_late or self._is_idle():
+                return False
+            self._stop.wait(POLL_S)
+        return False
 
     def _is_idle(self) -> bool:
         if self._job.stop_after_idle is None:
@@ -65,13 +80,17 @@ class Supervisor:
         idle = [run.idle_s() for run in self._runs if not run.is_over]
         return bool(idle) and min(idle) >= self._job.stop_after_idle / 1000
 
-    def _end(self) -> None:
+    def _end(self) -> list[QueryFailed]:
+        """Stop what runs; why others have ended that have not been started again."""
         active = [run.query for run in self._runs if run.query is not None and run.query.is_active]
+        others = [run for run in self._runs if not run.is_over and run.query not in active]
+        failures = [run.failure for run in others]
         if active:
             self._stop_all(active)
         for query in active:
             if (failed := query.failure) is not None and not failed.passes:
                 raise failed
+        return [failed for failed in failures if failed is not None]
 
     def _stop_all(self, queries: Sequence[Query]) -> None:
         with ThreadPoolExecutor(len(queries)) as pool:
@@ -93,6 +112,13 @@ class _Run:
     idle: IdleTime | None = None
     next_start_s: float = 0
     is_over: bool = False
+    failed: QueryFailed | None = None
+    """While it waits to be started again after an error, that error."""
+
+    @property
+    def failure(self) -> QueryFailed | None:
+        """Of one that does not run: the error that it has ended with."""
+        return self.failed if self.query is None else self.query.failure
 
     def step(self, again: Callable[[Query], bool]) -> None:
         """Start it if it is time, or see that it has ended."""
@@ -113,7 +139,9 @@ class _Run:
         except QueryFailed as error:  # its sink was asked first
             pause_s = self.restarts.pause_after(error, "of the job", progressed=False)
             self.next_start_s = time.monotonic() + pause_s
+            self.failed = error
         else:
+            self.failed = None
             self.idle = IdleTime(self.query.spark)
 
     def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
@@ -125,7 +153,12 @@ class _Run:
         elif not again(query):
             self.is_over = True
             return
-        self.query = self.idle = None
+        self.query, self.idle, self.failed = None, None, failed
+
+
+def waited(line: str) -> str:
+    """What is said of an error, if all was told to end before the new start that was to follow."""
+    return f"told to end while it waited to start again, which the next run does, after: {line}"
 
 
 def restarts_of(job: JobSpec) -> Restarts:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -10,9 +12,10 @@ import yaml
 from click.testing import CliRunner
 
 from krishiv_spark.cli import main
-from krishiv_spark.errors import ManifestError
+from krishiv_spark.errors import ManifestError, QueryFailed
 from krishiv_spark.jobs import job_schema, load
 from krishiv_spark.jobs.depots import Address
+from krishiv_spark.jobs.supervising import Supervisor
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
 SMALL = """
@@ -214,6 +217,55 @@ def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write
 def test_what_is_wrong_with_depots_is_said_with_its_place(small, write, text, said):
     (line,) = refused(small(), depots=write(text, "depots.yaml"))
     assert re.search(rf"depots\.yaml:1:\d+: .*{said}", line)
+
+
+# --- the time is up, or a signal comes, while a query waits to start again
+
+NO_BROKER = QueryFailed("no broker", passes=True, name="KafkaFailedError")
+PATIENT = "restart: {attempts: 5, pause: 1 hour}\n"
+
+
+def cannot_start():
+    raise NO_BROKER
+
+
+def has_failed(failure=NO_BROKER):
+    return SimpleNamespace(
+        spark=None, is_active=False, failure=failure, name="rows", id="1", progress=[]
+    )
+
+
+def supervised(file, make, stop, said):
+    (job,) = load(file).jobs
+    return Supervisor(job.model, [make], stop, lambda _: False, said.append)
+
+
+@pytest.mark.parametrize("make", [cannot_start, has_failed])
+@pytest.mark.parametrize("timeout", ["1 ms", "300 ms"])  # 1 ms: nobody has seen it fail yet
+def test_a_job_whose_time_is_up_before_a_new_start_has_failed(small, make, timeout):
+    file = small(f"timeout: {timeout}\n{PATIENT}")
+    with pytest.raises(QueryFailed, match="no broker"):
+        supervised(file, make, threading.Event(), []).run()
+
+
+@pytest.mark.parametrize("make", [cannot_start, has_failed])
+def test_what_waits_for_a_new_start_when_a_signal_comes_is_said(small, make):
+    stop, said = threading.Event(), []
+    threading.Timer(0.3, stop.set).start()
+    supervised(small(PATIENT), make, stop, said).run()
+    (line,) = said
+    assert "waited to start again, which the next run does, after: no broker" in line
+
+
+def test_what_has_failed_for_good_when_a_signal_comes_is_an_error(small):
+    stop = threading.Event()
+
+    def make():
+        stop.set()
+        return has_failed(QueryFailed("rows do not fit"))
+
+    with pytest.raises(QueryFailed, match="do not fit"):
+        supervised(small(PATIENT), make, stop, []).run()
 
 
 # --- several jobs
