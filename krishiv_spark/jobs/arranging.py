@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from krishiv_spark.jobs.located import Located, LocatedPath
-from krishiv_spark.jobs.problems import TextMark
+from krishiv_spark.jobs.problems import Problems, TextMark
 
 __all__ = ["arranged", "is_workflow", "paths_of_jobs"]
 
@@ -32,13 +32,13 @@ def paths_of_jobs(tree: Located) -> list[LocatedPath]:
     return [()]
 
 
-def arranged(tree: Located, notes: list[str]) -> Located:
-    """A file as the models have it; what was moved is noted."""
+def arranged(tree: Located, notes: list[str], problems: Problems) -> Located:
+    """A file as the models have it; what was moved is noted, and `problems` told what is twice."""
     if is_workflow(tree):
         for *above, _ in paths_of_jobs(tree):
             tree = tree.at(tuple(above[:-1]), lambda spec: _lowered(spec, notes))
     for path in paths_of_jobs(tree):
-        tree = tree.at(path, _job)
+        tree = tree.at(path, lambda job: _job(job, problems))
     return tree
 
 
@@ -65,15 +65,17 @@ def _astray(spec: Located) -> Iterator[tuple[str, Located]]:
                 yield name, where
 
 
-def _job(job: Located) -> Located:
-    for kind, arrange in (("inputs", _dotted), ("outputs", _output)):
+def _job(job: Located, problems: Problems) -> Located:
+    for kind, lift in (("inputs", None), ("outputs", _lifted)):
         count = len(job.entries[kind].items) if kind in job.entries else 0
         for number in range(count):
-            job = job.at((kind, number), arrange)
+            if lift is not None:
+                job = job.at((kind, number), lift)
+            job = job.at((kind, number, "options"), lambda options: _flat(options, problems))
     return job
 
 
-def _output(output: Located) -> Located:
+def _lifted(output: Located) -> Located:
     """What published files have among the options is the output's own."""
     options = output.entries.get("options")
     if options is None or not options.entries:
@@ -89,16 +91,16 @@ def _output(output: Located) -> Located:
             lifted[own] = (iceberg.keys[name], iceberg.entries[name])
     output = output.having(lifted)
     output = output.at(("options", "iceberg"), lambda found: found.without(*_OF_ICEBERG))
-    return _dotted(output.at(("options",), lambda found: found.without(*lifted)))
+    return output.at(("options",), lambda found: found.without(*lifted))
 
 
-def _dotted(part: Located) -> Located:
+def _flat(options: Located, problems: Problems) -> Located:
     """Options in options: ``kafka: {bootstrap.servers: …}`` is ``kafka.bootstrap.servers``."""
-    return part.at(("options",), _flat)
-
-
-def _flat(options: Located) -> Located:
-    flat = {name: (mark, inner) for name, mark, inner in _leaves(options, "")}
+    flat: dict[str, tuple[TextMark, Located]] = {}
+    for name, mark, inner in _leaves(options, ""):
+        if name in flat:
+            problems.add(mark, f"{name!r} is there twice")
+        flat[name] = (mark, inner)
     return Located({}, options.mark).having(flat) if options.entries else options
 
 

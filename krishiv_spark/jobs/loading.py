@@ -43,7 +43,7 @@ def load(
     values = Variables(variables or {}, os.environ)
     known = read_depots(Path(depots) if depots else beside if beside.exists() else None, values)
     problems, notes = Problems(str(file)), list[str]()
-    tree = arranged(read_tree(file, problems, values), notes)
+    tree = arranged(read_tree(file, problems, values), notes, problems)
     for name, hint in values.unused():
         problems.add(tree.mark, f"--set {name}=...: no ${{{name}}} is in the file; {hint}")
     model, sound = validated(_form_of(tree), tree, problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic.alias_generators import to_camel
@@ -15,6 +15,9 @@ __all__ = ["DataPlace", "folder_of", "input_place", "misfits", "output_place"]
 _KAFKA, _ICEBERG, _MEMORY = "krishiv-kafka", "krishiv-iceberg", "krishiv-memory"
 _OURS = {"iceberg": _ICEBERG, "kafka": _KAFKA, "kafkajson": _KAFKA}
 """Names of published files whose formats are ours; others are Spark's."""
+
+_NAMES = {_ICEBERG: {"path", "table"}, _MEMORY: {"path", "name"}}
+"""By format, options in lower case that say where it is, if there are several."""
 
 _FITS = {
     "keys": ({_ICEBERG, _MEMORY}, "'keys' (upsert)"),
@@ -97,8 +100,18 @@ def _place(given: JobInput | JobOutput, depots: Depots, keys: Mapping[str, str])
     name = _agreed(given.format, depot, address)
     key = keys.get(name, "path")
     where = _where(name, depot, address)
+    _check_said_once(given, where, _NAMES.get(name, set()) | {key})
     options = {**depot.options, key: where, **given.options}
     return DataPlace(name, options, f"{address.depot}: {where}", decodes)
+
+
+def _check_said_once(given: JobInput | JobOutput, where: str, keys: Collection[str]) -> None:
+    for key, text in given.options.items():
+        if key.lower() in keys and text != where:
+            raise ValueError(
+                f"'dataset' = {given.dataset!r} is {where!r}, but the option {key!r} says "
+                f"{text!r}: leave one of them away"
+            )
 
 
 def _named(given: str) -> str:

@@ -188,6 +188,45 @@ def test_addresses(text, parts):
     assert Address.parse(text) == parts
 
 
+PLACES = """
+inputs: [{{name: rows, format: rate, isStream: true}}]
+outputs:
+  - {{name: rows, dataset: "dataos://there:{dataset}", options: {{{option}}}}}
+streaming: {{checkpointLocation: /data/checkpoint}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("format_", "dataset", "option", "where"),
+    [
+        ("krishiv-parquet", "a/b", "path: /x", "/data/a/b"),
+        ("csv", "a/b", "PATH: /x", "/data/a/b"),
+        ("krishiv-kafka", "none/b", "topic: x", "b"),
+        ("krishiv-iceberg", "a/b", "table: x", "a.b"),
+        ("krishiv-memory", "none/b", "name: x", "b"),
+    ],
+)
+def test_a_place_that_is_said_twice_is_a_mistake(write, format_, dataset, option, where):
+    """The option would win, and lines of the log name the other one."""
+    needed = {"krishiv-kafka": "kafka.bootstrap.servers: b", "krishiv-iceberg": "warehouse: /w"}
+    options = f"{{{needed.get(format_, '')}}}"
+    there = f"{{format: {format_}, folder: /data, options: {options}}}"
+    depots = write(f"depots: {{there: {there}}}", "depots.yaml")
+    lines = refused(write(PLACES.format(dataset=dataset, option=option)), depots=depots)
+    key = option.partition(":")[0]
+    assert f"is {where!r}, but the option {key!r} says" in lines[0]
+    same = PLACES.format(dataset=dataset, option=f"{key}: {where}")
+    assert load(write(same), depots=depots).jobs[0].outputs
+
+
+def test_options_in_options_are_not_there_twice(write):
+    text = SMALL.format(more="").replace(
+        "{path: /data/in}", "{storage: {s3.region: a}, storage.s3.region: b, path: /data/in}"
+    )
+    (line,) = refused(write(text))
+    assert ":6:40: 'storage.s3.region' is there twice" in line
+
+
 def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write, monkeypatch):
     monkeypatch.setenv("JAAS", "hunter2")
     secret = write("hunter3\n", "secret")
