@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from posixpath import normpath
 
+from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.arranging import arranged, is_workflow, paths_of_jobs
 from krishiv_spark.jobs.checks import JobChecker
 from krishiv_spark.jobs.depots import read_depots
@@ -16,6 +18,7 @@ from krishiv_spark.jobs.reading import not_used, read_tree, validated
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.jobs.workflows import Workflow
+from krishiv_spark.storage import StoreUrl
 
 __all__ = ["load"]
 
@@ -91,16 +94,28 @@ def _check_names(jobs: tuple[ReadyJob, ...], tree: Located, problems: Problems) 
 
 
 def _check_checkpoints(jobs: tuple[ReadyJob, ...], tree: Located, problems: Problems) -> None:
-    used: set[str] = set()
+    used: set[tuple[str, str, str]] = set()
     for job, path in zip(jobs, paths_of_jobs(tree), strict=True):
         for checkpoint in job.checkpoints:
-            if checkpoint in used:
+            place = _place_of(checkpoint)
+            if place in used:
                 # The second one would go on where the first is, and pass over its own rows.
                 problems.add(
                     tree.mark_of((*path, "streaming", "checkpointLocation")),
                     f"two queries would have the checkpoint {checkpoint}: give each its own",
                 )
-            used.add(checkpoint)
+            used.add(place)
+
+
+def _place_of(checkpoint: str) -> tuple[str, str, str]:
+    """The same for each spelling of a place."""
+    try:
+        url = StoreUrl.parse(checkpoint)
+    except OptionError:  # only Spark knows this store
+        scheme, _, rest = checkpoint.partition(":")
+        return scheme.lower(), "", normpath(rest)
+    # HDFS's own names of services are not those of viewfs; other kinds have one place of a name.
+    return url.scheme if url.kind == "hdfs" else url.kind, url.authority, normpath(url.path)
 
 
 def _never_reached(jobs: tuple[ReadyJob, ...], *, side_by_side: bool) -> Iterator[str]:

@@ -334,6 +334,34 @@ def test_two_queries_of_one_checkpoint_are_a_mistake(write):
     assert "two queries would have the checkpoint /data/checkpoint/rows" in line
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/tmp/a", "file:/tmp/a"),
+        ("/tmp/a", "file:///tmp//b/.././a/"),
+        ("checkpoints", "./checkpoints/"),
+        ("s3a://lake/a", "s3://lake//a/."),
+        ("hdfs:///a/b", "hdfs:/a//b"),
+        ("other://x/a", "OTHER://x/./a/"),
+    ],
+)
+def test_one_checkpoint_is_known_by_any_spelling(write, one, other):
+    job = yaml.safe_load(SMALL.format(more=""))
+    places = [{**job, "streaming": {"checkpointLocation": place}} for place in (one, other)]
+    (line,) = refused(write(yaml.safe_dump({"jobs": places})))
+    assert "two queries would have the checkpoint" in line
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("/tmp/a", "/tmp/b"), ("s3://lake/a", "s3://sea/a"), ("other://x/a", "other://y/a")],
+)
+def test_other_places_are_other_checkpoints(write, one, other):
+    job = yaml.safe_load(SMALL.format(more=""))
+    places = [{**job, "streaming": {"checkpointLocation": place}} for place in (one, other)]
+    assert len(load(write(yaml.safe_dump({"jobs": places}))).jobs) == 2
+
+
 # --- the schema
 
 
