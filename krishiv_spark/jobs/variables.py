@@ -45,7 +45,9 @@ class Variables:
             return match[1]
         name, default = match[2], match[3]
         self._used.add(name)
-        found = self._given.get(name, self._environment.get(name, default))
+        found = self._given.get(name, self._environment.get(name))
+        if not found and default is not None:  # an empty value too, as in a shell
+            return default
         if found is None:
             raise ValueError(
                 f"the variable {name} has no value: give --set {name}=..., export it, or write "

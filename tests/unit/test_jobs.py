@@ -124,6 +124,14 @@ def test_variables_have_values_from_the_command_the_environment_or_a_default(sma
     ]
 
 
+def test_a_default_stands_for_an_empty_value_too_as_in_a_shell(small, monkeypatch):
+    monkeypatch.setenv("EMPTY", "")
+    texts = {"a": "${EMPTY:-nothing}", "b": "${GIVEN:-nothing}", "c": "${EMPTY}", "d": "${EMPTY:-}"}
+    file = small(f"spark: {json.dumps(texts)}")
+    (job,) = load(file, variables={"GIVEN": ""}).jobs
+    assert list(job.model.spark.values()) == ["nothing", "nothing", "", ""]
+
+
 def test_a_variable_that_is_given_and_used_nowhere_is_a_mistake(small):
     (line,) = refused(small("name: ${DAY}"), variables={"DYA": "x", "DAY": "y"})
     assert "--set DYA=...: no ${DYA} is in the file; did you mean 'DAY'?" in line
