@@ -184,11 +184,10 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return start
         files = [file for unit in taken for file in unit.files]
         watermark = self._watermark(start, files, footers)
-        end = self._here(self._stream.reached(start, taken))
-        return end.model_copy(update={"watermark": watermark})
+        return self._here(self._stream.reached(start, taken), watermark)
 
-    def _here(self, offset: ParquetOffset) -> ParquetOffset:
-        return offset.model_copy(update={"root": self._place.root})
+    def _here(self, offset: ParquetOffset, watermark: Watermark | None = None) -> ParquetOffset:
+        return offset.model_copy(update={"watermark": watermark, "root": self._place.root})
 
     def freeze(self) -> None:
         """See `SupportsAvailableNow`."""
