@@ -84,8 +84,13 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             )
         if self.options.mode == "upsert":
             self._check_upsert()
-        if self.options.job is not None and self.mode is not OutputMode.REPLACE:
-            self._result_of(self.options.job.name).check_name(name or "")
+        self._check_name()
+
+    def _check_name(self) -> None:
+        """Refuse a numbered batch that adds to what others have written under the name."""
+        job = self.options.job
+        if job is not None and self.mode is not OutputMode.REPLACE:
+            self._result_of(job.name).check_name(self.options.result_name() or "")
 
     def _check_upsert(self) -> None:
         check_keys(self.options.key_columns, self.schema)
@@ -119,8 +124,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             bodies = [part.body for part in staged]
             keys = self.options.key_columns
             staged, replaces = [upserted(result.bodies(), bodies, keys, self.schema)], True
-        if self.options.job is not None and self.mode is not OutputMode.REPLACE:
-            result.check_name(name or "")
+        self._check_name()
         result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
 
     def discard(self, staged: Sequence[EncodedRows]) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "check_entry",
     "data_entries",
     "data_manifests",
+    "listed_files",
     "metadata_errors",
     "planned_files",
 ]
@@ -81,7 +82,7 @@ def planned_files(
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import ManifestGroupPlanner
 
-    wanted = check_entry if scan else _added_by(snapshot.snapshot_id)
+    wanted = _wanted(snapshot, scan=scan)
     manifests = _manifests(table, snapshot, scan=scan)
     if row_filter is None and not _have_deletes(manifests):
         for group in _groups(manifests):
@@ -130,7 +131,7 @@ def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile
     group: list[ManifestFile] = []
     entries = 0
     for manifest in manifests:
-        count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        count = listed_files(manifest)
         if group and entries + count > _AT_ONCE:
             yield group
             group, entries = [], 0
@@ -182,8 +183,17 @@ def data_entries(
     Raises:
         UnreadableError: See `check_entry`.
     """
-    wanted = check_entry if scan else _added_by(snapshot.snapshot_id)
+    wanted = _wanted(snapshot, scan=scan)
     return [*filter(wanted, manifest.fetch_manifest_entry(table.io, discard_deleted=True))]
+
+
+def listed_files(manifest: ManifestFile) -> int:
+    """How many files a manifest lists that were there when it was written, whoever added them."""
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
+
+def _wanted(snapshot: Snapshot, *, scan: bool) -> Callable[[ManifestEntry], bool]:
+    return check_entry if scan else _added_by(snapshot.snapshot_id)
 
 
 def check_entry(entry: ManifestEntry) -> bool:

@@ -116,13 +116,18 @@ class TableSpots:
         Raises:
             OffsetError: If it depends on the version of the connector which files were read.
         """
-        from krishiv_spark.iceberg.planning import data_entries, data_manifests, metadata_errors
+        from krishiv_spark.iceberg.planning import (
+            data_entries,
+            data_manifests,
+            listed_files,
+            metadata_errors,
+        )
 
         begin = read = count = 0
         with metadata_errors(snapshot):
             for manifest in data_manifests(self._table, snapshot, scan=spot.scan):
                 files = len(data_entries(self._table, snapshot, manifest, scan=spot.scan))
-                listed = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+                listed = listed_files(manifest)
                 if spot.scan and manifest.deleted_files_count:
                     self._check_removed(spot, begin + listed + manifest.deleted_files_count)
                 read += min(files, max(0, spot.position - begin))

@@ -29,6 +29,7 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.internals import MergeAppend, copied, merged_manifest
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.planning import listed_files
 from krishiv_spark.lru import LruCache
 from krishiv_spark.sinks.iceberg.avro import manifest_writer
 
@@ -227,8 +228,7 @@ class EpochSnapshot(MergeAppend):
             return None
         if manifest.manifest_length >= self._target_size_bytes:
             return None
-        files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-        return _whole_log(files)
+        return _whole_log(listed_files(manifest))
 
 
 _FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)

@@ -84,6 +84,17 @@ class IcebergLife:
         self.publish(epoch, self.stage(epoch, rows, tasks), rows)
 
 
+def at_next_commit(monkeypatch, happens):
+    """Once, have something happen in the place of a commit; it is given what commits."""
+    real = SqlCatalog.commit_table
+
+    def commit_table(*arguments):
+        monkeypatch.setattr(SqlCatalog, "commit_table", real)
+        return happens(lambda: real(*arguments))
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+
+
 def numbered(epoch, rows=10):
     """The rows of an epoch: the same in every driver."""
     first = epoch * rows

@@ -1,7 +1,7 @@
 """Rows that were computed from a snapshot go into the table if that is still the newest."""
 
 import pytest
-from iceberg_life import IcebergLife, ids, numbered, table_of
+from iceberg_life import IcebergLife, at_next_commit, ids, numbered, table_of
 
 from krishiv_spark.errors import CommitRejected, OptionError
 
@@ -36,18 +36,15 @@ def test_a_job_upon_an_older_snapshot_is_refused_and_leaves_no_file(tmp_path, fi
 
 
 def test_a_commit_between_the_look_and_the_catalog_is_seen(tmp_path, monkeypatch):
-    from pyiceberg.catalog.sql import SqlCatalog
-
     IcebergLife(tmp_path).epoch(0, numbered(0))
-    late, real = job(tmp_path, newest(tmp_path)), SqlCatalog.commit_table
+    late = job(tmp_path, newest(tmp_path))
 
-    def commit_table(*arguments):
-        monkeypatch.setattr(SqlCatalog, "commit_table", real)
+    def come_second(commit):
         IcebergLife(tmp_path).epoch(1, numbered(1))
-        return real(*arguments)
+        return commit()
 
     staged = late.stage(0, numbered(2))
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    at_next_commit(monkeypatch, come_second)
     with pytest.raises(CommitRejected, match="computed from snapshot"):
         late.publish(0, staged, numbered(2))
     assert ids(tmp_path) == list(range(20))

@@ -12,7 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from iceberg_life import TABLE, IcebergLife, catalog_of, ids, numbered, race_of_three, table_of
+from iceberg_life import (
+    TABLE,
+    IcebergLife,
+    at_next_commit,
+    catalog_of,
+    ids,
+    numbered,
+    race_of_three,
+    table_of,
+)
 from numbered_jobs import numbered as numbered_job
 from numbered_jobs import run_job
 from pyiceberg.catalog.sql import SqlCatalog
@@ -154,18 +163,17 @@ def test_columns_that_staged_files_do_not_have(tmp_path, output, first, then, sa
 
 @pytest.mark.parametrize("given", [{}, {"mode": "upsert", "keyColumns": "id"}])
 def test_columns_that_change_between_the_comparison_and_the_commit(tmp_path, monkeypatch, given):
-    life, real = IcebergLife(tmp_path, **given), SqlCatalog.commit_table
+    life = IcebergLife(tmp_path, **given)
     life.epoch(0, numbered(0))
 
-    def commit_table(*arguments):
-        monkeypatch.setattr(SqlCatalog, "commit_table", real)
+    def change_first(commit):
         for change in MISFITS["made again"][:2]:
             with table_of(tmp_path).update_schema() as update:
                 change(update)
-        return real(*arguments)
+        return commit()
 
     staged = life.stage(1, numbered(1))
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    at_next_commit(monkeypatch, change_first)
     with pytest.raises(CommitRejected, match="dropped"):
         life.publish(1, staged, numbered(1))
     assert ids(tmp_path) == list(range(10))
@@ -794,15 +802,14 @@ def test_a_job_whose_snapshot_may_have_come_and_gone_is_not_repeated(tmp_path, m
     other = IcebergLife(tmp_path, keepSnapshots="1")
     other.epoch(0, numbered(0))
     job = IcebergLife(tmp_path, query="batch-1", streaming=False)
-    staged, real = job.stage(0, numbered(1)), SqlCatalog.commit_table
+    staged = job.stage(0, numbered(1))
 
-    def commit_table(*arguments):
-        monkeypatch.setattr(SqlCatalog, "commit_table", real)
-        real(*arguments)
+    def lose_the_answer(commit):
+        commit()
         other.epoch(1, numbered(2))  # expires the job's snapshot
         raise ConnectionResetError("the answer is lost")
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    at_next_commit(monkeypatch, lose_the_answer)
     with pytest.raises(CommitUnknown, match="may or may not"):
         job.publish(0, staged, numbered(1))
     assert ids(tmp_path) == list(range(30))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from iceberg_life import IcebergLife, table_of
+from iceberg_life import IcebergLife, at_next_commit, table_of
 from iceberg_tables import NAME, append, delete_equal, make_table, table_in
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -81,15 +81,13 @@ def test_files_of_a_commit_stay_that_was_told_to_have_failed_and_has_expired(
     life = IcebergLife(
         tmp_path, query=f"{'' if streaming else 'batch-'}1", commitTimeout=timeout, **CHANGES
     )
-    real = SqlCatalog.commit_table
 
-    def commit_table(*arguments):
-        monkeypatch.setattr(SqlCatalog, "commit_table", real)
-        real(*arguments)
+    def commit_twice(commit):
+        commit()
         other.epoch(1, pa.table({"id": [9], "text": ["other"]}))
         raise CommitFailedException("somebody else was faster")
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    at_next_commit(monkeypatch, commit_twice)
     rows = pa.table({"id": [2, 3], "text": ["B", "c"]})
     with pytest.raises(CommitUnknown, match="may or may not be in the table"):
         life.epoch(1, rows)
