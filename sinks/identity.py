@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.sinks.base import Epoch, Mark
 
-__all__ = ["is_held"]
+__all__ = ["is_held", "tell_of_gap"]
+
+_log = logging.getLogger(__name__)
+
+_begun: set[str] = set()
+"""Queries of which this process has planned an epoch."""
 
 _WAYS_ON = (
     "Nothing was written. Two ways on: put back the checkpoint that belongs to what the sink "
@@ -50,6 +57,37 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
         "It was rolled back, restored from an older copy, or its offsets were removed. "
         f"{_WAYS_ON}"
     )
+
+
+def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
+    """Warn of epochs that the sink holds nothing of, though the sources have gone on. Planner.
+
+    An epoch without rows leaves no mark, so that may be as it should. Or what the sink writes to
+    was restored from an older copy, or made anew. Once in a process for each query, when it begins
+    there: what it passes over later on had no rows.
+
+    Args:
+        epoch: As Spark plans it now.
+        mark: The newest that the sink holds.
+    """
+    if epoch.query in _begun:
+        return
+    _begun.add(epoch.query)
+    first = 0 if mark is None else mark.epoch + 1
+    planned = epoch.offsets
+    if epoch.number <= first or planned is None or planned.is_unseen:
+        return
+    if mark is None or not planned.may_follow(mark.digest):
+        _log.warning(
+            "query %s begins epoch %d, and the sink holds nothing of epochs %d to %d, in which its "
+            "sources have gone on. That is right if none of their rows reached the sink. If what "
+            "it writes to was restored from an older copy or made anew, their rows are missing "
+            "there: 'krishiv-spark checkpoint rewind' has them written again",
+            epoch.query,
+            epoch.number,
+            first,
+            epoch.number - 1,
+        )
 
 
 def _check_query(epoch: Epoch, mark: Mark) -> None:

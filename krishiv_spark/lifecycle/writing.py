@@ -36,7 +36,7 @@ from krishiv_spark.sinks.base import (
     TwoPhaseCommitter,
     Writer,
 )
-from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.identity import is_held, tell_of_gap
 from krishiv_spark.sinks.refreshes import check_full_refresh
 from krishiv_spark.storage import be_patient
 from krishiv_spark.workers import promptly, tune_worker
@@ -91,6 +91,8 @@ class Write:
             # For its error: a checkpoint that was rolled back is refused before any row moves.
             self._holds(epoch, mark)
         if owns is None:
+            if isinstance(committer, TwoPhaseCommitter):
+                tell_of_gap(epoch, mark)  # a log, where there is one, knows of each epoch
             return Plan(query, None, offsets, mark, payload)
         seen = committer.seen(query) if isinstance(committer, SupportsRecall) else None
         return Plan(query, owns.generation, offsets, mark, payload, owns.generations, seen)

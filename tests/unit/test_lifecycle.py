@@ -25,6 +25,7 @@ from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
 from krishiv_spark.lifecycle.writing import StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
+from krishiv_spark.sinks import identity
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
@@ -516,6 +517,32 @@ def test_a_mark_without_a_digest_is_known_by_its_number(make, outside, in_task, 
     outside.held["q"] = Mark(0)
     run(make, in_task, checkpoint(_0=5), 0)
     assert "publish" not in outside.names()
+
+
+@pytest.mark.parametrize(
+    ("held", "ends", "gap"),
+    [
+        (Mark(0, "x-end of 0"), {"_2": 9, "_3": 9}, "epochs 1 to 2,"),
+        (None, {"_2": 9, "_3": 9}, "epochs 0 to 2,"),
+        (Mark(0, PlannedOffsets.of(0, {}, {"0": "9"}).digest), {"_2": 9, "_3": 9}, None),
+        (Mark(2, PlannedOffsets.of(2, {}, {"0": "9"}).digest), {"_2": 9, "_3": 11}, None),
+        (Mark(0), {"_2": 9, "_3": 9}, None),
+        (None, {"_0": 9}, None),
+    ],
+    ids=["older", "new", "idle since", "next", "without a digest", "first"],
+)
+def test_epochs_that_the_sink_has_nothing_of_are_told_when_a_query_begins(
+    make, outside, checkpoint, monkeypatch, caplog, held, ends, gap
+):
+    """A table that was restored from an older copy, or dropped and made again."""
+    monkeypatch.setattr(identity, "_begun", set())
+    if held is not None:
+        outside.held["q"] = held
+    for _ in range(2):
+        shipped(StreamWrite(make(), "q", checkpoint(**ends)))
+    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert len(told) == (gap is not None)
+    assert gap is None or gap in told[0]
 
 
 def test_a_task_of_an_epoch_that_the_checkpoint_has_left_is_fenced(make, in_task, checkpoint):
