@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from benchmarks import (
     resident,
     resident_sources,
     resident_spark,
+    session,
     shown_triggers,
     store_bulk,
     store_commits,
@@ -51,7 +52,8 @@ from benchmarks.report import machine, markdown, words
 from benchmarks.report.compare import Change, Verdict, changes, regressions
 from benchmarks.report.page import page
 from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save
-from benchmarks.suite import Suite
+from benchmarks.suite import Start, Suite
+from krishiv_spark.starting.preloading import LIBRARIES
 
 __all__ = ["main"]
 
@@ -100,6 +102,7 @@ _QUICK = (
 _NEWEST = "4.3"  # PySpark, of ./run without --spark
 _COLOURS = {Verdict.REGRESSION: "red", Verdict.IMPROVEMENT: "green"}
 _COLUMNS = (Column("benchmark", no_wrap=True), Column("figure", overflow="fold"))
+_FLAGS = (("--quick", "quick"), ("--all", "every"), ("--fast-start", "fast"))
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -112,6 +115,8 @@ _console = Console()
 @click.option("--all", "every", is_flag=True, help="Those that take many minutes as well.")
 @click.option("--folder", default="/tmp", type=_FOLDER, help="What is written to a disk goes here.")
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="For Spark; repeatable.")
+@click.option("--fast-start", "fast", is_flag=True, help="With krishiv_spark.fast_start.")
 @click.option("--json", type=_FILE, help="Write the result there.")
 @click.option("--html", type=_FILE, help="Write a report with plots there, one file.")
 @click.option("--markdown", type=_FILE, help="Write the tables there.")
@@ -169,6 +174,13 @@ def _refuse(given: dict[str, Any]) -> None:
         raise click.UsageError("--fail-on-regression needs --compare RESULT.json")
     if given["record"] and given["profile"]:
         raise click.UsageError("--record keeps no figures that --profile has slowed down")
+    if given["record"] and (given["conf"] or given["fast"]):
+        raise click.UsageError(
+            "--record keeps figures of Spark as it comes: no --conf, --fast-start"
+        )
+    for text in given["conf"]:
+        if "=" not in text:
+            raise click.UsageError(f"--conf {text}: write KEY=VALUE")
 
 
 def _earlier(file: Path | None) -> Results | None:
@@ -190,8 +202,8 @@ def _measured(
     def repeat(name: str) -> str:
         return _command({**given, "every": False, "only": [name]}, taken.versions["pyspark"])
 
-    profiles = given["profile"]
-    suite = Suite(chosen, taken.quick, profiles, given["folder"], key, repeat, _console)
+    profiles, start = given["profile"], _start(given)
+    suite = Suite(chosen, taken.quick, profiles, given["folder"], start, key, repeat, _console)
     names = [item.name for item in chosen]
     shown = Shown(_console, Clock(names, _durations(earlier, quick=taken.quick)))
     outcomes = suite.outcomes(shown)
@@ -199,6 +211,17 @@ def _measured(
     there = {name: versions for name, versions in taken.peers.items() if name not in absent}
     taken = taken.model_copy(update={"peers": there})
     return Results(taken={key: taken}, benchmarks=outcomes)
+
+
+def _start(given: dict[str, Any]) -> Start:
+    """How Spark is started, once for all benchmarks."""
+    asked = dict(text.split("=", 1) for text in given["conf"])
+    fast = tuple(LIBRARIES) if given["fast"] else None
+
+    def start(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Any:
+        return session.start(folder, jars, {**conf, **asked}, fast)
+
+    return start
 
 
 def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
@@ -219,9 +242,10 @@ def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
 
 def _command(given: dict[str, Any], pyspark: str) -> str:
     """What takes the same figures anywhere: where results go to on this machine is left away."""
-    flags = [flag for flag, name in (("--quick", "quick"), ("--all", "every")) if given[name]]
-    only = [word for name in given["only"] for word in ("--only", name)]
-    return shlex.join(["./run", "bench", *_line(pyspark), *flags, *only])
+    flags = [flag for flag, name in _FLAGS if given[name]]
+    named = (("--conf", given["conf"]), ("--only", given["only"]))
+    pairs = [word for option, texts in named for text in texts for word in (option, text)]
+    return shlex.join(["./run", "bench", *_line(pyspark), *flags, *pairs])
 
 
 def _line(pyspark: str) -> list[str]:

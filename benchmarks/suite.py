@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import session
 from benchmarks.bench import MEMORY, Benchmark, Run, scratch
 from benchmarks.costs import Costs
 from benchmarks.flames import Unseen, watched
@@ -25,7 +24,10 @@ from benchmarks.stores import open_bucket
 from benchmarks.topics import open_topics
 from servers.programs import NotInstalledError
 
-__all__ = ["Suite"]
+__all__ = ["Start", "Suite"]
+
+Start = Callable[[Path, Sequence[Path], Mapping[str, str]], Any]
+"""Starts Spark in a folder, with jars and a configuration."""
 
 _INTERRUPTED = "interrupted"
 
@@ -39,6 +41,7 @@ class Suite:
         quick: Smaller and fewer.
         profiles: Where flame graphs are written, None for none.
         folder: For everything that is written to a disk.
+        start: Starts Spark, when the first benchmark asks for it.
         taken: What results call this run.
         repeat: The command that repeats a benchmark.
         console: For what goes wrong.
@@ -48,6 +51,7 @@ class Suite:
     quick: bool
     profiles: Path | None
     folder: Path
+    start: Start
     taken: str
     repeat: Callable[[str], str]
     console: Console
@@ -70,12 +74,20 @@ class Suite:
         os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
         peers, absent = gather(p for item in self.chosen for p in item.peers)
         kafka = functools.cache(lambda: stack.enter_context(open_topics(place)))
-        spark = functools.cache(lambda: _session(stack, place, peers))
+        spark = functools.cache(lambda: self._session(stack, place, peers))
         bucket = functools.cache(lambda: stack.enter_context(open_bucket(store)))
         profile = self.profiles is not None
         return Run(
             self.quick, profile, shown.told, place, spark, kafka, bucket, absent, Costs(spark)
         )
+
+    def _session(self, stack: ExitStack, folder: Path, peers: Mapping[Peer, Sequence[Path]]) -> Any:
+        """Spark, with the connectors beside which ours are measured."""
+        jars = [jar for of_one in peers.values() for jar in of_one]
+        conf = {key: text for peer in peers for key, text in peer.conf.items()}
+        spark = self.start(folder, jars, conf)
+        stack.callback(spark.stop)
+        return spark
 
     def _outcome(self, item: Benchmark, run: Run, shown: Shown) -> Outcome:
         missing = _missing(item, run)
@@ -130,12 +142,3 @@ def _missing(item: Benchmark, run: Run) -> dict[str, str]:
     modules = dict.fromkeys(item.missing, "there is no such module")
     peers = {peer.name: run.absent[peer] for peer in item.peers if peer in run.absent}
     return {**modules, **peers}
-
-
-def _session(stack: ExitStack, folder: Path, peers: Mapping[Peer, Sequence[Path]]) -> Any:
-    """Spark, with the connectors beside which ours are measured."""
-    jars = [jar for of_one in peers.values() for jar in of_one]
-    conf = {key: text for peer in peers for key, text in peer.conf.items()}
-    spark = session.start(folder, jars, conf)
-    stack.callback(spark.stop)
-    return spark

@@ -38,6 +38,7 @@ from benchmarks.report.results import (
 from benchmarks.requests import Counted
 from benchmarks.suite import Suite
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.starting.preloading import LIBRARIES
 from servers.forwarding import Message
 from servers.programs import ToolMissingError
 
@@ -397,13 +398,14 @@ def benchmark(name, run=lambda _run: iter([ratio(2.0, 2.1, 2.2)]), **more):
 def run_suite(tmp_path, monkeypatch):
     monkeypatch.setenv("KRISHIV_MEMORY_DIR", str(tmp_path))
 
-    def ran(*chosen):
+    def ran(*chosen, start=None):
         console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
         suite = Suite(
             chosen,
             quick=True,
             profiles=None,
             folder=tmp_path,
+            start=start,
             taken="now",
             repeat="repeat {}".format,
             console=console,
@@ -619,6 +621,9 @@ class TestCommand:
         [
             (["--fail-on-regression"], "needs --compare"),
             (["--record", "--profile", "."], "slowed down"),
+            (["--record", "--conf", "a=b"], "as it comes"),
+            (["--record", "--fast-start"], "as it comes"),
+            (["--conf", "a"], "write KEY=VALUE"),
             (["--compare", "no-such-file.json"], "cannot be read"),
             (["--only", "nothing"], "no benchmark nothing"),
         ],
@@ -638,7 +643,11 @@ class TestCommand:
         monkeypatch.setattr(command, "_measured", measured)
         given = ["--only", "kafka.read", "--json", str(tmp_path / "x.json"), "--quick"]
         CliRunner().invoke(command.main, given)
-        assert kept == ["./run bench --spark 4.1 --quick --only kafka.read"]
+        CliRunner().invoke(command.main, [*given[:2], "--conf", "a.b=c d", "--fast-start"])
+        assert kept == [
+            "./run bench --spark 4.1 --quick --only kafka.read",
+            "./run bench --spark 4.1 --fast-start --conf 'a.b=c d' --only kafka.read",
+        ]
 
     def test_what_failed_keeps_its_earlier_figures(self, bench, tmp_path, monkeypatch):
         monkeypatch.setattr(command, "_RECORD", tmp_path / "record.json")
@@ -646,6 +655,13 @@ class TestCommand:
         bench(results(ratio(1.0, 1.1, 1.2)), "--record")
         bench(results(failed="wrong output"), "--record")
         assert load(tmp_path / "record.json") == results(ratio(1.0, 1.1, 1.2))
+
+    def test_spark_is_started_as_asked_for(self, monkeypatch, tmp_path):
+        seen = []
+        monkeypatch.setattr(command.session, "start", lambda *given: seen.append(given))
+        start = command._start({"conf": ["a=1", "b=x=y"], "fast": True})
+        start(tmp_path, [], {"a": "0", "c": "2"})
+        assert seen == [(tmp_path, [], {"a": "1", "b": "x=y", "c": "2"}, tuple(LIBRARIES))]
 
     def test_every_benchmark_says_what_it_measures(self):
         assert all(item.about for item in command.BENCHMARKS.values())
