@@ -24,7 +24,7 @@ from krishiv_spark.start_check import StartCheck
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
 # other side needs is imported by the methods that do.
 if TYPE_CHECKING:
-    from krishiv_spark.lifecycle.reading import RowSchema
+    from krishiv_spark.lifecycle.row_schema import RowSchema
     from krishiv_spark.sinks.base import Writer
     from krishiv_spark.sources.base import StreamReader
 
@@ -60,7 +60,7 @@ class KrishivDataSource(DataSource):
     def schema(self) -> StructType:
         if (asked := StartCheck.asked_in(self.options)) is not None:
             return self._checked(asked)
-        from krishiv_spark.lifecycle.reading import RowSchema
+        from krishiv_spark.lifecycle.row_schema import RowSchema
 
         # Spark does not say whether a stream or a batch will have it.
         reader = self._reader(None, streaming=True)
@@ -100,7 +100,7 @@ class KrishivDataSource(DataSource):
     @sentence_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from krishiv_spark.checkpoint import SparkCheckpoint
-        from krishiv_spark.lifecycle.writing import StreamWrite
+        from krishiv_spark.lifecycle.streams import StreamWrite
         from krishiv_spark.sinks.base import SupportsGenerations
         from krishiv_spark.sinks.checkpoints import name_of_query
         from krishiv_spark.storage import Storage
@@ -134,7 +134,7 @@ class KrishivDataSource(DataSource):
     def _reader_of(
         self, schema: StructType, *, streaming: bool
     ) -> tuple[StreamReader[Any, Any], RowSchema]:
-        from krishiv_spark.lifecycle.reading import RowSchema
+        from krishiv_spark.lifecycle.row_schema import RowSchema
 
         options = self._reader(None, streaming=streaming).options
         warn_of_plain_secrets(type(options), self.options, self.format_name)

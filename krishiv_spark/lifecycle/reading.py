@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
-from krishiv_spark.errors import OffsetError, SchemaError
+from krishiv_spark.errors import OffsetError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.row_schema import RowSchema
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.logs import lines_are_of
 from krishiv_spark.offsets import Offset, Start
-from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
 from krishiv_spark.sources.base import (
     UNLIMITED,
     Limit,
-    SourceOptions,
     StreamReader,
     SupportsAvailableNow,
     SupportsBacklog,
@@ -35,7 +32,7 @@ from krishiv_spark.workers import tune_worker
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-__all__ = ["BatchRead", "RowSchema", "stream_read"]
+__all__ = ["BatchRead", "stream_read"]
 
 _HANDED = 2
 """The begin of a batch and its end."""
@@ -51,61 +48,6 @@ def _ending_class() -> Any:
 
 
 _SupportsTriggerAvailableNow: Any = _ending_class()
-
-
-@dataclass(frozen=True)
-class RowSchema:
-    """How the rows of a source look to Spark: the reader's columns, and `_late` where asked for.
-
-    Attributes:
-        columns: Arrow schema that the reader yields.
-        target: Arrow schema that Spark expects: the same, with `_late` after it under the
-            policy "flag".
-        options: Event time column and late-row policy.
-    """
-
-    columns: pa.Schema
-    target: pa.Schema
-    options: SourceOptions
-
-    def __post_init__(self) -> None:
-        if self.options.event_time is not None:
-            check_event_time(self.options.event_time, self.columns)
-        elif self.options.late_rows != "keep":
-            raise SchemaError(
-                f"option 'lateRows' = {self.options.late_rows!r} needs an event time: "
-                "name its column with the option 'eventTime'"
-            )
-
-    @classmethod
-    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
-        """The rows of a reader whose schema the user did not give."""
-        late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
-        flags = options.late_rows == "flag"
-        return cls(columns, columns.append(late) if flags else columns, options)
-
-    @classmethod
-    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
-        """The rows of the schema that Spark expects.
-
-        Raises:
-            SchemaError: If late rows are to be flagged, but a schema given by the user has no
-                column for it.
-        """
-        if options.late_rows != "flag":
-            return cls(target, target, options)
-        if LATE_COLUMN not in target.names:
-            raise SchemaError(
-                f"option 'lateRows' = 'flag' needs a column {LATE_COLUMN} BOOLEAN in the schema"
-            )
-        return cls(target.remove(target.names.index(LATE_COLUMN)), target, options)
-
-    def judged(self, batch: pa.RecordBatch, watermark_ms: int | None) -> pa.RecordBatch:
-        """A batch of the reader's rows after the late-row policy, as Spark expects it."""
-        rows = conform(batch, self.columns)
-        if self.options.event_time is not None:
-            rows = judge(rows, self.options.event_time, self.options.late_rows, watermark_ms)
-        return conform(rows, self.target)
 
 
 class Slice(InputPartition):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from krishiv_spark.lifecycle.jobs import BatchWrite
 from krishiv_spark.lifecycle.plans import Staged
-from krishiv_spark.lifecycle.writing import StreamWrite
+from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.testing import FILES, Fault

@@ -22,7 +22,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
-from krishiv_spark.lifecycle.writing import StreamWrite
+from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks import identity

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.lifecycle.writing import StreamWrite
+from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import Writer
 from simulation.history import Event, Plan
 from simulation.scenario import Scenario
