@@ -9,6 +9,7 @@ import pytest
 from krishiv_spark.testing import OUTSIDE, Fault
 from krishiv_spark.testing.processes.functions import NamedFunction
 from krishiv_spark.testing.processes.pool import Pool
+from krishiv_spark.testing.suites.playing import SinkPlayer
 
 
 class Client:
@@ -119,3 +120,13 @@ def test_a_name_that_means_no_function_is_an_error(name, said):
 def test_the_error_is_that_of_the_client(called):
     answer = called([], lambda: sqlite3.connect(":memory:"), Fault(0))
     assert "OperationalError" in answer.kinds
+
+
+@pytest.mark.parametrize("one_in", [1, 3, 1000])
+def test_a_case_that_is_thinned_tries_something(tmp_path, one_in):
+    play = SinkPlayer(lambda _: None, tmp_path, "promise")
+    play.thin(one_in, 0)
+    drawn = play.drawn(range(10))
+    assert 1 <= len(drawn) <= 10
+    assert len(drawn) == {1: 10, 1000: 1}.get(one_in, len(drawn))
+    assert not play.drawn([])

@@ -29,7 +29,6 @@ from krishiv_spark.testing.steps import (
     Step,
     Switch,
     TakeOver,
-    Trap,
     TrapAt,
     Trigger,
 )
@@ -48,7 +47,7 @@ __all__ = [
     "SourcePlayer",
 ]
 
-TrapT = TypeVar("TrapT", bound=Trap)
+T = TypeVar("T")
 Subject = TypeVar("Subject", bound=SinkUnderTest | SourceUnderTest)
 
 BEGIN, COMMIT = (Begin(),), (Commit(),)
@@ -104,9 +103,14 @@ class Player(Generic[Subject]):
         # Each case draws its own, or all would try traps at the same places.
         self._draw.seed(f"{seed} {self.promise}")
 
-    def drawn(self, traps: Iterable[TrapT]) -> Iterator[TrapT]:
-        """Those of some traps that are tried."""
-        return (trap for trap in traps if self._draw.randrange(self.one_in) == 0)
+    def drawn(self, traps: Iterable[T]) -> list[T]:
+        """Those of some traps that are tried: one at least, or a case would have tried nothing."""
+        every = list(traps)
+        return [each for each in every if self.is_drawn()] or (every and [self._draw.choice(every)])
+
+    def is_drawn(self) -> bool:
+        """Whether something that may be left out is tried."""
+        return self._draw.randrange(self.one_in) == 0
 
     def close(self) -> None:
         """End the processes that were kept for the next sequence."""
@@ -201,23 +205,22 @@ class SinkPlayer(Player[SinkUnderTest]):
             if not isinstance(step, _TRAPPED):
                 continue
             begun = (*before, *steps[:place])
-            for number, call in enumerate(self.calls((*begun, step), writing)):
-                every = whole and isinstance(step, Commit)
+            made = self.calls((*begun, step), writing)
+            at_calls = [(n, trap) for n, call in enumerate(made) for trap in traps(n, call)]
+            every = whole and isinstance(step, Commit)
+            for number, trap in at_calls if every else self.drawn(at_calls):
                 after = (*steps[place + 1 :], *then(number))
-                for trap in traps(number, call) if every else self.drawn(traps(number, call)):
-                    trapped = replace(step, trap=trap)
-                    survived = self(*begun, trapped, *after, writing=writing)
-                    if survived and whole and isinstance(trap, Fault):
-                        for worse in self._worse(trap):
-                            self(*begun, replace(step, trap=worse), *after, writing=writing)
+                survived = self(*begun, replace(step, trap=trap), *after, writing=writing)
+                if survived and whole and isinstance(trap, Fault):
+                    for worse in self._worse(trap):
+                        self(*begun, replace(step, trap=worse), *after, writing=writing)
 
     def _worse(self, survived: Fault) -> Iterator[Fault | Faults]:
         """What whoever has survived an error may not survive: an outage, or a second one soon."""
         yield replace(survived, lasting=True)
         for later in range(1, _SOON + 1):
             pairs = (Fault(survived.call + later, happened=happened) for happened in (False, True))
-            for second in self.drawn(pairs):
-                yield Faults((survived, second))
+            yield from (Faults((survived, second)) for second in pairs if self.is_drawn())
 
     def calls(self, steps: tuple[Step, ...], writing: Writing | None = None) -> tuple[Call, ...]:
         """The calls to the outside that the last of these steps makes.
