@@ -25,6 +25,18 @@ HEADING = re.compile(r"\s*An exception was thrown from the Python worker[^\n]*\n
 """What Spark itself puts before the error of a task."""
 
 
+EACH = 3
+"""Of so many cases one runs in ./run test. What an option or a column is refused for is tried
+without Spark too; what is tried here alone is the way of its words to the user, one for all."""
+
+
+def some(cases: list[Case]) -> list[object]:
+    return [
+        pytest.param(case, id=case.name, marks=[pytest.mark.long] if number % EACH else [])
+        for number, case in enumerate(cases)
+    ]
+
+
 @pytest.fixture(scope="module")
 def cluster():
     settings = {**ACLS, "auto.create.topics.enable": "false"}
@@ -32,12 +44,12 @@ def cluster():
         yield found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some(CASES))
 def test_the_first_line_says_it_and_nothing_is_lost(spark, tmp_path, case):
     examine(Desk(spark, tmp_path), case)
 
 
-@pytest.mark.parametrize("case", KAFKA, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some(KAFKA))
 def test_so_it_does_of_kafka(spark, tmp_path, cluster, case):
     examine(Desk(spark, tmp_path, cluster), case)
 

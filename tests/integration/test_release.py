@@ -11,14 +11,12 @@ from wheels import ROOT
 
 from release.__main__ import LINES
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]  # what is in the wheel: unit/test_packaging.py
 
 
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is missing: ./run has it on its path")
 @pytest.mark.timeout(1200)  # where nothing is in uv's cache yet
-@pytest.mark.parametrize(
-    "line", [LINES[0], *(pytest.param(line, marks=pytest.mark.long) for line in LINES[1:])]
-)
+@pytest.mark.parametrize("line", LINES)
 def test_a_release_could_be_made(line, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "release", "--spark", line, "--dist", tmp_path],
