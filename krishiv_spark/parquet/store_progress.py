@@ -62,6 +62,11 @@ class StoreTableLog(QueryLog):
         """Say that all is visible that a generation's intent names. Driver."""
         self.own.replace(_FINISHED, str(generation).encode())
 
+    def forget_mark_from(self, generation: int) -> None:
+        """Remove a mark that is of another log, since this generation is the newest. Planner."""
+        if self.is_finished(generation):
+            self.own.remove([_FINISHED])
+
     def near_state(self) -> State | None:
         """See `QueryLog`. A reader may look into its own bucket."""
         place = self._place

@@ -162,6 +162,8 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         if not self._is_due:
             return
         self._point_to_log(query)
+        # Before this generation publishes: of a log that was begun anew, generations begin at 1.
+        self._table.log_of(query).forget_mark_from(generation)
         discard_open(self._table, Epoch(query, -1, generation), self._view.is_owner)
 
     def unattended(self) -> Iterator[StoreTableLog]:

@@ -1,6 +1,7 @@
 """Tables of Parquet files in buckets: what is lost, what it costs, what users get wrong."""
 
 import re
+import shutil
 import time
 from collections import Counter
 
@@ -13,7 +14,7 @@ from store_users import new_token
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown, Fenced, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.offsets import open_log
+from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
@@ -153,6 +154,21 @@ def test_a_finished_epoch_whose_files_were_removed_is_not_brought_back(table):
         table.onlooker.remove(key)
     table.life().epoch(0, rows(0, 10))  # Spark repeats it
     assert table.onlooker.ids() == []
+
+
+def test_the_mark_of_a_log_that_is_gone_says_nothing_of_a_new_one(table, tmp_path, monkeypatch):
+    """Its generations were higher, and those of the new one count from 1."""
+    place = str(tmp_path / "logs")
+    for number in range(3):
+        table.life(epochLog=place).epoch(number, rows(10 * number, 10))
+    shutil.rmtree(place)
+    log = open_log(f"{place}/q1", "q1")
+    log.adopt(log.begin(Claim(query="q1")), Claim(query="q1"))
+    driver = table.life(epochLog=place)
+    table.die_in_commit(driver, staged(driver, 0, rows(30, 10)), monkeypatch)
+    open_log.cache_clear()  # the next driver is another process
+    table.life(epochLog=place).epoch(0, rows(30, 10))
+    assert table.onlooker.ids() == list(range(40))
 
 
 # --- uploads that are lost
