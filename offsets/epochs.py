@@ -295,7 +295,16 @@ class EpochLog:
         self._remove_covered(listing, before)
 
     def destroy(self) -> None:
-        """Remove the log, of a job that is over."""
+        """Remove the log, of a job that is over.
+
+        Raises:
+            LogError: As `state`.
+        """
+        # Stores remove one name after the other, in their order: entries, and at the end this. If
+        # it dies in between, the log says what it said; without a snapshot it would have a gap.
+        state = self.state()
+        if state.number > 0:
+            self._journal.replace(snapshot_name(state.number), to_bytes(state))
         self._journal.destroy()
         self._known = State()  # a worker lives for thousands of jobs
 

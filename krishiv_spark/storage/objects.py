@@ -100,8 +100,8 @@ class ObjectFolder:
         self._find("remove", name, lambda store: obstore.delete(store, self._key(name)))
 
     def destroy(self) -> None:
-        """See `Folder`."""
-        self.remove(list(self.below()))
+        """See `Folder`. In the order of the names; a log counts on it (`EpochLog.destroy`)."""
+        self.remove(sorted(self.below()))
 
     def below(self) -> Iterator[str]:
         """See `Folder`."""

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
-from sink_life import Job, Life, rows
+from parquet_reading import batches, reader
+from sink_life import SCHEMA, Job, Life, rows
 from store_tables import onlooker
 from store_users import new_token
 
@@ -20,7 +21,7 @@ from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, azure, s3, s3_uploads
-from krishiv_spark.storage.objects import Bucket
+from krishiv_spark.storage.objects import Bucket, ObjectFolder
 from servers.stores import ACCOUNT, KEY
 
 KINDS = ["s3", "versity", "azure", "gcs"]
@@ -49,6 +50,15 @@ class Table:
 
     def job(self, mode=OutputMode.APPEND):
         return Job(ParquetWriter, self.options, mode)
+
+    @property
+    def storage(self):
+        return {name: value for name, value in self.options.items() if name != "path"}
+
+    def vacuum(self, *words):
+        options = [word for pair in self.storage.items() for word in ("-o", "=".join(pair))]
+        command = ["parquet", "vacuum", self.options["path"], *options, *words]
+        return CliRunner().invoke(main, command)
 
     def die_in_commit(self, driver, messages, monkeypatch, completed=0):
         """Commit, and die when so many files were completed."""
@@ -145,6 +155,31 @@ def test_a_job_that_died_after_its_intent_is_finished_by_the_next_writer(table, 
     assert len(list(table.onlooker.keys())) == 1
     table.life().epoch(0, rows(20, 5))
     assert table.onlooker.ids() == list(range(25))
+
+
+@pytest.mark.parametrize("removed", range(1, 5))
+def test_a_job_that_dies_while_it_removes_its_log_is_in_nobodys_way(table, removed, monkeypatch):
+    job, done = table.job(), []
+    messages = staged(job, 0, rows(0, 10))
+    remove = ObjectFolder._remove
+
+    def dies(folder, name):
+        remove(folder, name)
+        done.append(name)
+        if len(done) == removed:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectFolder, "_remove", dies)
+        with pytest.raises(KeyboardInterrupt):
+            job.commit(0, messages)
+    open_log.cache_clear()
+    source = reader(table.url, schema=SCHEMA, **table.storage)
+    assert [len(names) for names in batches(source)] == [1]
+    assert table.vacuum("--older-than", "0 s").exit_code == 0
+    assert not [key for key in table.onlooker.below() if "batch-" in key]
+    table.life().epoch(0, rows(10, 10))
+    assert table.onlooker.ids() == list(range(20))
 
 
 def test_a_finished_epoch_whose_files_were_removed_is_not_brought_back(table):
