@@ -58,7 +58,16 @@ def read_pointer(own: Folder) -> Pointer | None:
     return Pointer(location, route or None)
 
 
-def write_pointer(own: Folder, pointer: Pointer) -> None:
-    """Say where the epoch log of a query is, for readers, for other writers and for vacuum."""
-    if read_pointer(own) != pointer:
+def write_pointer(own: Folder, pointer: Pointer | None) -> None:
+    """Say where the epoch log of a query is, for readers, for other writers and for vacuum.
+
+    Args:
+        own: Of the query, in ``_krishiv``.
+        pointer: None if the log is in the table's folder.
+    """
+    if read_pointer(own) == pointer:
+        return
+    if pointer is None:  # it was elsewhere, before the query had published anything
+        own.remove([_POINTER])
+    else:
         own.replace(_POINTER, "\n".join(filter(None, pointer)).encode())

@@ -63,8 +63,7 @@ class TableParticipant(Participant[StagedT]):
 
     def _point_to_log(self, query: str) -> None:
         """First of all: whoever finds files of a query must find its log."""
-        if (elsewhere := self._view.pointer(query)) is not None:
-            write_pointer(self.folder.meta(query), elsewhere)
+        write_pointer(self.folder.meta(query), self._view.pointer(query))
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a stream without a log must not have files in the table."""

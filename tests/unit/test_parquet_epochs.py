@@ -34,6 +34,8 @@ from krishiv_spark.sources.parquet.reader import ParquetOffset
 from krishiv_spark.sources.parquet.seen import Seen
 from krishiv_spark.storage.disk import DiskFolder
 
+APPEND = OutputMode.APPEND
+
 
 @pytest.fixture(params=[False, True], ids=["names of today", "old names"])
 def query(request, tmp_path):
@@ -53,6 +55,15 @@ def test_epochs_are_read_whole_in_order_and_only_when_visible(tmp_path, query):
     third.finish()
     assert names(source.latest(second, UNLIMITED)) == third.paths
     assert names(reader(tmp_path).latest(second, UNLIMITED)) == third.paths
+
+
+def test_a_log_that_was_to_be_elsewhere_at_first_is_looked_for_where_it_is(tmp_path):
+    """An option that was taken back after a start that failed."""
+    options = {"path": str(tmp_path / "table")}
+    Life(ParquetWriter, {**options, "epochLog": str(tmp_path / "logs")}, "q", APPEND).plan()
+    for epoch in range(2):
+        Life(ParquetWriter, options, "q", APPEND).epoch(epoch, ids(10 * epoch, 10))
+    assert len(batches(reader(tmp_path / "table"))) == 1
 
 
 def test_an_epoch_that_was_staged_long_ago_is_not_too_old(tmp_path, query):
