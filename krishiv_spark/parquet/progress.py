@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ from krishiv_spark.storage import Folder
 from krishiv_spark.storage.disk import DiskFolder
 
 __all__ = ["QueryLog", "TableLog", "table_logs"]
+
+_log = logging.getLogger(__name__)
 
 
 class QueryLog(ABC):
@@ -59,6 +62,22 @@ class QueryLog(ABC):
     def is_staging(self) -> bool:
         """Whether files may be staged that are still to be published."""
 
+    def judging_state(self) -> State | None:
+        """What the log says; None if it is elsewhere, and cannot be found from here. Vacuum.
+
+        A log that is elsewhere has an entry before anything is staged. So an empty one is not
+        mounted here, or was removed, and nobody can say which files its intent names.
+        """
+        state = self.log.state()
+        if state.number > 0 or self.pointer is None:
+            return state
+        _log.warning(
+            "%s: nothing is found at %s, where its epoch log is: what it has staged is left alone",
+            self.query,
+            self.pointer.location,
+        )
+        return None
+
     def visible(self, state: State) -> int:
         """The newest wholly visible epoch; those above may be half visible. -1 for none."""
         held = state.previous_epoch if self.unfinished(state) else state.committed_epoch
@@ -96,16 +115,17 @@ class QueryLog(ABC):
         """The files that an intent makes visible, relative to the table."""
         return {
             f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
-            for item in self._staged(intent)  # see `StagedFiles` and `StagedParts`
+            for item in self.staged_by(intent)  # see `StagedFiles` and `StagedParts`
             for file in item.get("files", ())
         }
 
     def removed_by(self, intent: Entry | None) -> set[str]:
         """The files that an intent takes the place of, relative to the table."""
-        staged = () if intent is None else self._staged(intent)
+        staged = () if intent is None else self.staged_by(intent)
         return {name for item in staged for name in item.get("removes", ())}
 
-    def _staged(self, intent: Entry) -> Iterable[Mapping[str, Any]]:
+    def staged_by(self, intent: Entry) -> Iterable[Mapping[str, Any]]:
+        """What an intent names of this table, as JSON."""
         staged: list[Mapping[str, Any]] = intent.staged
         if self.route is None:
             return staged

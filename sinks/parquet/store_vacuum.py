@@ -9,7 +9,7 @@ from functools import partial
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.offsets import State
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.sinks.parquet.values import StagedUploads
@@ -52,24 +52,32 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
     before_ms = (time.time() - older_than_s) * 1000
     pending = list(table.uploads.pending())  # before the logs: what is named since, is found there
     named: set[str] = set()
+    unknown: set[str] = set()
     for name in table.meta().names():
         job = table.log_of(name)
-        state = job.log.state()
-        named |= _named_by(state)
+        state = job.judging_state()
+        if state is None:
+            unknown.add(query_tag(name))
+            continue
+        named |= _named_by(job, state)
         if name.startswith(BATCH_PREFIX) and _is_over(job, state, before_ms):
             yield StoreOrphan(
                 f"{table.meta_url(name)}  its batch job is over", partial(_forget, table, job)
             )
     for item in pending:
-        is_ours = DataFile.parse(item.upload.key.rpartition("/")[2]) is not None
-        if is_ours and item.begun_ms < before_ms and item.upload.id not in named:
+        *folders, name = item.upload.key.split("/")
+        file = DataFile.parse(name)
+        # Below other folders than those of partitions is a table of its own, with its own logs.
+        is_ours = file is not None and all("=" in folder for folder in folders)
+        is_known = file is not None and file.tag not in unknown
+        if is_ours and is_known and item.begun_ms < before_ms and item.upload.id not in named:
             discard = partial(table.uploads.discard, item.upload)
             yield StoreOrphan(f"{item.shown}  older than the guard age", discard)
 
 
-def _named_by(state: State) -> set[str]:
+def _named_by(job: StoreTableLog, state: State) -> set[str]:
     """The ids of the uploads that the newest intent of a log names, finished or not."""
-    staged = [] if state.intent is None else state.intent.staged
+    staged = () if state.intent is None else job.staged_by(state.intent)
     found = (StagedUploads.model_validate(item) for item in staged)
     return {file.upload.id for item in found for file in item.files}
 

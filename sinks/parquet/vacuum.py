@@ -41,7 +41,8 @@ def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
     Files of a generation that another has superseded can never be published, whatever their age.
     A batch job whose driver died leaves a folder; it goes when it is older than the guard.
     Files of the current generation may belong to a batch that is running: they count only when
-    they are older than the guard. Files of an intent that is not finished are never orphans.
+    they are older than the guard. Files of an intent that is not finished are never orphans, nor
+    are those of a query whose log is elsewhere and cannot be found.
 
     Args:
         table: The table's folder.
@@ -87,7 +88,9 @@ def remove(orphan: Orphan) -> None:
 
 
 def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
-    state = entry.log.state()
+    state = entry.judging_state()
+    if state is None:
+        return
     kept = {state.intent_generation} if entry.unfinished(state) else set()
     for folder in _listed(entry.folder / "staged"):
         if not folder.name.isdecimal() or int(folder.name) in kept:
@@ -101,7 +104,9 @@ def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
 
 def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
     """The folder of a job that is over, or died before its intent; none that has to be finished."""
-    if job.unfinished(job.log.state()):
+    # Nothing is staged of one that is over, whether its log is found or not.
+    state = job.judging_state() if job.is_staging() else job.log.state()
+    if state is None or job.unfinished(state):
         return
     yield from _if_older(job.folder, before, "its batch job is over")
 

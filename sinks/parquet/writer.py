@@ -32,6 +32,7 @@ from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.storage import StoreUrl
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]
 
@@ -88,7 +89,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         def pointer(query: str) -> Pointer | None:
             place = view.place(query)
             is_near = place == self._kind.log_location(query)
-            return None if is_near else Pointer(place, view.route)
+            # Absolute: who looks for it does not run where this driver does.
+            return None if is_near else Pointer(str(StoreUrl.parse(place)), view.route)
 
         of_table = TableLogView(view.is_owner, pointer)
         kind = self._kind

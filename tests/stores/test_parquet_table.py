@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from parquet_reading import batches, reader
@@ -17,6 +18,7 @@ from krishiv_spark.errors import CommitUnknown, Fenced, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -354,6 +356,34 @@ def test_vacuum_aborts_old_uploads_and_leaves_what_an_intent_names(table, monkey
     assert len(table.onlooker.pending()) == 1
     table.life("named").epoch(0, rows(0, 10))
     assert table.onlooker.ids() == list(range(10))
+
+
+@that_list
+def test_vacuum_leaves_what_an_intent_of_a_fanout_names(table, monkeypatch):
+    number = pa.struct([("id", pa.int64())])
+    schema = pa.schema([("good", number)])
+    route = {"route.good.format": "krishiv-parquet", "route.good.path": table.url}
+    given = {**route, **table.storage, "epochLog": f"{table.url}-logs"}
+    options = FanoutWriter.options_type.parse(given, "test")
+    driver = Life(FanoutWriter, given, "q1", OutputMode.APPEND)
+    driver._make = lambda: FanoutWriter(options, schema, OutputMode.APPEND)
+    batch = pa.record_batch([pa.array([{"id": n} for n in range(10)], number)], schema=schema)
+    table.die_in_commit(driver, staged(driver, 0, batch), monkeypatch)
+    table.vacuum("--older-than", "0 s")
+    driver.epoch(0, batch)
+    assert table.onlooker.ids() == list(range(10))
+
+
+@that_list
+def test_vacuum_leaves_the_tables_in_a_folder_alone(table, monkeypatch):
+    above = table.url
+    table.options["path"] = f"{above}/orders"
+    driver = table.life()
+    table.die_in_commit(driver, staged(driver, 0, rows(0, 10)), monkeypatch)
+    table.options["path"] = above
+    table.vacuum("--older-than", "0 s")
+    driver.epoch(0, rows(0, 10))
+    assert len(table.onlooker.ids()) == 10
 
 
 # --- what users get wrong

@@ -293,3 +293,39 @@ def test_the_command_is_found_under_its_older_name_too(table):
     code, said = run("vacuum", str(table), "--dry-run")
     assert code == 0
     assert "would be removed" in said
+
+
+@pytest.mark.parametrize("kind", ["stream", "job"])
+@pytest.mark.parametrize("place", ["logs", "/logs"], ids=["relative", "absolute"])
+def test_what_is_staged_is_left_alone_while_its_log_cannot_be_found(
+    tmp_path, monkeypatch, kind, place
+):
+    """It is not mounted where vacuum runs, or vacuum runs in another folder than the driver."""
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "table"
+    options = {"path": str(table), "epochLog": f"{tmp_path}{place}" if place[0] == "/" else place}
+    is_job = kind == "job"
+    driver = (
+        Job(ParquetWriter, options)
+        if is_job
+        else Life(ParquetWriter, options, "q", OutputMode.APPEND)
+    )
+    driver.plan()
+    message = driver.task(0, 0, rows(0, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskParticipant, "finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            driver.commit(0, [message])
+    then = time.time() - 1000 * DAY
+    for path in table.glob("_krishiv/**/*"):
+        os.utime(path, (then, then))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    if place[0] == "/":
+        (tmp_path / "logs").rename(tmp_path / "unmounted")
+    vacuum(table)
+    monkeypatch.chdir(tmp_path)
+    if place[0] == "/":
+        (tmp_path / "unmounted").rename(tmp_path / "logs")
+    Life(ParquetWriter, options, "next" if is_job else "q", OutputMode.APPEND).plan()
+    assert look(table) == (10, 10, 45)
