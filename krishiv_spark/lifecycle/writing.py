@@ -80,9 +80,9 @@ class Write:
         if number is not None:
             # For its error: a checkpoint that was rolled back is refused before any row moves.
             self._holds(epoch, mark)
+        if isinstance(committer, TwoPhaseCommitter):
+            tell_of_gap(epoch, mark)
         if owns is None:
-            if isinstance(committer, TwoPhaseCommitter):
-                tell_of_gap(epoch, mark)  # a log, where there is one, knows of each epoch
             return Plan(query, None, offsets, mark, payload)
         seen = committer.seen(query) if isinstance(committer, SupportsRecall) else None
         return Plan(query, owns.generation, offsets, mark, payload, owns.generations, seen)

@@ -31,6 +31,7 @@ __all__ = [
     "DONE_SUFFIX",
     "META",
     "PATH_OPTION",
+    "SINK_LOG",
     "SOURCES",
     "check_shared",
     "is_before",
@@ -48,6 +49,9 @@ PATH_OPTION = "krishiv-parquet: 'path'"
 META = "_krishiv"
 SOURCES = "_krishiv_sources"
 DONE_SUFFIX = ".done"
+
+SINK_LOG = "_spark_metadata"
+"""Where Spark's own file sink says which files of a folder count, for Spark's readers."""
 
 
 def log_within(query: str) -> str:

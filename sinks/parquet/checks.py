@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -13,10 +14,11 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.lru import LruCache
 from krishiv_spark.names import twins
 from krishiv_spark.nested import children
+from krishiv_spark.parquet.layout import SINK_LOG
 from krishiv_spark.parquet.names import is_hidden
 from krishiv_spark.sinks.parquet.tables import TableFolder
 
-__all__ = ["check_columns", "check_partitioning", "check_same_types"]
+__all__ = ["check_columns", "check_no_sink_log", "check_partitioning", "check_same_types"]
 
 
 def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
@@ -90,17 +92,50 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         _check_type(f"{name}.value", kind.item_type)
 
 
-# A refusal is an exception, which is not remembered: the user may have moved the files.
 @lru_cache(maxsize=64)
+def check_no_sink_log(table: TableFolder) -> None:
+    """Refuse a folder of Spark's own file sink. Planner, once in a process.
+
+    Spark's readers go by the log of that sink (``FileStreamSink.hasMetadata``), and would see none
+    of the files that are written beside it.
+
+    Raises:
+        OptionError: If it is one.
+    """
+    if table.has_sink_log():
+        raise OptionError(
+            f"krishiv-parquet: 'path' {table} was written by Spark's own file sink: Spark reads "
+            f"what its {SINK_LOG} names, and would find none of these rows. Write into another "
+            f"folder; or, if no query of Spark's writes there any more, remove {SINK_LOG}, upon "
+            "which files of failed tasks that lie there count for readers too"
+        )
+
+
+class _NothingThereError(Exception):
+    """There is no file to compare with; as an exception, since these are not remembered."""
+
+
 def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
     """Compare with one file that is there; once per process, the schema of a query is fixed.
 
     Raises:
         SchemaError: If a column has another type there.
     """
-    existing = next(table.visible(), None)
-    if existing is None:
-        return
+    with suppress(_NothingThereError):
+        _compare_types(table, schema)
+
+
+def _some_file(table: TableFolder) -> str:
+    found = next(table.visible(), None)
+    if found is None:
+        raise _NothingThereError
+    return found
+
+
+# A refusal is an exception, which is not remembered: the user may have moved the files.
+@lru_cache(maxsize=64)
+def _compare_types(table: TableFolder, schema: pa.Schema) -> None:
+    existing = _some_file(table)
     # By any case: Spark's reader does not tell columns apart by it.
     found = {field.name.lower(): field for field in plain_schema(table.schema_of(existing))}
     for field in schema:
@@ -113,7 +148,6 @@ def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
             )
 
 
-@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
 def check_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> None:
     """Refuse rows that a reader of the whole table would not find. Planner, once in a process.
 
@@ -123,9 +157,13 @@ def check_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> Non
     Raises:
         OptionError: If the files that are there lie in folders of other columns.
     """
-    there = next(table.visible(), None)
-    if there is None:
-        return
+    with suppress(_NothingThereError):
+        _compare_partitioning(table, partition_by)
+
+
+@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
+def _compare_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> None:
+    there = _some_file(table)
     found = tuple(unquote(part.partition("=")[0]) for part in there.split("/")[:-1] if "=" in part)
     if found != partition_by:
         raise OptionError(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from krishiv_spark.durable import make_folder
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.parallel import side_by_side
-from krishiv_spark.parquet.layout import META, visible_files
+from krishiv_spark.parquet.layout import META, SINK_LOG, visible_files
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
@@ -49,6 +49,10 @@ class TableFolder(Protocol):
 
     def schema_of(self, name: str) -> pa.Schema:
         """The schema of a visible file; an empty one if it is damaged, or just being removed."""
+        ...
+
+    def has_sink_log(self) -> bool:
+        """Whether Spark's own file sink has its log in it."""
         ...
 
     def meta(self, *names: str) -> Folder:
@@ -101,6 +105,10 @@ class DiskTable:
         except (pa.ArrowException, OSError):
             return pa.schema([])
 
+    def has_sink_log(self) -> bool:
+        """See `TableFolder`."""
+        return bool(DiskFolder(self.path / SINK_LOG).names())
+
     def meta(self, *names: str) -> Folder:
         """See `TableFolder`."""
         return DiskFolder(self.path.joinpath(META, *names))
@@ -146,6 +154,10 @@ class StoreTable:
             return pq.read_schema(pa.BufferReader(self._folder.tail(name, length + 8) or b""))
         except pa.ArrowException:
             return pa.schema([])
+
+    def has_sink_log(self) -> bool:
+        """See `TableFolder`. A request."""
+        return bool(self.storage.folder(self.url / SINK_LOG).names())
 
     def meta(self, *names: str) -> Folder:
         """See `TableFolder`."""

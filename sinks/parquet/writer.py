@@ -23,6 +23,7 @@ from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.parquet.checks import (
     check_columns,
+    check_no_sink_log,
     check_partitioning,
     check_same_types,
 )
@@ -59,6 +60,7 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         check_columns(self.schema, self.options.partition_by)
         table = self._kind.table
         table.check_writable(makes=makes)
+        check_no_sink_log(table)
         check_same_types(table, self.schema)
         is_stream = self.streaming and self.options.job is None
         if self.mode is OutputMode.APPEND or is_stream:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
-from krishiv_spark.parquet.layout import PATH_OPTION
+from krishiv_spark.parquet.layout import PATH_OPTION, SINK_LOG
 from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sources.parquet.globs import has_magic
 from krishiv_spark.storage import ENVIRONMENT, Files, Storage, StoreUrl
@@ -20,8 +20,6 @@ __all__ = ["ITSELF", "FoundFile", "Place", "store_url"]
 
 ITSELF = "."
 """The relative path of the file that `Place.root` names itself."""
-
-_SINK_LOG = "_spark_metadata"
 
 
 class FoundFile(NamedTuple):
@@ -108,7 +106,7 @@ class Place:
         if self.pattern is not None:
             return False
         with suppress(NotADirectoryError):  # the path is that of one file
-            return bool(self.storage.folder(StoreUrl.parse(self.root) / _SINK_LOG).names())
+            return bool(self.storage.folder(StoreUrl.parse(self.root) / SINK_LOG).names())
         return False
 
     def absolute(self, path: str) -> str:

@@ -18,6 +18,7 @@ from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.parquet.layout import log_folder
+from krishiv_spark.sinks import identity
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -150,6 +151,29 @@ def test_what_was_begun_and_not_published_may_be_planned_anew(stream):
     stream.forget(3)
     stream.epoch(3, 30, 25)
     assert stream.count() == 55
+
+
+def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_path, caplog):
+    """The log says that epoch 3 began, as it does of epochs without rows."""
+    stream.offsets(3, 30, 10)
+    stream.plan()
+    shutil.copytree(stream.table, tmp_path / "copy")
+    stream.commit(3, [stream.task(3, 0, rows(30, 10))])
+    shutil.rmtree(stream.table)
+    shutil.copytree(tmp_path / "copy", stream.table)
+    open_log.cache_clear()
+    identity._begun.clear()
+    stream.epoch(4, 40)
+    assert "the sink holds nothing of epochs 3 to 3" in caplog.text
+
+
+def test_two_queries_that_have_begun_on_an_empty_folder(tmp_path):
+    """What was not there at first is looked for again: who comes second is refused."""
+    first, second = Stream(tmp_path, "q1"), Stream(tmp_path, "q2", partitionBy="id")
+    second.offsets(0, 0, 0)
+    second.plan()
+    first.epoch(0, 0)
+    refused(second, "OptionError: .* partitioned by 'day'", 0, 0, 0)
 
 
 def test_another_folder_under_a_log_that_is_elsewhere(tmp_path):

@@ -134,6 +134,19 @@ def test_a_stale_driver_is_fenced_after_its_numbers_were_folded_away(table):
     assert len(list(table.glob("_krishiv/q1/log/*"))) < 140
 
 
+def test_a_folder_of_sparks_own_sink_is_refused(table):
+    """Spark's readers go by that sink's log, and would not find these rows."""
+    log = table / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").write_text("v1")
+    with pytest.raises(PlanningFailed, match=r"OptionError: .* Spark's own file sink"):
+        life(table).plan()
+    assert [path.name for path in table.iterdir()] == ["_spark_metadata"]
+    shutil.rmtree(log)
+    life(table).epoch(0, rows(0, 10))
+    exact(table, 10)
+
+
 def test_a_new_checkpoint_on_an_old_path_appends(table):
     life(table, "first").epoch(0, rows(0, 10))
     life(table, "second").epoch(0, rows(10, 10))
