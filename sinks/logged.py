@@ -192,6 +192,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if epoch.generation is None:
             raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never begun")
         log = self.log(epoch.query)
+        if not self._streaming:
+            # Since the plan, another job may have died after its intent: who overwrites takes away
+            # what that one has published, or its rows would come back with the next writer.
+            self._finish_unattended()
         whole, state = self._intend(log, epoch, epoch.generation, staged)
         self.participant.finish(epoch, whole)
         log.note_finished(state)

@@ -167,8 +167,12 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         discard_open(self._table, Epoch(query, -1, generation), self._view.is_owner)
 
     def unattended(self) -> Iterator[StoreTableLog]:
-        """Planner: batch jobs, whose drivers may have died; looked for as often as `sweep` does."""
-        for name in self._table.meta().names() if self._is_due else ():
+        """Driver: batch jobs, whose drivers may have died.
+
+        Looked for as often as `sweep` does, and by whoever overwrites.
+        """
+        is_asked = self._is_due or self._mode is not OutputMode.APPEND
+        for name in self._table.meta().names() if is_asked else ():
             if name.startswith(BATCH_PREFIX):
                 yield self._table.log_of(name)
 

@@ -159,6 +159,15 @@ def test_a_job_that_died_after_its_intent_is_finished_by_the_next_writer(table, 
     assert table.onlooker.ids() == list(range(25))
 
 
+def test_a_job_that_dies_while_another_one_overwrites_does_not_come_back(table, monkeypatch):
+    first, second = (table.job(OutputMode.REPLACE) for _ in "ab")
+    died, won = (staged(job, 0, rows(n, 10)) for job, n in ((first, 100), (second, 0)))
+    table.die_in_commit(first, died, monkeypatch)
+    second.commit(0, won)
+    table.job().epoch(0, rows(10, 5))
+    assert table.onlooker.ids() == list(range(15))
+
+
 @pytest.mark.parametrize("removed", range(1, 5))
 def test_a_job_that_dies_while_it_removes_its_log_is_in_nobodys_way(table, removed, monkeypatch):
     job, done = table.job(), []

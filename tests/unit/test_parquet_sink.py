@@ -26,6 +26,7 @@ from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.checks import check_columns
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
+from krishiv_spark.sinks.parquet.renaming import DiskParticipant
 from krishiv_spark.sinks.parquet.staging import DiskStaging
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
@@ -132,6 +133,24 @@ def test_a_stale_driver_is_fenced_after_its_numbers_were_folded_away(table):
         stale.commit(80, [stale.task(80, 0, rows(800, 10))])
     exact(table, 800)
     assert len(list(table.glob("_krishiv/q1/log/*"))) < 140
+
+
+def test_a_job_that_dies_while_another_one_overwrites_does_not_come_back(table, monkeypatch):
+    first, second = (Job(ParquetWriter, {"path": str(table)}, OutputMode.REPLACE) for _ in "ab")
+    for job in (first, second):
+        job.plan()
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskParticipant, "finish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            first.commit(0, [first.task(0, 0, rows(100, 10))])
+    second.commit(0, [second.task(0, 0, rows(0, 10))])
+    exact(table, 10)
+    Job(ParquetWriter, {"path": str(table)}).epoch(0, rows(10, 5))
+    exact(table, 15)
+
+
+def dies(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_folder_of_sparks_own_sink_is_refused(table):
