@@ -170,7 +170,7 @@ class Participant(ABC, Generic[ModelT]):
         """
 
     def unattended(self) -> Iterable[LoggedJob]:
-        """Who else has written into the target, and has no next driver if its own dies. Planner."""
+        """Who else has written into the target, and has no next driver if its own dies. Driver."""
         return ()
 
     # --- operator
