@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ __all__ = [
     "WriterSays",
     "hear_by",
     "is_jvm_here",
+    "last_progress",
     "running_query",
     "server_of",
     "variable_of_jvm",
@@ -65,6 +67,23 @@ def hear_by(session: SparkSession, listener: Any, events: Any) -> None:
     streaming = own._jvm.org.apache.spark.sql.streaming  # noqa: SLF001
     # Where PySpark looks before it makes its own (`StreamingQueryListener._jlistener`).
     listener._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(events)  # noqa: SLF001
+
+
+def last_progress(session: SparkSession, query: str) -> Mapping[str, Any] | None:
+    """The newest progress of a query that runs, also one of a trigger that had nothing to do.
+
+    Classic or Connect; as Spark's JSON has it. None before the first.
+
+    Raises:
+        Exception: Of any kind, if there is no such query, or this Spark calls things otherwise.
+    """
+    running: Any = session.streams.get(query)
+    if not is_jvm_here(session):
+        told: Mapping[str, Any] | None = running.lastProgress
+        return told
+    # PySpark asks the JVM sixty times for one progress.
+    found = running._jsq.lastProgress()  # noqa: SLF001
+    return None if found is None else json.loads(found.json())
 
 
 def running_query(session: SparkSession, query: str) -> Any:

@@ -38,8 +38,8 @@ class QueryView:
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
-        """As of the newest epoch."""
-        return () if self.progress is None else self.progress.sources
+        """As of the newest epoch, or of a look since that found nothing to do."""
+        return self.record.sources
 
     @cached_property
     def topics(self) -> list[tuple[str, TopicShare]]:

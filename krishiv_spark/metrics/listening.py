@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from krishiv_spark.jvm import hear_by, is_jvm_here
+from krishiv_spark.jvm import hear_by, is_jvm_here, last_progress
 from krishiv_spark.metrics.records import QueryRecords
 from krishiv_spark.once import warn_once
 
@@ -30,9 +30,11 @@ class RecordingListener(StreamingQueryListener):
 
     def __init__(self, records: QueryRecords) -> None:
         self._records = records
+        self._spark: SparkSession | None = None
 
     def attach(self, spark: SparkSession) -> None:
         """Begin to listen, and note the queries that run already."""
+        self._spark = spark
         if is_jvm_here(spark):
             self._hear_json(spark)
         spark.streams.addListener(self)
@@ -70,7 +72,20 @@ class RecordingListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: Any) -> None:
         """Spark: likewise, every ten seconds without anything to do."""
-        _safely(lambda: self._records.idle(event.id, event.runId))
+        _safely(lambda: self._records.idle(event.id, event.runId, self._last(event.id)))
+
+    def _last(self, query: object) -> Mapping[str, Any] | None:
+        """What Spark says of the look that found nothing: an event has no more than the ids.
+
+        Only there it is seen that an open transaction holds back all that has come.
+        """
+        if self._spark is None:
+            return None
+        try:
+            return last_progress(self._spark, str(query))
+        except Exception:  # noqa: BLE001  it has ended meanwhile, or is of a session that has gone
+            _log.debug("the look of query %s is not known", query, exc_info=True)
+            return None
 
     def onQueryTerminated(self, event: Any) -> None:
         """Spark: likewise."""

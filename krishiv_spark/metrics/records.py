@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from krishiv_spark.once import warn_once
 from krishiv_spark.queries.failures import failure_of
-from krishiv_spark.queries.progress import Progress
+from krishiv_spark.queries.progress import Progress, SourceProgress
 from krishiv_spark.queries.status import QueryState
 
 __all__ = ["QueryRecord", "QueryRecords"]
@@ -21,7 +21,11 @@ _log = logging.getLogger(__name__)
 _ENDED_KEPT = 100
 """Queries that have ended, the newest: without a name and a checkpoint each start is a new one."""
 
+_OVER = frozenset({QueryState.STOPPED, QueryState.FAILED})
+
 _NO_CONDITION = "other"
+
+ParsedT = TypeVar("ParsedT")
 
 
 @dataclass
@@ -32,6 +36,7 @@ class QueryRecord:
         query: The id of the query, that of its checkpoint.
         name: Spark's ``queryName``; its id without one.
         run: The id of its newest run.
+        left: Runs before it whose end Spark has not told of yet.
         state: As far as events tell.
         seen_s: When Spark last said that an epoch is over, or that there is nothing to do;
             seconds since 1970.
@@ -44,11 +49,14 @@ class QueryRecord:
         source_rows: Read of each source, by its place.
         failures: How often it has ended with an error, by condition.
         told: The newest progress, as Spark tells it.
+        looked: Its sources, as Spark has told since, when there was nothing to do.
+        sources: The same, or those of the newest progress, as values.
     """
 
     query: str
     name: str
     run: str = ""
+    left: set[str] = field(default_factory=set)
     state: QueryState = QueryState.STARTING
     seen_s: float = 0
     progressed_s: float | None = None
@@ -60,6 +68,8 @@ class QueryRecord:
     source_rows: dict[int, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     told: Mapping[str, Any] | None = None
+    looked: Sequence[Mapping[str, Any]] | None = None
+    sources: tuple[SourceProgress, ...] = ()
 
     def count(self, told: Mapping[str, Any]) -> None:
         """Add an epoch that is over. No offset is looked into here: they may be long."""
@@ -73,12 +83,21 @@ class QueryRecord:
             self.source_rows[place] = self.source_rows.get(place, 0) + read
         for operator in told.get("stateOperators") or ():
             self.late += _positive(operator.get("numRowsDroppedByWatermark"))
-        self.told = told
+        self.told, self.looked = told, None
+
+    def look(self, told: Mapping[str, Any]) -> None:
+        """Note what is newest in the sources; what the newest epoch did stays as it was."""
+        found, known = told.get("sources") or (), (self.told or {}).get("sources") or ()
+        if known and len(known) != len(found):
+            return
+        newest = ({"latestOffset": one.get("latestOffset")} for one in found)
+        self.looked = [{**one, **more} for one, more in zip(known or found, newest, strict=True)]
 
     def copied(self) -> QueryRecord:
         """As it is now."""
         return replace(
             self,
+            left=set(self.left),
             phases=dict(self.phases),
             source_rows=dict(self.source_rows),
             failures=dict(self.failures),
@@ -91,7 +110,7 @@ class QueryRecords:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[str, QueryRecord] = {}
-        self._parsed: dict[str, tuple[Mapping[str, Any], Progress | None]] = {}
+        self._parsed: dict[str, _Parsed] = {}
 
     # --- events
 
@@ -113,13 +132,23 @@ class QueryRecords:
         with self._lock:
             query, run = str(told["id"]), str(told["runId"])
             record = self._see(query, told.get("name"), run, QueryState.RUNNING)
-            record.progressed_s = record.seen_s
+            record.progressed_s = time.time()
             record.count(told)
 
-    def idle(self, query: object, run: object) -> None:
-        """A query looked, and there was nothing to do."""
+    def idle(
+        self, query: object, run: object, told: Mapping[str, Any] | None = None
+    ) -> None:
+        """A query looked, and there was nothing to do.
+
+        Args:
+            query: The id of the query.
+            run: That of the run.
+            told: Its progress of that look, as Spark tells it; None if that is not known.
+        """
         with self._lock:
-            self._see(str(query), None, str(run), QueryState.IDLE)
+            record = self._see(str(query), None, str(run), QueryState.IDLE)
+            if told is not None and told.get("runId") == str(run):
+                record.look(told)
 
     def ended(self, query: object, run: object, error: str | None, error_class: str | None) -> None:
         """A run of a query has ended.
@@ -132,11 +161,10 @@ class QueryRecords:
         """
         with self._lock:
             record = self._records.get(str(query))
-            # Spark tells of a start at once, of an end when it comes to it: the next run may be
-            # there already.
             if record is None or record.run == str(run):
                 state = QueryState.STOPPED if error is None else QueryState.FAILED
                 record = self._see(str(query), None, str(run), state)
+            record.left.discard(str(run))
             if error is not None:
                 condition = failure_of(RuntimeError(error)).name or error_class or _NO_CONDITION
                 record.failures[condition] = record.failures.get(condition, 0) + 1
@@ -154,13 +182,17 @@ class QueryRecords:
         record = self._records.pop(query, None) or QueryRecord(query, name or query)
         if name:
             record.name = name
-        record.run, record.state, record.seen_s = run, state, time.time()
         self._records[query] = record
+        # Spark tells of a start at once, of all else when it comes to it: the next run may be there
+        # already, and what this one did says nothing of it.
+        if run not in record.left:
+            if record.run not in {"", run} and record.state not in _OVER:
+                record.left.add(record.run)
+            record.run, record.state, record.seen_s = run, state, time.time()
         return record
 
     def _ended(self) -> list[QueryRecord]:
-        over = {QueryState.STOPPED, QueryState.FAILED}
-        return [record for record in self._records.values() if record.state in over]
+        return [record for record in self._records.values() if record.state in _OVER]
 
     # --- what they add up to
 
@@ -170,20 +202,42 @@ class QueryRecords:
             records = [record.copied() for record in self._records.values()]
         # Once for an epoch, however often somebody looks: offsets may be long.
         before, self._parsed = self._parsed, {}
+        found = []
         for record in records:
-            if record.told is not None:
-                known = before.get(record.query)
-                is_known = known is not None and known[0] is record.told
-                new = known if known and is_known else (record.told, _parse(record.told))
-                self._parsed[record.query] = new
-        nothing = (None, None)
-        return [(record, self._parsed.get(record.query, nothing)[1]) for record in records]
+            parsed = before.get(record.query)
+            if parsed is None or not parsed.is_of(record):
+                parsed = _Parsed.of(record)
+            self._parsed[record.query] = parsed
+            found.append((replace(record, sources=parsed.sources), parsed.progress))
+        return found
 
 
-def _parse(told: Mapping[str, Any]) -> Progress | None:
+@dataclass(frozen=True)
+class _Parsed:
+    """What was told of a query, as values."""
+
+    told: Mapping[str, Any] | None
+    looked: Sequence[Mapping[str, Any]] | None
+    progress: Progress | None
+    sources: tuple[SourceProgress, ...]
+
+    @classmethod
+    def of(cls, record: QueryRecord) -> _Parsed:
+        told, looked = record.told, record.looked
+        progress = None if told is None else _understood(lambda: Progress.of(told))
+        sources = () if progress is None else progress.sources
+        if looked is not None:
+            sources = _understood(lambda: tuple(map(SourceProgress.of, looked))) or sources
+        return cls(told, looked, progress, sources)
+
+    def is_of(self, record: QueryRecord) -> bool:
+        return self.told is record.told and self.looked is record.looked
+
+
+def _understood(parse: Callable[[], ParsedT]) -> ParsedT | None:
     """None for a progress that is not understood: what was counted is worth having."""
     try:
-        return Progress.of(told)
+        return parse()
     except Exception:  # noqa: BLE001  of whatever form it is
         _log.debug("a progress of Spark's is not understood", exc_info=True)
         warn_once(_log, "progress", "metrics: a progress of Spark's is not understood")

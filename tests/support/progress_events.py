@@ -47,12 +47,15 @@ def progressed(epoch: int = 0, query: str = QUERY, **said: object) -> QueryProgr
     return QueryProgressEvent.fromJson({"progress": {**told, **said}})
 
 
-def idle(query: str = QUERY) -> QueryIdleEvent:
-    return QueryIdleEvent.fromJson({"id": query, "runId": RUN, "timestamp": AT})
+def idle(query: str = QUERY, run: str = RUN) -> QueryIdleEvent:
+    return QueryIdleEvent.fromJson({"id": query, "runId": run, "timestamp": AT})
 
 
 def ended(
-    query: str = QUERY, error: str | None = None, error_class: str | None = None
+    query: str = QUERY,
+    error: str | None = None,
+    error_class: str | None = None,
+    run: str = RUN,
 ) -> QueryTerminatedEvent:
-    told = {"id": query, "runId": RUN, "exception": error, "errorClassOnException": error_class}
+    told = {"id": query, "runId": run, "exception": error, "errorClassOnException": error_class}
     return QueryTerminatedEvent.fromJson(told)

@@ -116,6 +116,21 @@ def test_an_end_that_is_told_after_the_next_start_is_no_end(session, served):
     assert found["krishiv_query_failures_total", "CommitUnknown"] == 1
 
 
+@pytest.mark.parametrize("late", [progressed(3), idle()])
+def test_what_a_run_did_is_no_state_of_the_next_one_though_told_after_its_start(
+    session, served, late
+):
+    then = RUN.replace("f", "e")
+    session.tell(started(), started(run=then), late, ended(error=OURS))
+    found = values(scraped(served))
+    assert found["krishiv_query_state", "starting"] == 1
+    assert found["krishiv_query_failures_total", "CommitUnknown"] == 1
+    session.tell(idle(run=then))
+    assert values(scraped(served))["krishiv_query_state", "idle"] == 1
+    session.tell(ended(run=then))
+    assert values(scraped(served))["krishiv_query_state", "stopped"] == 1
+
+
 def test_no_words_of_errors_or_sources_are_shown(session, served):
     source = {**SOURCE, "description": "Files[s3a://key:secret@bucket]"}
     session.tell(started(), progressed(sources=[source]), ended(error=OURS))
