@@ -164,6 +164,8 @@ class QueryRecords:
             if record is None or record.run == str(run):
                 state = QueryState.STOPPED if error is None else QueryState.FAILED
                 record = self._see(str(query), None, str(run), state)
+                if self._is_replaced(record):
+                    del self._records[record.query]
             record.left.discard(str(run))
             if error is not None:
                 condition = failure_of(RuntimeError(error)).name or error_class or _NO_CONDITION
@@ -176,6 +178,12 @@ class QueryRecords:
         for other in self._ended():
             if other.name == name and other.query != query:
                 del self._records[other.query]
+
+    def _is_replaced(self, ended: QueryRecord) -> bool:
+        """Whether a new checkpoint under the same name was started before this end was told of."""
+        over = {ended.query, *(record.query for record in self._ended())}
+        others = (record for record in self._records.values() if record.query not in over)
+        return any(record.name == ended.name for record in others)
 
     def _see(self, query: str, name: str | None, run: str, state: QueryState) -> QueryRecord:
         # The newest comes last.

@@ -247,6 +247,14 @@ def test_a_new_checkpoint_under_the_same_name_replaces_what_has_ended():
     assert [record.query for record, _ in records.all()] == [other]
 
 
+def test_it_does_so_too_if_the_end_is_told_after_the_new_start(session, served):
+    other = QUERY.replace("1", "2")
+    session.tell(started(), started(other), ended(error=OURS))
+    text = scraped(served)
+    assert QUERY not in text
+    assert values(text)["krishiv_query_state", "failed"] == 0
+
+
 def topics(topics, partitions):
     offset = {f"t{n:03}": {str(p): 10 for p in range(partitions)} for n in range(topics)}
     newest = {name: {p: n + 1 for p, n in each.items()} for name, each in offset.items()}
