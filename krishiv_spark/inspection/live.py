@@ -35,12 +35,14 @@ class TopicLag:
         topic: One that the source reads.
         partitions: How many the query has read.
         waiting: Offsets after its newest epoch in these.
+        held_back: Offsets after those, which transactions that are open keep from being read.
     """
 
     source: str
     topic: str
     partitions: int
     waiting: int
+    held_back: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,14 @@ def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
             TopicPartition(topic, p): n for topic, each in at.items() for p, n in each.items()
         }
         client = open_client(options.kafka, at_start=True)
-        newest = list_offsets(client, dict.fromkeys(places, LATEST), committed=options.committed)
+        asked = dict.fromkeys(places, LATEST)
+        newest = list_offsets(client, asked, committed=options.committed)
+        ends = list_offsets(client, asked, committed=False) if options.committed else newest
         for topic, each in sorted(at.items()):
-            behind = (newest[TopicPartition(topic, p)].offset - n for p, n in each.items())
-            yield TopicLag(source, topic, len(each), sum(max(n, 0) for n in behind))
+            read = {TopicPartition(topic, p): n for p, n in each.items()}
+            waiting = sum(max(newest[tp].offset - n, 0) for tp, n in read.items())
+            held = sum(max(ends[tp].offset - newest[tp].offset, 0) for tp in read)
+            yield TopicLag(source, topic, len(each), waiting, held)
 
 
 def _parsed(text: str) -> dict[str, dict[int, int]]:

@@ -63,7 +63,8 @@ def _watermarks(status: EpochStatus) -> Iterator[str]:
 def _live(live: LiveStatus) -> Iterator[str]:
     for lag in live.lags:
         where = f"topic {lag.topic}, {lag.partitions} partitions"
-        yield f"lag {lag.source:<8}{lag.waiting} offsets after the newest epoch, {where}"
+        held = f"; {lag.held_back} more are held back by open transactions" if lag.held_back else ""
+        yield f"lag {lag.source:<8}{lag.waiting} offsets after the newest epoch, {where}{held}"
     if live.staged_files is not None:
         size = live.staged_bytes
         yield f"staged      {live.staged_files} files of {size} bytes, which nobody sees"

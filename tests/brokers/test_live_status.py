@@ -83,3 +83,21 @@ def test_transactions_of_the_query_that_are_open(checkpoint, bootstrap):
 def test_transactions_are_not_looked_for_in_a_cluster_that_is_not_the_target(checkpoint, bootstrap):
     claim_of(checkpoint, "Kafka cluster of-somebody-else")
     assert "open  " not in status(checkpoint, bootstrap)
+
+
+def test_what_an_open_transaction_holds_back_is_said(checkpoint, bootstrap):
+    producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id="somebody")
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(4):
+        producer.send("orders", b"x", partition=1)
+    producer.flush()
+    try:
+        said = status(checkpoint, bootstrap)
+        # As a source of Spark's does by itself.
+        all_seen = status(checkpoint, bootstrap, "-o", "kafka.isolation.level=read_uncommitted")
+    finally:
+        producer.abort_transaction()
+        producer.close()
+    assert "partitions; 4 more are held back by open transactions" in said
+    assert "held back" not in all_seen

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from patience import await_that
@@ -27,12 +28,16 @@ class Streams:
     def __init__(self):
         self.listeners = []
         self.active = []
+        self.running = {}
 
     def addListener(self, listener):
         self.listeners.append(listener)
 
     def removeListener(self, listener):
         self.listeners.remove(listener)
+
+    def get(self, query):
+        return self.running[query]
 
 
 class Session:
@@ -194,6 +199,28 @@ def test_without_the_library_it_is_said_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'pip install "krishiv-spark[metrics]"' in done.stderr
+
+
+def idle_look(**newest):
+    """A query whose newest progress, of Spark's, is that of a look that found nothing to do."""
+    told = progressed(9, numInputRows=0).progress
+    sources = [{**SOURCE, "numInputRows": 0, "latestOffset": newest}]
+    return SimpleNamespace(lastProgress={**told, "sources": sources, "runId": RUN})
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_what_is_held_back_is_seen_while_there_is_nothing_to_do(session, served, epochs):
+    session.tell(started(), *map(progressed, range(epochs)), idle())
+    assert ("krishiv_source_held_back_offsets", "KafkaV2", "0") not in values(scraped(served))
+    session.streams.running[QUERY] = idle_look(offsets_held_back=2005, offsets_waiting=0)
+    session.tell(idle())
+    found = values(scraped(served))
+    assert found["krishiv_source_held_back_offsets", "KafkaV2", "0"] == 2005
+    assert found["krishiv_source_input_rows_total", "KafkaV2", "0"] == 15 * epochs
+    assert found.get(("krishiv_query_epoch",)) == (0 if epochs else None)
+    assert found["krishiv_query_epochs_total",] == epochs
+    session.tell(progressed(epochs))
+    assert ("krishiv_source_held_back_offsets", "KafkaV2", "0") not in values(scraped(served))
 
 
 # --- OpenTelemetry
