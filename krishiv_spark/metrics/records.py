@@ -110,7 +110,7 @@ class QueryRecords:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[str, QueryRecord] = {}
-        self._parsed: dict[str, _Parsed] = {}
+        self._parsed: dict[str, _ParsedTold] = {}
 
     # --- events
 
@@ -135,9 +135,7 @@ class QueryRecords:
             record.progressed_s = time.time()
             record.count(told)
 
-    def idle(
-        self, query: object, run: object, told: Mapping[str, Any] | None = None
-    ) -> None:
+    def idle(self, query: object, run: object, told: Mapping[str, Any] | None = None) -> None:
         """A query looked, and there was nothing to do.
 
         Args:
@@ -214,14 +212,14 @@ class QueryRecords:
         for record in records:
             parsed = before.get(record.query)
             if parsed is None or not parsed.is_of(record):
-                parsed = _Parsed.of(record)
+                parsed = _ParsedTold.of(record)
             self._parsed[record.query] = parsed
             found.append((replace(record, sources=parsed.sources), parsed.progress))
         return found
 
 
 @dataclass(frozen=True)
-class _Parsed:
+class _ParsedTold:
     """What was told of a query, as values."""
 
     told: Mapping[str, Any] | None
@@ -230,7 +228,7 @@ class _Parsed:
     sources: tuple[SourceProgress, ...]
 
     @classmethod
-    def of(cls, record: QueryRecord) -> _Parsed:
+    def of(cls, record: QueryRecord) -> _ParsedTold:
         told, looked = record.told, record.looked
         progress = None if told is None else _understood(lambda: Progress.of(told))
         sources = () if progress is None else progress.sources
