@@ -324,9 +324,10 @@ def asked(monkeypatch):
 
 def test_an_epoch_costs_few_requests_however_many_there_were(table, asked):
     driver = table.life()
-    driver.epoch(0, rows(0, 10))
+    for number in range(2):  # the second plan is the first to find a file, which it looks into
+        driver.epoch(number, rows(0, 10))
     costs = []
-    for number in range(1, 4):
+    for number in range(2, 5):
         asked.clear()
         driver.epoch(number, rows(0, 10), rows(10, 10))
         costs.append(asked.total())
