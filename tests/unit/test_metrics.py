@@ -226,28 +226,60 @@ def test_what_is_held_back_is_seen_while_there_is_nothing_to_do(session, served,
 # --- OpenTelemetry
 
 
-def test_the_same_is_exported_to_opentelemetry(session):
-    from opentelemetry.sdk.metrics import MeterProvider
+@pytest.fixture
+def reader():
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    reader = InMemoryMetricReader()
-    reporting = metrics.export(session, MeterProvider([reader]))
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def provider(reader):
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    return MeterProvider([reader])
+
+
+def exported(reader):
+    """What is exported, by name."""
+    data = reader.get_metrics_data()
+    scopes = data.resource_metrics[0].scope_metrics if data else []
+    return {one.name: one for scope in scopes for one in scope.metrics}
+
+
+def epochs(reader):
+    found = exported(reader).get("krishiv.query.epochs")
+    points = [] if found is None else found.data.data_points
+    return {point.attributes["query_name"]: point.value for point in points}
+
+
+def test_the_same_is_exported_to_opentelemetry(session, reader, provider):
+    reporting = metrics.export(session, provider)
     session.tell(started(), progressed())
-
-    def found():
-        data = reader.get_metrics_data()
-        scopes = data.resource_metrics[0].scope_metrics if data else []
-        return {one.name: one for scope in scopes for one in scope.metrics}
-
-    rows = found()["krishiv.query.input_rows"]
+    rows = exported(reader)["krishiv.query.input_rows"]
     assert rows.data.is_monotonic
     (point,) = rows.data.data_points
     assert (point.value, point.attributes["query_name"]) == (15, "orders")
-    assert found()["krishiv.query.epoch_duration"].unit == "s"
-    assert found()["krishiv.query.state_memory"].unit == "By"
+    assert exported(reader)["krishiv.query.epoch_duration"].unit == "s"
+    assert exported(reader)["krishiv.query.state_memory"].unit == "By"
     reporting.stop()
-    time.sleep(0.15)
-    assert found() == {}
+    assert exported(reader) == {}
+
+
+def test_a_provider_is_given_the_queries_of_all_sessions_and_again_after_a_stop(
+    session, reader, provider
+):
+    other, second = Session(), QUERY.replace("1", "2")
+    with metrics.export(session, provider), metrics.export(other, provider):
+        session.tell(started(), progressed())
+        other.tell(started(second, "second"), progressed(0, second, name="second"))
+        with metrics.export(session, provider):
+            session.tell(progressed())
+            assert epochs(reader) == {"orders": 2, "second": 1}
+    assert epochs(reader) == {}
+    with metrics.export(session, provider):
+        session.tell(started(), progressed())
+        assert epochs(reader) == {"orders": 1}
 
 
 # --- bounds
