@@ -103,7 +103,10 @@ class _FileWriter(threading.Thread):
     def end(self) -> None:
         self._over.set()
         self.join()
-        self._place.unlink(missing_ok=True)
+        try:
+            self._place.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("metrics are left at %s: %s", self._place, error)
 
 
 def _registry(library: Any, values: QueryReadings) -> Any:

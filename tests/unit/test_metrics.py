@@ -190,6 +190,22 @@ def test_a_file_for_node_exporter(session, tmp_path):
     assert session.streams.listeners == []
 
 
+def test_a_file_that_cannot_be_removed_hides_no_error_of_the_query(session, tmp_path, caplog):
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+
+    def fails():
+        folder.rename(tmp_path / "elsewhere")
+        folder.write_text("no folder any more")
+        raise ZeroDivisionError
+
+    reporting = metrics.write_file(session, folder / "krishiv.prom", every=60)
+    with pytest.raises(ZeroDivisionError), reporting:
+        fails()
+    assert session.streams.listeners == []
+    assert "are left at" in caplog.text
+
+
 def test_without_the_library_it_is_said_what_to_install():
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
