@@ -44,11 +44,12 @@ def serve(spark: SparkSession, port: int = DEFAULT_PORT, host: str = "127.0.0.1"
     values = QueryReadings(spark)
     try:
         server, thread = library.start_http_server(port, host, _registry(library, values))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         values.stop()
+        why = getattr(error, "strerror", None) or error
         raise OptionError(
-            f"metrics cannot be served at {host}:{port}: {error.strerror or error}; give another "
-            "port, or 0 for any that is free"
+            f"metrics cannot be served at {host}:{port}: {why}; give another port, or 0 for any "
+            "that is free"
         ) from error
     address = f"http://{host}:{server.server_port}/metrics"
     return Reporting(address, values.stop, server.shutdown, server.server_close, thread.join)

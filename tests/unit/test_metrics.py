@@ -170,6 +170,12 @@ def test_a_port_that_is_taken_is_said_and_leaves_no_listener(served):
     assert other.streams.listeners == []
 
 
+def test_a_port_that_is_none_is_said_and_leaves_no_listener(session):
+    with pytest.raises(OptionError, match=r"127\.0\.0\.1:70000: .*0-65535"):
+        metrics.serve(session, port=70000)
+    assert session.streams.listeners == []
+
+
 def test_after_the_end_nobody_listens(session):
     with metrics.serve(session, port=0) as served:
         assert served.address.startswith("http://127.0.0.1:")
