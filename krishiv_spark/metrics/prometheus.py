@@ -51,7 +51,8 @@ def serve(spark: SparkSession, port: int = DEFAULT_PORT, host: str = "127.0.0.1"
             f"metrics cannot be served at {host}:{port}: {why}; give another port, or 0 for any "
             "that is free"
         ) from error
-    address = f"http://{host}:{server.server_port}/metrics"
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{server.server_port}/metrics"
     return Reporting(address, values.stop, server.shutdown, server.server_close, thread.join)
 
 

@@ -176,6 +176,16 @@ def test_a_port_that_is_none_is_said_and_leaves_no_listener(session):
     assert session.streams.listeners == []
 
 
+def test_the_address_of_a_host_of_the_newer_protocol_is_one(session):
+    try:
+        reporting = metrics.serve(session, port=0, host="::1")
+    except OptionError:
+        pytest.skip("this machine has no ::1")
+    with reporting as served:
+        assert served.address.startswith("http://[::1]:")
+        assert "krishiv_query_epochs" in scraped(served)
+
+
 def test_after_the_end_nobody_listens(session):
     with metrics.serve(session, port=0) as served:
         assert served.address.startswith("http://127.0.0.1:")
