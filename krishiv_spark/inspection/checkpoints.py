@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,6 +28,8 @@ __all__ = [
     "place_of_log",
     "sizes_in",
 ]
+
+_log = logging.getLogger(__name__)
 
 _LOOKS = 5
 """At most, at a query that goes on meanwhile."""
@@ -153,17 +156,27 @@ def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
     """What Spark wrote down for an epoch.
 
     Raises:
-        OptionError: If it has not, or no longer.
+        OptionError: If it has not, or no longer, or not to the end.
         StorageError: If the store cannot be asked.
     """
     found = checkpoint.offset_seq(epoch)
-    if found is None:
-        kept = checkpoint.epochs()
-        which = f"{kept[0]} to {kept[-1]}" if kept else "none"
+    # A query has a source at least.
+    if found is not None and found.sources:
+        is_over = checkpoint.is_committed(epoch)
+        try:
+            return _status(epoch, found, is_over=is_over)
+        except ValueError:  # an offset that ends in the middle
+            _log.debug("epoch %d is not understood", epoch, exc_info=True)
+    kept = checkpoint.epochs()
+    if epoch in kept:
         raise OptionError(
-            f"{checkpoint.location} does not say what epoch {epoch} is: it can be read of {which}"
+            f"{checkpoint.location}/offsets/{epoch} cannot be read: it was not written to its end, "
+            "or by a Spark that this version does not know"
         )
-    return _status(epoch, found, is_over=checkpoint.is_committed(epoch))
+    which = f"{kept[0]} to {kept[-1]}" if kept else "none"
+    raise OptionError(
+        f"{checkpoint.location} does not say what epoch {epoch} is: it can be read of {which}"
+    )
 
 
 def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:

@@ -220,6 +220,20 @@ def test_epochs_are_listed_and_shown(checkpoint):
     assert "it can be read of 0 to 29" in run("epochs", "show", checkpoint, 77)
 
 
+def test_an_epoch_that_was_not_written_to_its_end_is_told_wherever_it_ends(checkpoint):
+    plan(checkpoint, 7, memory(8), memory(9))
+    entry = checkpoint / "offsets" / "7"
+    whole = entry.read_text()
+    for end in range(len(whole)):
+        entry.write_text(whole[:end])
+        if whole[:end].removesuffix("\n").endswith("}}"):
+            continue  # a whole entry of a query with one source
+        for command in (["status"], ["status", "--json"], ["epochs", "list"]):
+            assert "offsets/7 cannot be read: it was not written to its end" in run(
+                *command, checkpoint
+            ), whole[:end]
+
+
 @pytest.mark.parametrize("command", [["status"], ["epochs", "list"]])
 def test_what_is_no_checkpoint_is_told(tmp_path, command):
     assert "no query id in" in run(*command, tmp_path)
