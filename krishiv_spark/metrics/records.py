@@ -43,7 +43,7 @@ class QueryRecord:
         progressed_s: When it last said that an epoch is over; None before.
         epochs: That are over.
         rows: That were read.
-        written: Rows that were written, as Spark counts them.
+        written: Rows that were written, as Spark counts them; None if it says that it does not.
         late: Rows that Spark's operators dropped since they were late.
         phases: Seconds in each part of the epochs, by Spark's names for them.
         source_rows: Read of each source, by its place.
@@ -62,7 +62,7 @@ class QueryRecord:
     progressed_s: float | None = None
     epochs: int = 0
     rows: int = 0
-    written: int = 0
+    written: int | None = 0
     late: int = 0
     phases: dict[str, float] = field(default_factory=dict)
     source_rows: dict[int, int] = field(default_factory=dict)
@@ -75,7 +75,11 @@ class QueryRecord:
         """Add an epoch that is over. No offset is looked into here: they may be long."""
         self.epochs += 1
         self.rows += _positive(told.get("numInputRows"))
-        self.written += _positive((told.get("sink") or {}).get("numOutputRows"))
+        written = (told.get("sink") or {}).get("numOutputRows")
+        if written is not None and int(written) < 0:
+            self.written = None
+        elif self.written is not None:
+            self.written += _positive(written)
         for name, ms in (told.get("durationMs") or {}).items():
             self.phases[name] = self.phases.get(name, 0) + ms / 1000
         for place, source in enumerate(told.get("sources") or ()):

@@ -136,6 +136,13 @@ def test_what_a_run_did_is_no_state_of_the_next_one_though_told_after_its_start(
     assert values(scraped(served))["krishiv_query_state", "stopped"] == 1
 
 
+@pytest.mark.parametrize(("told", "written"), [(-1, None), (0, 0)])
+def test_rows_that_a_sink_does_not_count_are_not_0(session, served, told, written):
+    """Of foreachBatch and of Spark's files, Spark says -1."""
+    session.tell(started(), progressed(sink={"description": "sink", "numOutputRows": told}))
+    assert values(scraped(served)).get(("krishiv_query_output_rows_total",)) == written
+
+
 def test_no_words_of_errors_or_sources_are_shown(session, served):
     source = {**SOURCE, "description": "Files[s3a://key:secret@bucket]"}
     session.tell(started(), progressed(sources=[source]), ended(error=OURS))
