@@ -70,12 +70,13 @@ def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
         epoch: As Spark plans it now.
         mark: The newest that the sink holds.
     """
-    if epoch.query in _begun:
+    planned = epoch.offsets
+    # A batch job has none, and an id of its own: a worker lives for thousands of them.
+    if planned is None or epoch.query in _begun:
         return
     _begun.add(epoch.query)
     first = 0 if mark is None else mark.epoch + 1
-    planned = epoch.offsets
-    if epoch.number <= first or planned is None or planned.is_unseen:
+    if epoch.number <= first or planned.is_unseen:
         return
     if mark is None or not planned.may_follow(mark.digest):
         _log.warning(
