@@ -42,19 +42,19 @@ def job(tmp_path: Path, monkeypatch) -> dict[str, object]:
     }
 
 
-def pythons(folder: Path) -> dict[int, list[str]]:
+def pythons(folder: Path) -> dict[psutil.Process, list[str]]:
     """Command lines below the drivers of a test, by process; it is named by its folder."""
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("TMPDIR") == str(folder) and "-m" in process.cmdline():
-                found[process.pid] = process.cmdline()
+                found[process] = process.cmdline()
     return found
 
 
 def zygotes(folder: Path) -> list[psutil.Process]:
     """Those, and their forks, which look alike."""
-    return [psutil.Process(n) for n, words in pythons(folder).items() if ZYGOTE in words]
+    return [each for each, words in pythons(folder).items() if ZYGOTE in words]
 
 
 def jvms_of_zygotes(folder: Path) -> set[str]:
@@ -88,9 +88,9 @@ def module_in(folder: Path, text: str) -> str:
 def assert_all_are_forks(folder: Path) -> None:
     started = pythons(folder)
     assert started
-    for number, words in started.items():
+    for process, words in started.items():
         with suppress(psutil.Error):
-            parents = psutil.Process(number).parents()
+            parents = process.parents()
             assert ZYGOTE in words or LAUNCHER in words, (words, parents, started)
 
 

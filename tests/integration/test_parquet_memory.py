@@ -1,5 +1,6 @@
 """A batch of ten million rows goes through the Parquet sink in bounded memory."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -12,8 +13,10 @@ LIMIT_MB = 1_024
 
 def peak_of_workers_mb() -> float:
     """The highest resident set that any Python worker of this session has had, in MB."""
-    workers = psutil.Process().children(recursive=True)
-    statuses = [Path(f"/proc/{worker.pid}/status").read_text() for worker in workers]
+    statuses = []
+    for worker in psutil.Process().children(recursive=True):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            statuses.append(Path(f"/proc/{worker.pid}/status").read_text())
     python = [text for text in statuses if text.startswith("Name:\tpython") and "VmHWM" in text]
     return max(int(text.split("VmHWM:")[1].split()[0]) / 1024 for text in python)
 

@@ -99,20 +99,26 @@ def start(environment):
     yield begin
     for each in started:
         each.end()
-    for each in zygotes(environment):
-        each.kill()
+    kill_zygotes(environment)
 
 
 def zygotes(environment):
     folder = environment["TMPDIR"]
-    found = []
+    parents = {}
     for process in psutil.process_iter():
-        with suppress(psutil.Error):
+        with suppress(psutil.Error):  # it has just ended, as a worker does whose connection is over
             words = process.cmdline()
             if "krishiv_spark.starting.zygote" in words and folder in " ".join(words):
-                found.append(process)
+                parents[process] = process.ppid()
     # Forks have the command line of what they are forks of.
-    return [each for each in found if each.ppid() not in {other.pid for other in found}]
+    found = {process.pid for process in parents}
+    return [process for process, parent in parents.items() if parent not in found]
+
+
+def kill_zygotes(environment):
+    for each in zygotes(environment):
+        with suppress(psutil.NoSuchProcess):  # with its JVM's end it ends by itself
+            each.kill()
 
 
 def await_true(condition):
@@ -379,8 +385,7 @@ def shared(environment):
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o777)
         yield folder
-        for each in zygotes({"TMPDIR": folder}):
-            each.kill()
+        kill_zygotes({"TMPDIR": folder})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs other users")
