@@ -73,41 +73,40 @@ def _log_epochs(watcher: QueryWatcher, interval_s: float) -> None:
     from krishiv_spark.inspection.texts import pace_line
     from krishiv_spark.inspection.watching import new_paces
 
-    newest = -1
+    newest: int | None = None  # the first look goes no further back than a terminal shows
 
-    def show(sight: QuerySight) -> None:
+    def look() -> None:
         nonlocal newest
+        sight, newest = watcher.look(newest), -1 if newest is None else newest
         for pace in new_paces(sight, newest):
             newest = pace.epoch.epoch
             click.echo(pace_line(pace))
         sys.stdout.flush()
 
-    _repeat(watcher, interval_s, show, lambda why: click.echo(why, err=True))
+    _repeat(look, interval_s, lambda why: click.echo(why, err=True))
 
 
 def _live(watcher: QueryWatcher, interval_s: float) -> None:
     from rich.live import Live
+
+    from rich.text import Text
 
     with Live(auto_refresh=False) as screen:
 
         def draw(what: Any) -> None:
             screen.update(what, refresh=True)
 
-        _repeat(watcher, interval_s, lambda sight: draw(_drawn(sight)), draw)
+        # As it stands: what rich takes for marks may be in an address.
+        _repeat(lambda: draw(_drawn(watcher.look())), interval_s, lambda why: draw(Text(why)))
 
 
-def _repeat(
-    watcher: QueryWatcher,
-    interval_s: float,
-    show: Callable[[QuerySight], None],
-    complain: Callable[[str], None],
-) -> None:
+def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str], None]) -> None:
     """Look for ever. The first look may fail; what cannot be reached later may come back."""
-    show(watcher.look())
+    look()
     while True:
         time.sleep(interval_s)
         try:
-            show(watcher.look())
+            look()
         except (KrishivError, OSError) as error:
             complain(f"cannot be looked at now: {error}")
 

@@ -26,8 +26,9 @@ class EpochPace:
 
     Attributes:
         epoch: What Spark wrote down for it.
-        moved: Offsets between its begin and its end, of sources that count them; None if none
-            does, or if the epoch before is not there any more.
+        moved: Offsets between its begin and its end, of sources that count them, without
+            partitions that are new in it; None if none counts, or if the epoch before is not
+            there any more.
         per_second: The same in a second of the time since the epoch before was planned.
     """
 
@@ -60,7 +61,7 @@ class QueryWatcher:
         given: As for `look_at` and `look_live`.
         table: As for `look_at`.
         epoch_log: As for `look_at`.
-        newest: How many epochs are looked at.
+        newest: How many epochs are looked at, if no more are new.
     """
 
     checkpoint: SparkCheckpoint
@@ -70,8 +71,11 @@ class QueryWatcher:
     newest: int = 10
     _over: dict[int, EpochStatus] = field(default_factory=dict)
 
-    def look(self) -> QuerySight:
+    def look(self, after: int | None = None) -> QuerySight:
         """What there is now.
+
+        Args:
+            after: An epoch that was told of; all later ones are looked at.
 
         Raises:
             OptionError: If there is no checkpoint, or an option is not known.
@@ -82,10 +86,14 @@ class QueryWatcher:
             self.checkpoint, table=self.table, epoch_log=self.epoch_log, given=self.given
         )
         live = look_live(status, self.given, table=self.table)
-        epochs = [self._epoch(number) for number in self.checkpoint.epochs()[-self.newest - 1 :]]
+        kept = self.checkpoint.epochs()
+        count = self.newest if after is None else sum(number > after for number in kept)
+        count = max(self.newest, count)
+        # One more, from whose end the oldest of them began.
+        epochs = [self._epoch(number) for number in kept[-count - 1 :]]
         self._over = {one.epoch: one for one in epochs if one.is_over}
         paces = [_pace(*pair) for pair in zip([None, *epochs], epochs, strict=False)]
-        return QuerySight(status, live, tuple(paces[-self.newest :]))
+        return QuerySight(status, live, tuple(paces[-count:]))
 
     def _epoch(self, number: int) -> EpochStatus:
         # What is over does not change any more.
@@ -95,27 +103,35 @@ class QueryWatcher:
 def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochPace:
     if before is None or before.epoch != epoch.epoch - 1:
         return EpochPace(epoch, None, None)
-    counted = [
-        now - then
-        for name, text in epoch.offsets.items()
-        if (now := _sum(text)) is not None and (then := _sum(before.offsets.get(name))) is not None
-    ]
-    moved = sum(counted) if counted else None
+    counted = [_moved(before.offsets.get(name), text) for name, text in epoch.offsets.items()]
+    known = [each for each in counted if each is not None]
+    moved = sum(known) if known else None
     took_ms = (epoch.planned_ms or 0) - (before.planned_ms or 0)
     has_pace = moved is not None and before.planned_ms is not None and took_ms > 0
     return EpochPace(epoch, moved, moved * 1000 / took_ms if has_pace and moved else None)
 
 
-def _sum(text: str | None) -> int | None:
-    """What an offset counts up to, if it is of a source that counts."""
+def _moved(before: str | None, now: str) -> int | None:
+    """How far a source went, if it is one that counts."""
+    then, there = _counts(before), _counts(now)
+    # Where a partition that is new began is not written down, and one that is gone went nowhere.
+    both = then.keys() & there.keys()
+    return sum(there[key] - then[key] for key in both) if both else None
+
+
+def _counts(text: str | None) -> dict[tuple[str, int], int]:
+    """What an offset counts up to, by topic and partition; nothing of a source of another kind."""
     try:
         offset: Any = json.loads(text or "")
     except ValueError:
-        return None
+        return {}
     if isinstance(offset, int):
-        return offset
-    topics = offsets_by_topic(offset)
-    return sum(sum(each.values()) for each in topics.values()) if topics else None
+        return {("", 0): offset}
+    return {
+        (topic, partition): number
+        for topic, numbers in offsets_by_topic(offset).items()
+        for partition, number in numbers.items()
+    }
 
 
 def new_paces(sight: QuerySight, after: int) -> Sequence[EpochPace]:

@@ -6,6 +6,10 @@ import pty
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -44,7 +48,9 @@ def kafka(first, second):
 
 def watching(*words, **kind):
     command = [sys.executable, "-m", "krishiv_spark", "watch", *map(str, words)]
-    return subprocess.Popen(command, **kind)
+    # A shell has what it starts with '&' ignore it, and so would all below.
+    take_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, preexec_fn=take_ctrl_c, **kind)
 
 
 def run(*words):
@@ -64,6 +70,44 @@ def test_positions_that_are_no_numbers_have_no_pace(checkpoint):
     plan(checkpoint, 0, '{"kind":"parquet","v":1}', "no JSON")
     plan(checkpoint, 1, '{"kind":"parquet","v":1}', "-")
     assert QueryWatcher(SparkCheckpoint(str(checkpoint))).look().paces[1].moved is None
+
+
+def test_partitions_and_topics_that_come_or_go_do_not_count(checkpoint):
+    def offset(**topics):
+        return json.dumps({"kind": "kafka", "topics": topics, "v": 2})
+
+    plan(checkpoint, 0, offset(a={"0": 5}, gone={"0": 1_000_000}))
+    plan(checkpoint, 1, offset(a={"0": 9, "1": 70_000}, new={"0": 1_000_000}))
+    assert QueryWatcher(SparkCheckpoint(str(checkpoint))).look().paces[1].moved == 4
+
+
+def test_more_epochs_than_a_screen_holds_are_all_told_from_look_to_look(checkpoint):
+    watcher = QueryWatcher(SparkCheckpoint(str(checkpoint)), newest=2)
+    for epoch in range(6):
+        plan(checkpoint, epoch, kafka(epoch, 0))
+    assert [pace.epoch.epoch for pace in watcher.look().paces] == [4, 5]
+    for epoch in range(6, 16):
+        plan(checkpoint, epoch, kafka(epoch, 0))
+    paces = watcher.look(after=5).paces
+    assert [pace.epoch.epoch for pace in paces] == [*range(6, 16)]
+    assert {pace.moved for pace in paces} == {1}
+
+
+def test_all_epochs_are_lines_however_many_come_between_two_looks(checkpoint, monkeypatch):
+    def forty_epochs():
+        for epoch in range(40):
+            plan(checkpoint, epoch, kafka(epoch, 0))
+
+    def ctrl_c():
+        raise KeyboardInterrupt
+
+    between = iter([forty_epochs, ctrl_c])
+    clock = SimpleNamespace(sleep=lambda _seconds: next(between)())
+    monkeypatch.setattr(import_module("krishiv_spark.commands.watch"), "time", clock)
+    done = run("watch", checkpoint)
+    assert done.exit_code == 0
+    told = [line.partition(",")[0] for line in done.output.splitlines()]
+    assert told == [f"epoch {number}" for number in range(40)]
 
 
 def test_once_is_status_and_the_newest_epochs(checkpoint):
@@ -94,24 +138,45 @@ def test_where_there_is_no_terminal_each_epoch_is_a_line_and_ctrl_c_is_no_error(
     assert all(path.stat().st_mtime_ns == ns for path, ns in before.items())
 
 
-def test_on_a_terminal_it_is_drawn(checkpoint):
-    plan(checkpoint, 0, kafka(0, 0))
+@contextmanager
+def on_a_terminal(checkpoint):
+    """The command, and a function that waits until it has drawn something."""
     ours, theirs = pty.openpty()
     running = watching(checkpoint, "--interval", "20ms", stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
 
-    def is_drawn():
-        nonlocal shown
-        shown += os.read(ours, 4096)
-        return b"in a second" in shown
+    def await_drawn(what):
+        def is_drawn():
+            nonlocal shown
+            shown += os.read(ours, 4096)
+            return what in shown
 
-    await_that(is_drawn)
+        await_that(is_drawn)
+
+    yield await_drawn
     running.send_signal(signal.SIGINT)
     assert running.wait() == 0
     os.close(ours)
-    assert b"query" in shown
     assert b"Traceback" not in shown
+
+
+def test_on_a_terminal_it_is_drawn(checkpoint):
+    plan(checkpoint, 0, kafka(0, 0))
+    with on_a_terminal(checkpoint) as await_drawn:
+        await_drawn(b"query")
+        await_drawn(b"in a second")
+
+
+def test_what_looks_like_a_mark_of_the_screen_is_drawn_as_it_is(checkpoint):
+    plan(checkpoint, 0, kafka(0, 0))
+    named = checkpoint.parent / "a[" / "b]"  # rich takes [/b] for the end of something
+    named.parent.mkdir()
+    checkpoint.rename(named)
+    with on_a_terminal(named) as await_drawn:
+        await_drawn(b"in a second")
+        (named / "metadata").unlink()
+        await_drawn(b"cannot be looked at now")
 
 
 def test_what_is_no_checkpoint_is_an_error(tmp_path):
