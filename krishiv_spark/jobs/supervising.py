@@ -147,7 +147,7 @@ class _Run:
     def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
         failed: QueryFailed | None = query.failure
         if failed is not None:
-            name, progressed = query.name or query.id, bool(query.progress)
+            name, progressed = query.name or query.id, query.last_progress is not None
             pause_s = self.restarts.pause_after(failed, name, progressed=progressed)
             self.next_start_s = time.monotonic() + pause_s
         elif not again(query):

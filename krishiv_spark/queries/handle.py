@@ -15,7 +15,7 @@ from krishiv_spark.errors import QueryFailed
 from krishiv_spark.queries.checking import check as check_writer
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.idling import POLL_S, IdleTime
-from krishiv_spark.queries.progress import Progress
+from krishiv_spark.queries.progress import Progress, is_idle
 from krishiv_spark.queries.status import QueryStatus, status_of
 
 if TYPE_CHECKING:
@@ -113,15 +113,15 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def last_progress(self) -> Progress | None:
-        """The newest epoch, or the newest time that Spark had nothing to do; None at first."""
+        """The newest epoch, or the newest time it was idle (`Progress.is_idle`); None at first."""
         told: Any = self.spark.lastProgress
         return None if told is None else Progress.of(told)
 
     @property
     def progress(self) -> list[Progress]:
-        """The newest epochs, oldest first; Spark keeps a hundred."""
+        """The newest epochs, oldest first: of the hundred times that Spark keeps, also idle ones."""
         told: Any = self.spark.recentProgress
-        return [Progress.of(one) for one in told]
+        return [Progress.of(one) for one in told if not is_idle(one)]
 
     def await_termination(self, timeout: Seconds | None = None) -> bool:
         """Wait until it has ended.
@@ -224,7 +224,9 @@ class Query(AbstractContextManager["Query"]):
 
     def _newest(self) -> int:
         told: Any = self.spark.lastProgress
-        return -1 if told is None else int(told["batchId"])
+        if told is None:
+            return -1
+        return int(told["batchId"]) - is_idle(told)
 
 
 class _Watch:

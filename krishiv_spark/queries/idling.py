@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from krishiv_spark.queries.progress import is_idle
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -30,7 +32,7 @@ class IdleTime:
         """Seconds since it was last seen at work; 0 if it is."""
         now_s = time.monotonic()
         newest: Any = self._query.lastProgress
-        if newest is not None and int(newest["batchId"]) != self._epoch:
+        if newest is not None and not is_idle(newest) and int(newest["batchId"]) != self._epoch:
             self._epoch = int(newest["batchId"])
             if newest["numInputRows"]:
                 self._busy_s = now_s

@@ -71,13 +71,15 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a query has done in one epoch.
+    """What a query has done in one epoch, or that there was nothing to do.
 
     Attributes:
         query: Id of the query, the same for ever.
         run: Id of this run of it.
         name: Of the query; None without one.
-        epoch: Number of the epoch (Spark's batch id).
+        epoch: Number of the epoch (Spark's batch id); of the one that comes next, if it is idle.
+        is_idle: Whether Spark has only looked for rows: it tells of that every ten seconds
+            (``spark.sql.streaming.noDataProgressEventInterval``).
         began: When its trigger fired.
         duration: How long it took, until Spark has written down that it is over.
         phases: How long each part took, by Spark's names for them.
@@ -94,6 +96,7 @@ class Progress:
     run: str
     name: str | None
     epoch: int
+    is_idle: bool
     began: datetime
     duration: timedelta
     phases: Mapping[str, timedelta]
@@ -127,6 +130,7 @@ class Progress:
             run=str(told["runId"]),
             name=told.get("name"),
             epoch=int(told["batchId"]),
+            is_idle=is_idle(told),
             began=_time(told["timestamp"]),
             duration=timedelta(milliseconds=int(durations.get("triggerExecution", 0))),
             phases={name: timedelta(milliseconds=int(ms)) for name, ms in durations.items()},
@@ -139,6 +143,14 @@ class Progress:
             state_rows=_total(told, "numRowsTotal"),
             state_bytes=_total(told, "memoryUsedBytes"),
         )
+
+
+def is_idle(told: Mapping[str, Any]) -> bool:
+    """Whether a progress of Spark's is of a time when there was nothing to do.
+
+    It has the number of the epoch that comes next then (Spark's ``ProgressContext``).
+    """
+    return "addBatch" not in (told.get("durationMs") or {})
 
 
 def _time(text: str) -> datetime:

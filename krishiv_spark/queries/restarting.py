@@ -83,7 +83,7 @@ def run(
         try:
             query.await_termination()
         except QueryFailed as failed:
-            name, progressed = query.name or query.id, bool(query.progress)
+            name, progressed = query.name or query.id, query.last_progress is not None
             time.sleep(policy.pause_after(failed, name, progressed=progressed))
         else:
             return

@@ -109,6 +109,24 @@ def test_spark_asks_a_python_sink_no_sooner_than_for_its_first_rows(idle, tmp_pa
         query.stop()
 
 
+def test_times_without_anything_to_do_are_no_epochs(spark, idle, tmp_path):
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(interval, "50ms")
+    try:
+        query = queries.start(writer(idle, tmp_path))
+    finally:
+        spark.conf.unset(interval)
+    with query:
+        for epoch in range(2):
+            await_that(lambda: query.last_progress and query.last_progress.is_idle, "idle")
+            assert query.last_progress.epoch == epoch
+            assert [one.epoch for one in query.progress] == list(range(epoch))
+            (tmp_path / f"empty/{epoch}.csv").write_text("1,2013-01-01\n")
+            query.process_all_available()
+    assert [one.rows for one in query.progress] == [1, 1]
+    assert not any(one.is_idle for one in query.progress)
+
+
 WRONG = {
     "option": ("parquet", {"partitonBy": "day"}, "OptionError", "did you mean 'partitionBy'"),
     "column": ("parquet", {"partitionBy": "month"}, "OptionError", "'month'"),
