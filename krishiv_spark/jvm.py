@@ -16,6 +16,7 @@ __all__ = [
     "WriterSays",
     "hear_by",
     "is_jvm_here",
+    "is_stopped",
     "last_progress",
     "running_query",
     "server_of",
@@ -27,6 +28,17 @@ __all__ = [
 def is_jvm_here(session: SparkSession) -> bool:
     """Whether Spark's driver is this process's; under Spark Connect it is the server's."""
     return hasattr(session, "_jvm")
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether a session, classic or Connect, was stopped here. Asks no JVM and no server."""
+    own: Any = session
+    try:
+        if is_jvm_here(session):
+            return own.sparkContext._jsc is None  # noqa: SLF001
+        return bool(own.is_stopped)
+    except Exception:  # noqa: BLE001  this Spark calls things otherwise
+        return False
 
 
 def server_of(builder: SparkSession.Builder) -> str | None:

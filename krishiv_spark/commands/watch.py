@@ -88,7 +88,6 @@ def _log_epochs(watcher: QueryWatcher, interval_s: float) -> None:
 
 def _live(watcher: QueryWatcher, interval_s: float) -> None:
     from rich.live import Live
-
     from rich.text import Text
 
     with Live(auto_refresh=False) as screen:

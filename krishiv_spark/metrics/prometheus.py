@@ -60,8 +60,9 @@ def write_file(spark: SparkSession, path: str | os.PathLike[str], every: float =
     """Write the metrics of a session's queries to a file, again and again.
 
     For the textfile collector of node_exporter. Whoever reads the file sees all of the old or all
-    of the new one. It is removed at the end; one that is left by a driver that was killed is known
-    by ``krishiv_query_last_seen_timestamp_seconds``.
+    of the new one. It is removed at the end, unless a query has failed: that was to be seen by
+    whoever reads the file next. One that is left, as by a driver that was killed, is known by
+    ``krishiv_query_last_seen_timestamp_seconds``.
 
     Args:
         spark: The session, classic or Connect.
@@ -74,24 +75,32 @@ def write_file(spark: SparkSession, path: str | os.PathLike[str], every: float =
     library = require_library("prometheus_client", "prometheus-client", "metrics")
     values = QueryReadings(spark)
     registry, place = _registry(library, values), Path(path)
-    writer = _FileWriter(lambda: library.write_to_textfile(str(place), registry), place, every)
+    writer = _FileWriter(
+        lambda: library.write_to_textfile(str(place), registry), place, every, values.has_failed
+    )
     try:
         writer.write()
     except OSError as error:
         values.stop()
         raise OptionError(f"metrics cannot be written to {place}: {error.strerror}") from error
     writer.start()
-    reporting = Reporting(str(place), values.stop, writer.end)
+    reporting = Reporting(str(place), writer.end, values.stop)
     atexit.register(reporting.stop)
     return reporting
 
 
 class _FileWriter(threading.Thread):
-    """Writes a file now and then, and removes it at the end."""
+    """Writes a file now and then; at the end it is written once more or removed."""
 
-    def __init__(self, write: Callable[[], object], place: Path, every_s: float) -> None:
+    def __init__(
+        self,
+        write: Callable[[], object],
+        place: Path,
+        every_s: float,
+        is_kept: Callable[[], bool],
+    ) -> None:
         super().__init__(name=f"writes {place}", daemon=True)
-        self.write = write
+        self.write, self._is_kept = write, is_kept
         self._place, self._every_s = place, every_s
         self._over = threading.Event()
 
@@ -106,7 +115,7 @@ class _FileWriter(threading.Thread):
         self._over.set()
         self.join()
         try:
-            self._place.unlink(missing_ok=True)
+            self.write() if self._is_kept() else self._place.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("metrics are left at %s: %s", self._place, error)
 

@@ -175,6 +175,18 @@ class QueryRecords:
             for old in self._ended()[:-_ENDED_KEPT]:
                 del self._records[old.query]
 
+    def stopped(self) -> None:
+        """All that run have ended with their session, of which Spark tells nobody."""
+        with self._lock:
+            for record in self._records.values():
+                if record.state not in _OVER:
+                    record.state = QueryState.STOPPED
+
+    def unended(self) -> set[str]:
+        """The ids of queries of whose end nobody has told."""
+        with self._lock:
+            return self._records.keys() - {record.query for record in self._ended()}
+
     def _forget_others(self, query: str, name: str) -> None:
         """A new checkpoint under the same name: nobody asks for the old one any more."""
         for other in self._ended():

@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.jvm import is_stopped
 from krishiv_spark.metrics.figures import Metric, QueryView
 from krishiv_spark.metrics.listening import RecordingListener
 from krishiv_spark.metrics.records import QueryRecords
 from krishiv_spark.once import warn_once
+from krishiv_spark.queries.status import QueryState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["QueryReadings", "Reporting", "readings", "require_library"]
 
 _log = logging.getLogger(__name__)
+
+_MOMENT_S = 2.0
+"""How long an event of Spark's may take to its listeners."""
 
 
 class QueryReadings:
@@ -47,8 +52,27 @@ class QueryReadings:
         """Every query, as it is now."""
         if self._is_over:
             return []
+        if is_stopped(self._spark):
+            self._records.stopped()
         now_s = time.time()
         return [QueryView(record, progress, now_s) for record, progress in self._records.all()]
+
+    def has_failed(self) -> bool:
+        """Whether some query has ended with an error, and was not started again.
+
+        Whoever waits for a query may hear of its end before listeners do: they get a moment.
+        """
+        until_s = time.monotonic() + _MOMENT_S
+        while self._records.unended() - self._active() and time.monotonic() < until_s:
+            time.sleep(_MOMENT_S / 100)
+        return any(view.record.state is QueryState.FAILED for view in self.views())
+
+    def _active(self) -> set[str]:
+        """Queries that Spark says are running; all that are known, if it cannot be asked."""
+        try:
+            return {str(query.id) for query in self._spark.streams.active}
+        except Exception:  # noqa: BLE001  of a JVM or a server that is not there any more
+            return self._records.unended()
 
 
 def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -119,7 +119,7 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def progress(self) -> list[Progress]:
-        """The newest epochs, oldest first: of the hundred times that Spark keeps, also idle ones."""
+        """The newest epochs, oldest first, among the hundred times, busy or idle, of Spark's."""
         told: Any = self.spark.recentProgress
         return [Progress.of(one) for one in told if not is_idle(one)]
 

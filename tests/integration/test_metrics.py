@@ -79,6 +79,18 @@ def test_a_failure_is_served_with_its_condition(spark, stream, tmp_path):
             assert condition in {None, conditions[0]}
 
 
+def test_a_program_that_ends_with_the_error_of_its_query_leaves_it_to_be_read(
+    spark, stream, tmp_path
+):
+    (tmp_path / "bad").write_text("no folder")
+    place = tmp_path / "krishiv.prom"
+    with metrics.write_file(spark, place, every=600):
+        query = started(stream, tmp_path, "bad")
+        with pytest.raises(QueryFailed):
+            query.await_termination(PATIENCE)
+    assert 'state="failed"} 1.0' in place.read_text()
+
+
 def test_a_real_prometheus_scrapes_it_and_has_the_alerts(spark, stream, tmp_path):
     (tmp_path / "prometheus").mkdir()
     with metrics.serve(spark, port=0) as served, started(stream, tmp_path, "seen") as query:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ class Streams:
 class Session:
     def __init__(self):
         self.streams = Streams()
+        self.is_stopped = False
 
     def tell(self, *events):
         for event in events:
@@ -206,11 +208,39 @@ def test_a_file_for_node_exporter(session, tmp_path):
     place = tmp_path / "krishiv.prom"
     with metrics.write_file(session, place, every=0.01):
         session.tell(started(), progressed())
+        session.streams.active = [SimpleNamespace(id=QUERY, name="orders", runId=RUN)]
         await_that(lambda: "krishiv_query_epochs_total{" in place.read_text(), "it is written")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OptionError, match="cannot be written to"):
         metrics.write_file(session, tmp_path / "nowhere" / "krishiv.prom")
     assert session.streams.listeners == []
+
+
+def test_a_file_that_tells_of_a_failed_query_is_left_to_be_read(session, tmp_path):
+    place = tmp_path / "krishiv.prom"
+    with metrics.write_file(session, place, every=60):
+        session.tell(started(), progressed(), ended(error=OURS))
+    told = values(place.read_text())
+    assert told["krishiv_query_state", "failed"] == 1
+    assert told["krishiv_query_failures_total", "CommitUnknown"] == 1
+
+
+def test_an_error_that_spark_tells_listeners_later_is_waited_for(session, tmp_path):
+    place = tmp_path / "krishiv.prom"
+    reporting = metrics.write_file(session, place, every=60)
+    session.tell(started())
+    threading.Timer(0.1, session.tell, [ended(error=OURS)]).start()
+    reporting.stop()
+    assert values(place.read_text())["krishiv_query_state", "failed"] == 1
+
+
+def test_a_session_that_was_stopped_has_no_running_query(session):
+    with metrics.serve(session, port=0) as served:
+        session.tell(started(), progressed())
+        assert values(scraped(served))["krishiv_query_state", "running"] == 1
+        session.is_stopped = True
+        assert values(scraped(served))["krishiv_query_state", "stopped"] == 1
+        assert values(scraped(served))["krishiv_query_state", "running"] == 0
 
 
 def test_a_file_that_cannot_be_removed_hides_no_error_of_the_query(session, tmp_path, caplog):

@@ -50,7 +50,7 @@ def watching(*words, **kind):
     command = [sys.executable, "-m", "krishiv_spark", "watch", *map(str, words)]
     # A shell has what it starts with '&' ignore it, and so would all below.
     take_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, preexec_fn=take_ctrl_c, **kind)
+    return subprocess.Popen(command, preexec_fn=take_ctrl_c, **kind)  # noqa: PLW1509  no threads
 
 
 def run(*words):
