@@ -35,6 +35,7 @@ __all__ = [
     "SOURCES",
     "check_shared",
     "is_before",
+    "linked_folders",
     "log_folder",
     "log_within",
     "staged_folder",
@@ -109,6 +110,17 @@ def visible_files(table: Path) -> Iterator[Path]:
                 path = Path(folder, name)
                 if "." in name or _ends_as_parquet(path):
                     yield path
+
+
+def linked_folders(table: Path) -> Iterator[Path]:
+    """Every link to a folder into which an ordinary reader of the table goes, in no order.
+
+    Raises:
+        OSError: If a folder cannot be listed; one that is gone is empty.
+    """
+    for folder, subfolders, _ in walk(table):
+        subfolders[:] = [name for name in subfolders if not is_hidden(name)]
+        yield from (path for name in subfolders if (path := Path(folder, name)).is_symlink())
 
 
 def _ends_as_parquet(path: Path) -> bool:

@@ -18,7 +18,13 @@ from krishiv_spark.parquet.layout import SINK_LOG
 from krishiv_spark.parquet.names import is_hidden
 from krishiv_spark.sinks.parquet.tables import TableFolder
 
-__all__ = ["check_columns", "check_no_sink_log", "check_partitioning", "check_same_types"]
+__all__ = [
+    "check_columns",
+    "check_no_links",
+    "check_no_sink_log",
+    "check_partitioning",
+    "check_same_types",
+]
 
 
 def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
@@ -108,6 +114,23 @@ def check_no_sink_log(table: TableFolder) -> None:
             f"what its {SINK_LOG} names, and would find none of these rows. Write into another "
             f"folder; or, if no query of Spark's writes there any more, remove {SINK_LOG}, upon "
             "which files of failed tasks that lie there count for readers too"
+        )
+
+
+def check_no_links(table: TableFolder) -> None:
+    """Refuse a folder with links to folders, of which rows could not be replaced. Planner.
+
+    Readers go into them. What a link leads to is somebody else's, too, and is not removed; and with
+    the link alone, new files of the same partition would go.
+
+    Raises:
+        OptionError: If there is one.
+    """
+    for link in table.links():
+        raise OptionError(
+            f"krishiv-parquet: {table}/{link} is a link: its rows would stay in a table that is "
+            "overwritten, or whose epochs replace each other, since what a link leads to is not "
+            "removed. Remove the link or make it a plain folder, or write into another folder"
         )
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from krishiv_spark.durable import make_folder
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.parallel import side_by_side
-from krishiv_spark.parquet.layout import META, SINK_LOG, visible_files
+from krishiv_spark.parquet.layout import META, SINK_LOG, linked_folders, visible_files
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
@@ -45,6 +45,10 @@ class TableFolder(Protocol):
 
     def visible(self) -> Iterator[str]:
         """Every Parquet file that an ordinary reader sees, relative, in no order."""
+        ...
+
+    def links(self) -> Iterator[str]:
+        """Subfolders that are links, into which readers go and `visible` does not; relative."""
         ...
 
     def schema_of(self, name: str) -> pa.Schema:
@@ -98,6 +102,11 @@ class DiskTable:
         for path in visible_files(self.path):
             yield path.relative_to(self.path).as_posix()
 
+    def links(self) -> Iterator[str]:
+        """See `TableFolder`."""
+        for path in linked_folders(self.path):
+            yield path.relative_to(self.path).as_posix()
+
     def schema_of(self, name: str) -> pa.Schema:
         """See `TableFolder`."""
         try:
@@ -146,6 +155,10 @@ class StoreTable:
             if is_data(file) and not any(map(is_hidden, (*folders, file))):  # noqa: SIM102  reads
                 if "." in file or self._ends_as_parquet(name):
                     yield name
+
+    def links(self) -> Iterator[str]:
+        """See `TableFolder`. Stores have none."""
+        return iter(())
 
     def schema_of(self, name: str) -> pa.Schema:
         """See `TableFolder`. The footer alone is read."""

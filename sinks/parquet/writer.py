@@ -23,6 +23,7 @@ from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.parquet.checks import (
     check_columns,
+    check_no_links,
     check_no_sink_log,
     check_partitioning,
     check_same_types,
@@ -62,6 +63,8 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         table.check_writable(makes=makes)
         check_no_sink_log(table)
         check_same_types(table, self.schema)
+        if self.mode is not OutputMode.APPEND:
+            check_no_links(table)
         is_stream = self.streaming and self.options.job is None
         if self.mode is OutputMode.APPEND or is_stream:
             check_partitioning(table, self.options.partition_by)

@@ -166,6 +166,22 @@ def test_a_folder_of_sparks_own_sink_is_refused(table):
     exact(table, 10)
 
 
+def test_a_link_whose_rows_would_stay_is_refused_by_what_replaces(table, tmp_path):
+    """Readers go into it, and the rows of before would be there beside the new ones."""
+    life(table, "first").epoch(0, rows(0, 10))
+    shutil.copytree(table, tmp_path / "cold", ignore=shutil.ignore_patterns("_krishiv"))
+    link = table / "old" / "2013"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "cold")
+    with pytest.raises(PlanningFailed, match=r"OptionError: .*/old/2013 is a link"):
+        life(table, "whole", OutputMode.REPLACE).plan()
+    life(table, "first").epoch(1, rows(10, 10))
+    link.unlink()
+    (table / "_krishiv" / "link").symlink_to(tmp_path / "cold")  # no reader goes there
+    life(table, "whole", OutputMode.REPLACE).epoch(0, rows(20, 10))
+    exact(table, 30)
+
+
 def test_a_new_checkpoint_on_an_old_path_appends(table):
     life(table, "first").epoch(0, rows(0, 10))
     life(table, "second").epoch(0, rows(10, 10))
