@@ -31,10 +31,13 @@ settings.load_profile("krishiv")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the kit's suite for a variant, the random sequences try all of it a little.
 
-    What shares a broker, or compiled code, runs in one process of xdist, which makes it once.
+    Of a suite with `long_cases`, all but those are short. What shares a broker, or compiled code, runs in one process of xdist, which makes it once.
     """
     for item in items:
         if item.get_closest_marker("variant") and item.name != "test_random_sequences":
+            item.add_marker(pytest.mark.long)
+        long_cases = item.get_closest_marker("long_cases")
+        if long_cases and item.name.partition("[")[0] in long_cases.args:
             item.add_marker(pytest.mark.long)
         if not item.get_closest_marker("xdist_group") and _shares_with_its_module(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

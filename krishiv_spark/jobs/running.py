@@ -15,6 +15,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.checkpoints import check_mode_is_kept
 from krishiv_spark.jobs.previews import show_plans, show_rows
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
+from krishiv_spark.jobs.sessions import active_session_kept, session_of_job
 from krishiv_spark.jobs.supervising import Supervisor, restarts_of, waited
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
@@ -70,9 +71,10 @@ class JobRunner:
         if loaded.side_by_side:
             self._side_by_side(loaded.jobs)
             return
-        for job in loaded.jobs:
-            if not self.stop.is_set():
-                self.run_job(job)
+        with active_session_kept(self.spark):
+            for job in loaded.jobs:
+                if not self.stop.is_set():
+                    self.run_job(job)
 
     def run_job(self, job: ReadyJob) -> None:
         """Run one job; raises as `run`."""
@@ -109,10 +111,11 @@ class JobRunner:
 
     def check(self, job: ReadyJob) -> None:
         """Let Spark and the sinks of streams say what is wrong; nothing starts; raises as `run`."""
-        spark = self.prepared(job)
-        if job.model.is_streaming:
-            for writer in stream_writers(spark, job):
-                check(writer)
+        with active_session_kept(self.spark):
+            spark = self.prepared(job)
+            if job.model.is_streaming:
+                for writer in stream_writers(spark, job):
+                    check(writer)
 
     def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
         """As `prepared`, again after what may pass; None if everything is to end."""
@@ -164,17 +167,7 @@ class JobRunner:
                 run.result()
 
     def _session(self, job: ReadyJob) -> SparkSession:
-        """One with views of its own, and the settings of the job that can still be made."""
-        try:
-            spark = self.spark.newSession()
-        except (AttributeError, NotImplementedError):  # Spark Connect before 4.3
-            spark = self.spark
-        for name, text in job.model.spark.items():
-            if spark.conf.isModifiable(name):
-                spark.conf.set(name, text)
-        # By this it is the active one of this thread, where Spark looks for Python sources when a
-        # stream is started (`DataSource.lookupDataSource`); in a new thread there is none.
-        spark.createDataFrame([], "nothing INT")
+        spark = session_of_job(self.spark, job.model.spark)
         if self.on_session is not None:
             self.on_session(spark)
         return spark

@@ -16,6 +16,7 @@ from tables import look, make_input
 import krishiv_spark
 from krishiv_spark import jobs
 from krishiv_spark.errors import OptionError, QueryFailed
+from krishiv_spark.formats.console import ConsoleDataSource
 from krishiv_spark.kafka.dev import open_cluster
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
@@ -190,6 +191,27 @@ def test_a_job_that_goes_on_is_stopped_when_no_row_comes(runner, tmp_path, keys)
     assert look(tmp_path / "out")[:2] == (TOTAL, TOTAL)
     told = [line for line in runner.said if "no continuous processing" in line]
     assert len(told) == (keys["triggerMode"] == "Continuous")
+
+
+@pytest.mark.usefixtures("rows")
+def test_whoever_ran_a_job_finds_his_own_formats_again(spark, runner, tmp_path):
+    """Spark looks for them in the active session of the thread, which a job's was."""
+
+    class OfOneSession(ConsoleDataSource):
+        @classmethod
+        def name(cls):
+            return "of-one-session"
+
+    def start(name):
+        to = spark.readStream.format("rate").load().writeStream.format("of-one-session")
+        to.option("checkpointLocation", str(tmp_path / name)).start().stop()
+
+    spark.dataSource.register(OfOneSession)
+    loaded = runner.load(STREAM + streaming(batchMode=True))
+    runner.made().check(*loaded.jobs)
+    start("checked")
+    runner.made().run(loaded)
+    start("ran")
 
 
 @pytest.mark.usefixtures("rows")
