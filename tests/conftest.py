@@ -31,7 +31,8 @@ settings.load_profile("krishiv")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the kit's suite for a variant, the random sequences try all of it a little.
 
-    Of a suite with `long_cases`, all but those are short. What shares a broker, or compiled code, runs in one process of xdist, which makes it once.
+    Of a suite with `long_cases`, all but those are short. What shares a broker, or compiled code,
+    runs in one process of xdist, which makes it once.
     """
     for item in items:
         if item.get_closest_marker("variant") and item.name != "test_random_sequences":

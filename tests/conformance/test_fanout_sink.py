@@ -19,8 +19,10 @@ class Pair:
         return pair_of(self.sides(), folder)
 
 
-# A table makes thousands of calls in an epoch, which these go through from the first to the last.
-@pytest.mark.long_cases("test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish")
+# A table makes thousands of calls in an epoch, and these go through all of them.
+@pytest.mark.long_cases(
+    "test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish"
+)
 class TestFilesAndTable(Pair, SinkConformance):
     def sides(self):
         return Files, Table
