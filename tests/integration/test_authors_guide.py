@@ -31,6 +31,7 @@ def pytest_in(project: Path, installed: Path, *arguments: str) -> subprocess.Com
     )
 
 
+@pytest.mark.long  # a minute; test_new.py tries what a new project begins with
 def test_all_suites_of_the_guide_are_green(project, installed):
     # ./run test --all tries all of their calls, in tests/conformance.
     quick = ("-p", "krishiv_spark.testing.plugin", "--one-in", "16")

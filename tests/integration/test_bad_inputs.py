@@ -25,7 +25,7 @@ HEADING = re.compile(r"\s*An exception was thrown from the Python worker[^\n]*\n
 """What Spark itself puts before the error of a task."""
 
 
-EACH = 3
+EACH = 6
 """Of so many cases one runs in ./run test. What an option or a column is refused for is tried
 without Spark too; what is tried here alone is the way of its words to the user, one for all."""
 

@@ -71,6 +71,7 @@ def sums(rows):
     return {carrier: [count, delays[carrier]] for carrier, count in flights.items()}
 
 
+@pytest.mark.long  # each half is in test_views.py and tests/unit
 def test_a_view_and_a_copy_are_kept_by_changes(spark, tmp_path):
     seed = random.randrange(2**32)
     print(f"seed {seed}")

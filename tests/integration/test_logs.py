@@ -49,5 +49,6 @@ def test_each_line_says_of_which_query_epoch_and_task(tmp_path):
     )
 
 
+@pytest.mark.long  # the formats of lines are tried without Spark
 def test_nothing_of_the_kind_is_said_where_nobody_asks(tmp_path):
     assert "krishiv_spark" not in copied(tmp_path, "warning")

@@ -113,9 +113,8 @@ ROCKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "conf", [{}, pytest.param(ROCKS, marks=pytest.mark.long)], ids=["plain", "rocks"]
-)
+@pytest.mark.long  # half a minute each, of three drivers
+@pytest.mark.parametrize("conf", [{}, ROCKS], ids=["plain", "rocks"])
 def test_what_was_counted_goes_along_to_the_other_source(cluster, jobs, tmp_path, conf):
     topic = jobs[0]
     theirs, ours = ({**job, "conf": {**job["conf"], **conf}} for job in jobs[1].values())
@@ -147,6 +146,7 @@ def test_what_was_counted_goes_along_to_the_other_source(cluster, jobs, tmp_path
     assert json.loads(found[-1].read_text()) == Counter(str(n % 97) for n in range(350))
 
 
+@pytest.mark.long  # a minute, of six drivers
 def test_a_copy_goes_on_in_a_topic_of_its_own(cluster, tmp_path):
     source, *targets = (f"{tmp_path.name}-{name}" for name in ("source", "first", "second"))
     for topic in (source, *targets):

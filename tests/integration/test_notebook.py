@@ -41,6 +41,7 @@ def run(path, folder):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.long  # half a minute; the quickstarts run in every run
 @pytest.mark.once
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):

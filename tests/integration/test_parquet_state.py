@@ -97,6 +97,7 @@ def test_a_file_that_is_being_copied_is_read_by_the_run_that_finds_it_whole(spar
     assert query.run() == []
 
 
+@pytest.mark.long  # in tests/unit without Spark
 def test_offsets_stay_small_over_thousands_of_files_and_restarts(spark, tmp_path):
     query = Query(spark, tmp_path, maxFilesPerTrigger=2500)
     number = count()

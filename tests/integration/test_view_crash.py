@@ -70,7 +70,7 @@ def keep_while_interrupted(spark, folder, chance, monkeypatch, snapshots):
 
 
 def test_interruptions_between_steps_leave_the_view_exact(spark, tmp_path, chance, monkeypatch):
-    keep_while_interrupted(spark, tmp_path, chance, monkeypatch, 6)
+    keep_while_interrupted(spark, tmp_path, chance, monkeypatch, 3)
 
 
 @pytest.mark.soak
