@@ -285,6 +285,7 @@ def ends_in(world):
 # --- refused before a row moves
 
 
+@pytest.mark.long  # waits for ten seconds
 def test_a_broker_that_is_not_reached_is_said_before_the_table_is_read(landed):
     began_s = time.monotonic()
     with pytest.raises(KafkaFailedError, match=r"127\.0\.0\.1:1"):

@@ -58,7 +58,14 @@ def stay_away(cluster):
     await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
 
-@pytest.mark.parametrize("other", [Files, Table, None])
+@pytest.mark.parametrize(
+    "other",
+    [
+        Files,
+        pytest.param(Table, marks=pytest.mark.long),
+        pytest.param(None, marks=pytest.mark.long),
+    ],
+)
 def test_an_epoch_whose_records_were_aborted_is_staged_again_on_both_sides(play, cluster, other):
     with play(other, None, outside=INTENT) as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))

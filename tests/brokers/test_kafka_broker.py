@@ -50,6 +50,7 @@ def await_end_of(pid):
         psutil.Process(pid).wait(30)
 
 
+@pytest.mark.long  # Kafka's own promise
 def test_a_broker_that_is_killed_keeps_what_it_has_acknowledged(cluster):
     write(cluster, b"1", b"2")
     cluster.brokers[0].kill()
@@ -183,6 +184,7 @@ def test_the_password_is_shown_to_its_owner_alone(guarded):
     assert modes == dict.fromkeys(modes, 0)
 
 
+@pytest.mark.long
 def test_the_command_prints_the_options():
     command = [sys.executable, "-c", "from krishiv_spark.cli import main; main()"]
     with subprocess.Popen(

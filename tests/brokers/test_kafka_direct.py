@@ -23,7 +23,9 @@ from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.retry import Backoff
 
 
-@pytest.fixture(scope="module", params=["plain", "TLS and SCRAM"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("plain", marks=pytest.mark.long), "TLS and SCRAM"]
+)
 def cluster(request):
     with open_cluster(secure=request.param != "plain") as found:
         with contextlib.closing(connect(found)) as first:

@@ -96,6 +96,7 @@ def test_codecs(bench, topic, codec):
     bench.assert_exact(topic, 10_000)
 
 
+@pytest.mark.long  # test_kafka_sink_failover.py has it with three
 def test_a_broker_that_dies_and_comes_back(bench, topic):
     def restart():
         bench.cluster.brokers[0].kill()

@@ -100,6 +100,7 @@ def play(bench, tmp_path):
     player.close()
 
 
+@pytest.mark.long  # half a minute; test_kafka_sink_failover.py has one stand still, too
 @pytest.mark.parametrize("silence", ["pause", pytest.param("kill", marks=pytest.mark.long)])
 def test_it_is_not_waited_for(bench, play, silence):
     with play() as driver:

@@ -20,7 +20,7 @@ from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
-ROWS = 200_000
+ROWS = 60_000
 LENIENT = {"failOnDataLoss": "false"}
 
 
@@ -47,7 +47,7 @@ def test_a_task_goes_on_with_the_new_leaders(cluster, topic):
         "kafka.bootstrap.servers": cluster.bootstrap,
         "subscribe": topic,
         "columns": "value",
-        "maxFetchBytes": "64k",  # many fetches, before and after
+        "maxFetchBytes": "16k",  # many fetches, before and after
         "offsetsTogether": str(2 * ROWS),
     }
     parsed = KafkaSourceOptions.parse(options, "krishiv-kafka")

@@ -208,7 +208,13 @@ def test_drivers_die_while_producer_epochs_come_to_their_end(bench, play, first,
 LATE = {"kafka.transaction.timeout.ms": str(TIMEOUT_MS)}
 
 
-@pytest.mark.parametrize("trap", [DIES_BEFORE, DIES_BEHIND], ids=["no intent", "intent"])
+@pytest.mark.parametrize(
+    "trap",
+    [
+        pytest.param(DIES_BEFORE, id="no intent", marks=pytest.mark.long),
+        pytest.param(DIES_BEHIND, id="intent"),
+    ],
+)
 def test_a_driver_that_stays_away_for_longer_than_the_time_out(bench, play, trap):
     with play(**LATE) as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=trap), Crash()))
@@ -248,6 +254,7 @@ def test_an_epoch_that_was_committed_in_part_is_completed(bench, play):
         driver.settle()
 
 
+@pytest.mark.long
 def test_an_epoch_in_part_survives_more_deaths(bench, play):
     with play(**LATE) as driver:
         half_committed(bench, driver)

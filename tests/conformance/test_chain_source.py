@@ -22,6 +22,8 @@ SEEN = {
 }
 
 
+# As the sources of which it is a chain, in every run.
+@pytest.mark.long_cases("test_memory_is_bounded", "test_an_offset_has_one_text")
 class TestChainSource(SourceConformance):
     """Whenever a query begins, its rows are those of the table, and those of the topic since."""
 

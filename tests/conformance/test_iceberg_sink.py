@@ -20,6 +20,8 @@ def io_error(text):
 SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.files:_OpenDataFile.close": io_error}
 
 
+# An epoch has thousands of calls, and this goes through all of them.
+@pytest.mark.long_cases("test_an_unknown_outcome_is_looked_up")
 class TestIcebergSink(SinkConformance):
     def sink(self, folder):
         onlooker = Onlooker(folder)

@@ -153,6 +153,7 @@ def an_application(job, folder: Path, url: str, adds: int):
 
 
 @pytest.mark.crash
+@pytest.mark.once
 @pytest.mark.timeout(2400)
 def test_kills_of_zygotes_and_forks_lose_and_repeat_nothing(job, tmp_path) -> None:
     def kill(which):

@@ -76,6 +76,7 @@ def torment(script: str, job, target, witness: Witness, kills: int, feed) -> Non
     assert len(witness.kept) >= killer.kills["driver"] - 1  # but for one that had nothing left
 
 
+@pytest.mark.long  # in every run with files
 @pytest.mark.parametrize("kills", KILLS)
 def test_of_kafka(kafka_job, bootstrap, kills):
     topic = f"target-{kafka_job['source']}"
@@ -88,6 +89,7 @@ def test_of_kafka(kafka_job, bootstrap, kills):
     target.close()
 
 
+@pytest.mark.long  # likewise
 @pytest.mark.parametrize("kills", KILLS)
 def test_of_iceberg(kafka_job, tmp_path, kills):
     warehouse = tmp_path / "warehouse"

@@ -184,6 +184,7 @@ def test_changes_and_rewritten_files_are_never_in_memory_as_a_whole(tmp_path):
     assert table_of(tmp_path).current_snapshot().summary["total-records"] == "4000"
 
 
+@pytest.mark.long
 def test_an_epoch_with_more_than_two_gigabytes_of_text_commits(tmp_path):
     life = IcebergLife(tmp_path, **CHANGES, commitTimeout="600 s")
     assert publish(life, texts(22, 100, 1_000_000)) < 700
