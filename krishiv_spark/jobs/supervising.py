@@ -81,15 +81,11 @@ class Supervisor:
         return bool(idle) and min(idle) >= self._job.stop_after_idle / 1000
 
     def _end(self) -> list[QueryFailed]:
-        """Stop what runs; why others have ended that have not been started again."""
+        """Stop what runs; of what has failed since it was last seen to work, the errors."""
         active = [run.query for run in self._runs if run.query is not None and run.query.is_active]
-        others = [run for run in self._runs if not run.is_over and run.query not in active]
-        failures = [run.failure for run in others]
         if active:
             self._stop_all(active)
-        for query in active:
-            if (failed := query.failure) is not None and not failed.passes:
-                raise failed
+        failures = (run.failure for run in self._runs if not run.is_over)
         return [failed for failed in failures if failed is not None]
 
     def _stop_all(self, queries: Sequence[Query]) -> None:
@@ -113,12 +109,15 @@ class _Run:
     next_start_s: float = 0
     is_over: bool = False
     failed: QueryFailed | None = None
-    """While it waits to be started again after an error, that error."""
+    """The error that it has last ended with; a new start alone does not say that it is over."""
 
     @property
     def failure(self) -> QueryFailed | None:
-        """Of one that does not run: the error that it has ended with."""
-        return self.failed if self.query is None else self.query.failure
+        """The error that it has ended with, unless it was seen to work since."""
+        if self.query is None:
+            return self.failed
+        works = self.query.last_progress is not None
+        return self.query.failure or (None if works else self.failed)
 
     def step(self, again: Callable[[Query], bool]) -> None:
         """Start it if it is time, or see that it has ended."""
@@ -141,7 +140,6 @@ class _Run:
             self.next_start_s = time.monotonic() + pause_s
             self.failed = error
         else:
-            self.failed = None
             self.idle = IdleTime(self.query.spark)
 
     def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
@@ -157,7 +155,7 @@ class _Run:
 
 
 def waited(line: str) -> str:
-    """What is said of an error, if all was told to end before the new start that was to follow."""
+    """What is said of an error, if all was told to end before a new start was seen to work."""
     return f"told to end while it waited to start again, which the next run does, after: {line}"
 
 

@@ -278,8 +278,22 @@ def cannot_start():
 
 def has_failed(failure=NO_BROKER):
     return SimpleNamespace(
-        spark=None, is_active=False, failure=failure, name="rows", id="1", progress=[]
+        spark=None, is_active=False, failure=failure, name="rows", id="1", last_progress=None
     )
+
+
+class Running:
+    """A query that runs until it is stopped."""
+
+    spark = SimpleNamespace(lastProgress=None, status={"message": "", "isDataAvailable": False})
+    name, id, failure = "rows", "2", None
+
+    def __init__(self, last_progress=None, fails=None):
+        self.last_progress, self._fails = last_progress, fails
+        self.is_active = True
+
+    def stop(self, _grace):
+        self.is_active, self.failure = False, self._fails
 
 
 def supervised(file, make, stop, said):
@@ -293,6 +307,29 @@ def test_a_job_whose_time_is_up_before_a_new_start_has_failed(small, make, timeo
     file = small(f"timeout: {timeout}\n{PATIENT}")
     with pytest.raises(QueryFailed, match="no broker"):
         supervised(file, make, threading.Event(), []).run()
+
+
+SOON = "restart: {attempts: 5, pause: 1 ms}\n"
+
+
+def one_after_the_other(*queries):
+    """What starts each of them in turn."""
+    left = iter(queries)
+    return lambda: next(left)
+
+
+def test_a_job_whose_time_is_up_before_its_new_start_is_seen_to_work_has_failed(small):
+    make = one_after_the_other(has_failed(), Running())
+    with pytest.raises(QueryFailed, match="no broker"):
+        supervised(small(f"timeout: 300 ms\n{SOON}"), make, threading.Event(), []).run()
+    make = one_after_the_other(has_failed(), Running(last_progress="an epoch"))
+    supervised(small(f"timeout: 300 ms\n{SOON}"), make, threading.Event(), []).run()
+
+
+def test_an_epoch_that_fails_while_the_time_is_up_is_an_error(small):
+    make = one_after_the_other(Running(last_progress="an epoch", fails=NO_BROKER))
+    with pytest.raises(QueryFailed, match="no broker"):
+        supervised(small("timeout: 100 ms\n"), make, threading.Event(), []).run()
 
 
 @pytest.mark.parametrize("make", [cannot_start, has_failed])
