@@ -260,10 +260,14 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """Operator: what the next driver would do, finish or void the newest intent and sweep.
 
         Raises:
+            LogError: If the epochs in the log went elsewhere.
             CommitUnknown: If what became of the intent cannot be found out.
         """
         log = self.log(query)
-        self._begin(log, operators_claim(query, log.state()))
+        # Elsewhere nothing is staged, which looks as if all had been made visible.
+        given = Claim(query=query, target=self.participant.target())
+        claim = operators_claim(query, log.state())
+        self._begin(log, claim, partial(check_target, log, given))
 
     def unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
         """Operator: the newest epoch, and what its intent names if that may not be finished."""

@@ -75,6 +75,7 @@ class Operator:
 
         Raises:
             OptionError: If there is no log.
+            LogError: If its epochs went to another target than the options name.
             CommitUnknown: If what became of the intent cannot be found out; see `assume`.
         """
         if self._log.state().number == 0:

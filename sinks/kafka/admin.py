@@ -207,6 +207,7 @@ class TransactionAdmin:
         """Take the query over: finish its intent, abort the rest.
 
         Raises:
+            LogError: If the epochs in the log went to another cluster.
             CommitUnknown: If what became of a transaction cannot be found out.
             KafkaFailedError: If the cluster refuses, or does not answer.
         """

@@ -442,6 +442,22 @@ def test_resolve_does_what_the_next_driver_would(stream, monkeypatch):
     assert stream.count() == 39
 
 
+def test_an_epoch_is_not_resolved_in_another_folder(tmp_path, monkeypatch):
+    """Nothing is staged there, as if all were visible; said twice, the log would keep it."""
+    log = str(tmp_path / "logs")
+    stream = Stream(tmp_path, epochLog=log)
+    for epoch in range(3):
+        stream.epoch(epoch, 10 * epoch)
+    killed_while_it_publishes(stream, monkeypatch)
+    for _ in range(2):
+        open_log.cache_clear()  # each command is a process of its own
+        mistyped = {"path": str(tmp_path / "tabel"), "epochLog": log}
+        command(stream, "resolve", fails="and would now go to Parquet table", **mistyped)
+    open_log.cache_clear()
+    stream.epoch(3, 30, 9)
+    assert stream.count() == 39
+
+
 def test_a_driver_that_was_overtaken_at_its_first_epoch_is_not_told_that_the_log_was_removed(
     tmp_path, monkeypatch
 ):

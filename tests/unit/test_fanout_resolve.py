@@ -1,0 +1,85 @@
+"""``krishiv-spark log resolve`` for a ``krishiv-fanout`` whose driver died behind an intent."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from sink_life import SCHEMA, Life, rows
+from tables import look
+
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.cli import main
+from krishiv_spark.lifecycle.streams import StreamWrite
+from krishiv_spark.offsets import open_log
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.participant import FanoutParticipant
+from krishiv_spark.sinks.fanout.writer import FanoutWriter
+
+COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
+
+
+class Fan(Life):
+    """A query whose rows go to both routes, into targets below a folder."""
+
+    def __init__(self, place, mode=OutputMode.APPEND, **route_b):
+        self.place, self.checkpoint = place, place / "checkpoint"
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text('{"id": "q1"}')
+        a = {"format": "krishiv-parquet", "path": str(place / "a")}
+        routes = {f"route.{name}.{key}": text for name, of in (("a", a), ("b", route_b))
+                  for key, text in of.items()}  # fmt: skip
+        super().__init__(FanoutWriter, {}, "q1", mode)
+        self.routes = routes
+        given = {**routes, "checkpointLocation": str(self.checkpoint)}
+        options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
+        self._make = lambda: FanoutWriter(options, COLUMNS, mode)
+
+    def plan(self):
+        write = StreamWrite(self._make(), "q1", SparkCheckpoint(str(self.checkpoint)))
+        self._planned = pickle.loads(pickle.dumps(write))
+
+    def run(self, number, first, count):
+        """What Spark does for an epoch."""
+        (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{first + count}")
+        batch = rows(first, count).to_struct_array()
+        self.epoch(number, pa.record_batch([batch, batch], schema=COLUMNS))
+        (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
+
+    def die_behind_the_intent(self, monkeypatch, number, first, count):
+        def die(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as dying:
+            dying.setattr(FanoutParticipant, "finish", die)
+            with pytest.raises(KeyboardInterrupt):
+                self.run(number, first, count)
+
+    def resolve(self, fails=None, routes="ab"):
+        """The command, as often as somebody who does not trust it says it: a process each time."""
+        named = tuple(f"route.{name}." for name in routes)
+        given = [f"{key}={text}" for key, text in self.routes.items() if key.startswith(named)]
+        where = ["--format", "fanout", "--checkpoint", str(self.checkpoint)]
+        pairs = [word for text in given for word in ("-o", text)]
+        for _ in range(2):
+            open_log.cache_clear()
+            result = CliRunner().invoke(main, ["log", "resolve", *where, *pairs])
+            assert (result.exit_code != 0) == (fails is not None), result.output
+            assert (fails or "done") in result.output
+        open_log.cache_clear()
+
+
+def count(place):
+    return look(place)[0]
+
+
+def test_a_route_that_is_not_given_is_not_taken_for_finished(tmp_path, monkeypatch):
+    fan = Fan(tmp_path, format="krishiv-parquet", path=str(tmp_path / "b"))
+    fan.run(0, 0, 10)
+    fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
+    fan.resolve(routes="a", fails="b: Parquet table")
+    fan.resolve()
+    fan.run(1, 10, 10)
+    fan.run(2, 20, 10)
+    assert (count(tmp_path / "a"), count(tmp_path / "b")) == (30, 30)
