@@ -53,25 +53,31 @@ class UpsertSpec:
     order: str | None
 
     @classmethod
-    def of(cls, options: IcebergSinkOptions, rows: pa.Schema) -> UpsertSpec:
-        """What the options say.
+    def of(cls, options: IcebergSinkOptions) -> UpsertSpec:
+        """What the options say; whether rows have these columns, `check` looks.
 
         Raises:
-            OptionError: If they name columns that are not there, or that cannot be keys.
+            OptionError: If they name no keys.
         """
         if not options.key_columns:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
-        made = cls(options.key_columns, options.op_column, options.order_column)
-        for option, name in made._named():
+        return cls(options.key_columns, options.op_column, options.order_column)
+
+    def check(self, rows: pa.Schema) -> None:
+        """Refuse rows that lack a column, or whose keys cannot be keys.
+
+        Raises:
+            OptionError: If they do.
+        """
+        for option, name in self._named():
             if name not in rows.names:
                 known = ", ".join(rows.names)
                 raise OptionError(f"{FORMAT}: {option!r} names {name!r}, but there are {known}")
-        for name in made.keys:
+        for name in self.keys:
             kind = rows.field(name).type
             # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
             if pa.types.is_nested(kind) or pa.types.is_floating(kind):
                 raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}: {kind} cannot be a key")
-        return made
 
     def _named(self) -> Iterator[tuple[str, str]]:
         yield from (("keyColumns", name) for name in self.keys)

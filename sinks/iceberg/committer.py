@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected, SinkError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.paths import url_scheme
-from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, TwoPhaseCommitter
+from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
@@ -21,12 +22,25 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
     from krishiv_spark.sinks.iceberg.commits import Change
 
-__all__ = ["IcebergCommitter", "TableInHand", "check_shared"]
+__all__ = ["Effect", "IcebergCommitter", "TableInHand", "check_shared"]
 
 _log = logging.getLogger(__name__)
 
 _DISK = {None, "file"}
 """Schemes of what may be another folder on each machine."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What epochs do to the rows that are in the table; without either, they add to them.
+
+    Attributes:
+        upsert_spec: How rows change others; None if they do not.
+        replaces: Whether they take the place of all others.
+    """
+
+    upsert_spec: UpsertSpec | None = None
+    replaces: bool = False
 
 
 class TableInHand:
@@ -73,21 +87,13 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
     Args:
         options: Of the sink.
-        upsert_spec: How rows change others; None if they are added.
-        mode: Whether epochs add or replace.
+        effect: Of the query's epochs.
         in_hand: The table, if somebody has just loaded it.
     """
 
-    def __init__(
-        self,
-        options: IcebergSinkOptions,
-        upsert_spec: UpsertSpec | None,
-        mode: OutputMode,
-        in_hand: TableInHand,
-    ) -> None:
+    def __init__(self, options: IcebergSinkOptions, effect: Effect, in_hand: TableInHand) -> None:
+        self.effect = effect
         self._options = options
-        self._upsert_spec = upsert_spec
-        self._mode = mode
         self._in_hand = in_hand
 
     def table(self) -> Table:
@@ -104,9 +110,9 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Driver: one snapshot with the rows and the mark. See `Committer`."""
         from krishiv_spark.sinks.iceberg.commits import Committer
 
-        if not staged and self._mode is OutputMode.APPEND:
+        if not staged and not self.effect.replaces:
             return  # a batch job without rows
-        change = self._change(epoch, staged)
+        change = self._change(epoch, staged, self.effect)
         committer = Committer(self._options, epoch, change)
         table = self._in_hand.take(self._options)
         try:
@@ -120,8 +126,15 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             raise
         self._clean(change, table, published=True, certain=not committer.unknown)
 
-    def finish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
+    def finish(
+        self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect | None = None
+    ) -> None:
         """Driver: as `publish`, for an epoch that is true already: nothing staged is removed.
+
+        Args:
+            epoch: Whose intent is logged.
+            staged: What is to be in the table.
+            effect: Of this epoch; None for that of the query as it is now.
 
         Raises:
             Fenced: If the table holds the epoch, or a later one.
@@ -129,7 +142,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """
         from krishiv_spark.sinks.iceberg.commits import Committer
 
-        change = self._change(epoch, staged)
+        change = self._change(epoch, staged, effect or self.effect)
         committer, table = (
             Committer(self._options, epoch, change),
             self._in_hand.take(self._options),
@@ -137,13 +150,13 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         committer.commit(table)
         self._clean(change, table, published=True, certain=not committer.unknown)
 
-    def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> Change:
+    def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect) -> Change:
         from krishiv_spark.sinks.iceberg.changes import Append, Replace
         from krishiv_spark.sinks.iceberg.upserts import Upsert
 
-        if self._upsert_spec is not None:
-            return Upsert(self._options, staged, self._upsert_spec, epoch)
-        kind = Append if self._mode is OutputMode.APPEND else Replace
+        if effect.upsert_spec is not None:
+            return Upsert(self._options, staged, effect.upsert_spec, epoch)
+        kind = Replace if effect.replaces else Append
         return kind(self._options, staged)
 
     @staticmethod

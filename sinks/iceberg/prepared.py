@@ -1,7 +1,8 @@
 """The data files of an epoch, written down where its intent can name them. Driver.
 
 An intent must be short, whatever the number of files. So they are in a manifest, which no snapshot
-names: the one that brings them into the table has manifests of its own.
+names: the one that brings them into the table has manifests of its own. What they do to the rows
+that are there is in the intent too: whoever finishes it may know another mode, or none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pyiceberg.manifest import (
 from pyiceberg.table.locations import load_location_provider
 
 from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+from krishiv_spark.sinks.iceberg.committer import Effect
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 
@@ -27,18 +30,22 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["read_prepared", "write_prepared"]
+__all__ = ["effect_of", "read_prepared", "write_prepared"]
 
 _NO_SNAPSHOT = -1
 
 
-def write_prepared(table: Table, staged: Sequence[StagedDataFiles]) -> StagedForTable:
+def write_prepared(
+    table: Table, staged: Sequence[StagedDataFiles], effect: Effect
+) -> StagedForTable:
     """All that tasks have staged for an epoch, as its intent names it; durable when this returns.
 
     Args:
         table: As it is now; what is staged fits it.
         staged: By task; none of an epoch that only takes rows away.
+        effect: Of the epoch.
     """
+    spec = effect.upsert_spec
     metadata = table.metadata
     files = [file for item in staged for file in item.files]
     return StagedForTable(
@@ -48,7 +55,19 @@ def write_prepared(table: Table, staged: Sequence[StagedDataFiles]) -> StagedFor
         changes=tuple(path for item in staged for path in item.changes),
         schema_id=next((item.schema_id for item in staged if item.changes), None),
         manifest=_write(table, files) if files else None,
+        replaces=effect.replaces,
+        keys=() if spec is None else spec.keys,
+        order=None if spec is None else spec.order,
     )
+
+
+def effect_of(item: StagedForTable) -> Effect | None:
+    """What an epoch does to the table by its intent; None if that is older, and does not say."""
+    if item.replaces is None:
+        return None
+    # Which column told of deletes is of no interest: the changes say it themselves.
+    spec = UpsertSpec(item.keys, None, item.order) if item.keys else None
+    return Effect(spec, replaces=item.replaces)
 
 
 def read_prepared(io: FileIO, item: StagedForTable) -> StagedDataFiles:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CommitUnknown, Fenced, LogError, OptionError, SinkError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sinks.base import Epoch, OutputMode, Ownership, Task
+from krishiv_spark.sinks.base import Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
@@ -69,7 +69,7 @@ class IcebergRoute(LoggedWriter[StagedForTable, Target]):
     def participant(self, view: LogView) -> IcebergParticipant:
         """Driver: the catalog."""
         del view  # files have random names, and are removed by vacuum alone
-        return IcebergParticipant(self.options, self._sink.committer(), self.mode)
+        return IcebergParticipant(self.options, self._sink.committer())
 
     def log_location(self, query: str) -> str:
         """A table by itself needs none."""
@@ -95,18 +95,14 @@ class IcebergParticipant(Participant[StagedForTable]):
     Args:
         options: Of the sink.
         committer: Of the sink.
-        mode: Whether epochs add or replace.
     """
 
     staged_type = StagedForTable
     may_lose = False
 
-    def __init__(
-        self, options: IcebergSinkOptions, committer: IcebergCommitter, mode: OutputMode
-    ) -> None:
+    def __init__(self, options: IcebergSinkOptions, committer: IcebergCommitter) -> None:
         self._options = options
         self._committer = committer
-        self._mode = mode
 
     def prepare(
         self,
@@ -123,13 +119,14 @@ class IcebergParticipant(Participant[StagedForTable]):
         from krishiv_spark.sinks.iceberg.prepared import write_prepared
 
         del epoch, salvaged  # no part of an epoch is ever lost
-        if not staged and self._mode is OutputMode.APPEND:
+        effect = self._committer.effect
+        if not staged and not effect.replaces:
             return ()
         table = self._committer.table()
         told = [item.staged for item in staged]
         check_fits(told, table.metadata)
         check_shared(table.io, told)
-        return [write_prepared(table, told)]
+        return [write_prepared(table, told, effect)]
 
     def finish(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Driver: bring the snapshot into the table, unless its mark is there.
@@ -139,11 +136,12 @@ class IcebergParticipant(Participant[StagedForTable]):
         """
         if not staged or self.is_finished(epoch):
             return
-        from krishiv_spark.sinks.iceberg.prepared import read_prepared
+        from krishiv_spark.sinks.iceberg.prepared import effect_of, read_prepared
 
         io = self._committer.table().io
+        effect = effect_of(staged[0])  # of all of it, as `prepare` has made it
         try:
-            self._committer.finish(epoch, [read_prepared(io, item) for item in staged])
+            self._committer.finish(epoch, [read_prepared(io, item) for item in staged], effect)
         except Fenced:
             if not self.is_finished(epoch):  # by somebody else, meanwhile
                 raise

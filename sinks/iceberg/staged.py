@@ -20,6 +20,11 @@ class StagedForTable(BaseModel, frozen=True):
         changes: Places of changes.
         schema_id: Schema of changes.
         manifest: Place of a manifest that names the data files; None if there are none.
+        replaces: Whether the epoch takes the place of all rows; None in older intents, and of
+            what a task has staged.
+        keys: Columns by which changes find the rows that they change, and the next one is of
+            changes too.
+        order: Column whose highest value wins among the changes of a key; None for the last one.
     """
 
     staged: Any = Field(default=None, exclude=True)
@@ -29,3 +34,6 @@ class StagedForTable(BaseModel, frozen=True):
     changes: tuple[str, ...] = ()
     schema_id: int | None = None
     manifest: str | None = None
+    replaces: bool | None = None
+    keys: tuple[str, ...] = ()
+    order: str | None = None

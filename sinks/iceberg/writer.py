@@ -17,7 +17,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
-from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, TableInHand
+from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_of
 
@@ -69,6 +69,7 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         upsert_spec = self._upsert_spec()
         if upsert_spec is None:
             return self.schema
+        upsert_spec.check(self.schema)
         if self.mode is OutputMode.REPLACE:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
         return upsert_spec.without_op(self.schema)
@@ -79,7 +80,7 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
             return None
         from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 
-        return UpsertSpec.of(self.options, self.schema)
+        return UpsertSpec.of(self.options)
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target
@@ -95,7 +96,9 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
 
     def committer(self) -> IcebergCommitter:
         """Driver: the catalog."""
-        return IcebergCommitter(self.options, self._upsert_spec(), self.mode, self._in_hand)
+        # Without a look at the rows: an operator who finishes an epoch has none.
+        effect = Effect(self._upsert_spec(), replaces=self.mode is OutputMode.REPLACE)
+        return IcebergCommitter(self.options, effect, self._in_hand)
 
     @cached_property
     def _in_hand(self) -> TableInHand:

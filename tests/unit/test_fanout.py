@@ -186,7 +186,7 @@ def test_files_that_an_intent_names_are_read_back_as_tasks_told_them(tmp_path):
         for part in range(2)
     ]
     table = writer.committer().table()
-    prepared = write_prepared(table, staged)
+    prepared = write_prepared(table, staged, writer.committer().effect)
     found = read_prepared(table.io, type(prepared).model_validate_json(prepared.model_dump_json()))
     told = [file for item in staged for file in item.files]
     assert [vars_of(file) for file in found.files] == [vars_of(file) for file in told]

@@ -5,6 +5,7 @@ import pickle
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from iceberg_tables import table_in
 from sink_life import SCHEMA, Life, rows
 from tables import look
 
@@ -22,7 +23,7 @@ COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
 class Fan(Life):
     """A query whose rows go to both routes, into targets below a folder."""
 
-    def __init__(self, place, mode=OutputMode.APPEND, **route_b):
+    def __init__(self, place, output=OutputMode.APPEND, **route_b):
         self.place, self.checkpoint = place, place / "checkpoint"
         for name in ("offsets", "commits"):
             (self.checkpoint / name).mkdir(parents=True)
@@ -30,11 +31,11 @@ class Fan(Life):
         a = {"format": "krishiv-parquet", "path": str(place / "a")}
         routes = {f"route.{name}.{key}": text for name, of in (("a", a), ("b", route_b))
                   for key, text in of.items()}  # fmt: skip
-        super().__init__(FanoutWriter, {}, "q1", mode)
+        super().__init__(FanoutWriter, {}, "q1", output)
         self.routes = routes
         given = {**routes, "checkpointLocation": str(self.checkpoint)}
         options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
-        self._make = lambda: FanoutWriter(options, COLUMNS, mode)
+        self._make = lambda: FanoutWriter(options, COLUMNS, output)
 
     def plan(self):
         write = StreamWrite(self._make(), "q1", SparkCheckpoint(str(self.checkpoint)))
@@ -56,10 +57,12 @@ class Fan(Life):
             with pytest.raises(KeyboardInterrupt):
                 self.run(number, first, count)
 
-    def resolve(self, fails=None, routes="ab"):
+    def resolve(self, fails=None, routes="ab", without=()):
         """The command, as often as somebody who does not trust it says it: a process each time."""
         named = tuple(f"route.{name}." for name in routes)
-        given = [f"{key}={text}" for key, text in self.routes.items() if key.startswith(named)]
+        left_out = {f"route.b.{key}" for key in without}
+        given = [f"{key}={text}" for key, text in self.routes.items()
+                 if key.startswith(named) and key not in left_out]  # fmt: skip
         where = ["--format", "fanout", "--checkpoint", str(self.checkpoint)]
         pairs = [word for text in given for word in ("-o", text)]
         for _ in range(2):
@@ -83,3 +86,31 @@ def test_a_route_that_is_not_given_is_not_taken_for_finished(tmp_path, monkeypat
     fan.run(1, 10, 10)
     fan.run(2, 20, 10)
     assert (count(tmp_path / "a"), count(tmp_path / "b")) == (30, 30)
+
+
+def iceberg(place, **options):
+    return {"format": "krishiv-iceberg", "warehouse": str(place / "w"), "table": "db.t", **options}
+
+
+def ids_in(place):
+    return sorted(table_in(place / "w").scan().to_arrow()["id"].to_pylist())
+
+
+def test_an_epoch_that_replaces_a_table_replaces_it_whoever_finishes_it(tmp_path, monkeypatch):
+    """The command has no output mode: the intent says what the epoch does."""
+    fan = Fan(tmp_path, OutputMode.REPLACE, **iceberg(tmp_path))
+    fan.run(0, 0, 10)
+    fan.die_behind_the_intent(monkeypatch, 1, 5, 20)
+    fan.resolve()
+    fan.run(1, 5, 20)
+    assert (count(tmp_path / "a"), ids_in(tmp_path)) == (20, list(range(5, 25)))
+
+
+@pytest.mark.parametrize("without", [(), ("mode", "keyColumns")])
+def test_changes_of_rows_are_made_whoever_finishes_their_epoch(tmp_path, monkeypatch, without):
+    fan = Fan(tmp_path, **iceberg(tmp_path, mode="upsert", keyColumns="id"))
+    fan.run(0, 0, 10)
+    fan.die_behind_the_intent(monkeypatch, 1, 5, 10)
+    fan.resolve(without=without)
+    fan.run(1, 5, 10)
+    assert ids_in(tmp_path) == list(range(15))
