@@ -58,7 +58,8 @@ class DiskFolder:
 
     def below(self) -> Iterator[str]:
         """See `Folder`."""
-        for parent, _, names in os.walk(self.path, onerror=_refuse_unless_gone):
+        # Through links too, as whoever opens a path goes: a disk of its own may hold a part.
+        for parent, _, names in os.walk(self.path, onerror=_refuse_unless_gone, followlinks=True):
             yield from (Path(parent, name).relative_to(self.path).as_posix() for name in names)
 
     def tail(self, name: str, size: int) -> bytes | None:

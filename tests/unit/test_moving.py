@@ -233,6 +233,30 @@ def test_what_goes_is_aside_and_what_stays_is_as_before(tmp_path, planned, epoch
     assert not [p for p in old.rglob("*.crc") if not (p.parent / p.name[1:-4]).exists()]
 
 
+def test_state_behind_a_link_is_of_the_checkpoint_too(old, tmp_path):
+    """On a disk of its own, say: later versions that stay there would be loaded again."""
+    shutil.move(old / "state", tmp_path / "fast")
+    (old / "state").symlink_to(tmp_path / "fast")
+    assert "with 2 state stores" in said("copy", old, tmp_path / "new")
+    assert (tmp_path / "new/state/0/0/7.delta").exists()
+    assert "of 2 state stores too" in said("rewind", old, "--to", 4)
+    assert not list((tmp_path / "fast").rglob("[67].delta"))
+    (aside,) = (old / "krishiv-rewound").iterdir()
+    assert (aside / "state/0/0/7.delta").exists()
+
+
+def test_what_lies_behind_a_link_is_not_overwritten(old, tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/state").symlink_to(write_state(tmp_path / "others"))
+    assert "is not empty" in refused("copy", old, tmp_path / "new")
+    assert (tmp_path / "others/0/0/1.delta").read_text() == "theirs"
+
+
+def write_state(folder):
+    write(folder / "0/0/1.delta", "theirs")
+    return folder
+
+
 def test_what_went_can_be_put_back(old):
     before, began = files(old), start(old)
     said("rewind", old, "--to", 4)
