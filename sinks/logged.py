@@ -266,8 +266,11 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         log = self.log(query)
         # Elsewhere nothing is staged, which looks as if all had been made visible.
         given = Claim(query=query, target=self.participant.target())
-        claim = operators_claim(query, log.state())
-        self._begin(log, claim, partial(check_target, log, given))
+        claim, check = operators_claim(query, log.state()), partial(check_target, log, given)
+        self._begin(log, claim, check)
+        # That the intent is finished only this process knows, whose next entry says it: an operator
+        # goes on with 'adopt', and must not take for aborted what is visible.
+        log.begin(claim, check)
 
     def unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
         """Operator: the newest epoch, and what its intent names if that may not be finished."""

@@ -442,6 +442,18 @@ def test_resolve_does_what_the_next_driver_would(stream, monkeypatch):
     assert stream.count() == 39
 
 
+def test_what_was_resolved_can_be_adopted(stream, monkeypatch):
+    killed_while_it_publishes(stream, monkeypatch)
+    for words in (["adopt", "--newest", "published"], ["resolve"]):
+        command(stream, *words, fails="may not be finished" if "adopt" in words else None)
+        open_log.cache_clear()  # each command is a process of its own
+    assert "of epoch 3, and finished" in command(stream, "show")
+    command(stream, "resolve", "--assume", "aborted", fails="no intent that is open")
+    command(stream, "adopt", "--newest", "published")
+    stream.epoch(3, 30, 9)
+    assert stream.count() == 39
+
+
 def test_an_epoch_is_not_resolved_in_another_folder(tmp_path, monkeypatch):
     """Nothing is staged there, as if all were visible; said twice, the log would keep it."""
     log = str(tmp_path / "logs")
