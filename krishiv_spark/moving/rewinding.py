@@ -24,7 +24,7 @@ from krishiv_spark.storage import StoreUrl
 __all__ = ["ASIDE", "Rewinding"]
 
 ASIDE = "krishiv-rewound"
-"""The folder of a checkpoint that has what went; one in it for each time."""
+"""The folder of a checkpoint that has what went; one in it for each time, whose names sort so."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,29 @@ class Rewinding:
     def _copy_aside(self) -> str:
         went = [f"offsets/{number}" for number in self.offsets if not self._is_replaced(number)]
         went += [*(f"commits/{number}" for number in self.commits), *self.state]
-        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        place = StoreUrl.parse(self.checkpoint.location) / f"{ASIDE}/{moment}-to-{self.epoch}"
+        place = self._begun() or self._aside(
+            f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-to-{self.epoch}"
+        )
         copy_files(self.checkpoint, SparkCheckpoint(str(place), self.checkpoint.storage), went)
         return str(place)
+
+    def _begun(self) -> StoreUrl | None:
+        """The folder of an attempt that died, which alone has what that had removed.
+
+        By the newest entry, which each attempt copies and removes last: entries have the time when
+        their epoch was planned, so another epoch of its number has another one.
+        """
+        name = max(self.checkpoint.folder(ASIDE).names(), default=None)
+        if name is None or not self.offsets:
+            return None
+        place, newest = self._aside(name), str(self.offsets[-1])
+        kept = self.checkpoint.storage.folder(place / "offsets").read(newest)
+        now = self.checkpoint.folder("offsets").read(newest)
+        is_same = kept is not None and (kept == now or self._is_replaced(self.offsets[-1]))
+        return place if is_same else None
+
+    def _aside(self, name: str) -> StoreUrl:
+        return StoreUrl.parse(self.checkpoint.location) / f"{ASIDE}/{name}"
 
     def _is_replaced(self, number: int) -> bool:
         """Whether an entry is the text that another attempt has put in its place."""

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from itertools import count
 from pathlib import Path
 
@@ -289,6 +290,24 @@ def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, e
         assert not (old / f"state/0/0/{epoch + 2}.delta").exists()
     # Of a single epoch, nothing is refused at any time.
     assert ("refused" in seen) == (epoch < 5)
+
+
+@pytest.mark.parametrize("epoch", [3, 5])
+def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monkeypatch, epoch):
+    """The command that goes on says where all of it is, not what was left to go."""
+    seconds = count()
+    monkeypatch.setattr(time, "gmtime", lambda: time.localtime(next(seconds)))
+    original = make_checkpoint(tmp_path / "original", 6, first=2, state=STORES[:1])
+    step, died = 0, True
+    while died:
+        old = fresh(original, tmp_path / "old")
+        died = dies_before(step, Rewinding(SparkCheckpoint(str(old)), epoch).run)
+        step += 1
+        if died and start(old)[0] != "next":
+            told = said("rewind", old, "--to", epoch).rpartition("What went is in ")[2].strip()
+            shutil.copytree(told, old, dirs_exist_ok=True)
+            shutil.rmtree(old / "krishiv-rewound")
+            assert (files(old), start(old)) == (files(original), start(original))
 
 
 def _is_kept(old, path, data):
