@@ -17,7 +17,7 @@ from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.moving.boundaries import Boundary
 from krishiv_spark.moving.marks import is_half_made, unfinished
-from krishiv_spark.moving.state import check_version
+from krishiv_spark.moving.state import STATE, check_version
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.storage import StoreUrl
 
@@ -25,6 +25,8 @@ __all__ = ["LOG", "NewCheckpoint", "copy_files", "files_of"]
 
 LOG = "krishiv"
 """The folder of a checkpoint in which sinks have their epoch log (`log_in_checkpoint`)."""
+
+_OWN = {"commits", "metadata", "offsets", "sources", STATE, LOG}
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +100,8 @@ class NewCheckpoint:
         # First of all, so that at no time something is there that Spark would take for whole.
         self._checkpoint.folder("offsets").replace(str(epoch), unfinished(self._verb))
         for path in list(self._checkpoint.folder().below()):
-            if path != f"offsets/{epoch}":  # of a copy that was begun before
+            # Of a copy that was begun before, or of what was there once and has left a checksum.
+            if path != f"offsets/{epoch}" and _is_of_checkpoint(path):
                 folder, _, name = path.rpartition("/")
                 self._checkpoint.folder(folder).remove([name])
 
@@ -121,6 +124,12 @@ class NewCheckpoint:
 
     def _put(self, folder: str, name: str, text: str) -> None:
         self._checkpoint.folder(folder).replace(name, text.encode())
+
+
+def _is_of_checkpoint(path: str) -> bool:
+    """Whether a file is one that this module writes, or lies aside of one: no other may go."""
+    first = path.split("/", maxsplit=1)[0]
+    return first in _OWN or first.startswith(".metadata.")
 
 
 def _is_hidden(path: str) -> bool:

@@ -246,6 +246,18 @@ def test_state_behind_a_link_is_of_the_checkpoint_too(old, tmp_path):
     assert (aside / "state/0/0/7.delta").exists()
 
 
+def test_what_others_hide_in_the_new_place_stays(old, tmp_path):
+    """Hadoop's checksum of what was in a checkpoint before does not: it would not fit."""
+    write(tmp_path / "new/.ssh/id", "theirs")
+    for path in (".metadata.crc", "offsets/.6.crc", "state/0/0/.7.delta.crc"):
+        left = tmp_path / "new" / path
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.write_text("crc")
+    said("copy", old, tmp_path / "new")
+    assert (tmp_path / "new/.ssh/id").read_text() == "theirs"
+    assert not list((tmp_path / "new").rglob(".[0-9m]*.crc"))
+
+
 def test_what_lies_behind_a_link_is_not_overwritten(old, tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "new/state").symlink_to(write_state(tmp_path / "others"))
