@@ -104,6 +104,19 @@ def test_decimals_of_all_digits_are_added_exactly(view):
     assert total == 2 * (10**17 + Decimal("1e-20"))
 
 
+def test_a_group_keeps_its_key_whatever_the_session_writes_of_decimals(view):
+    kind, columns = f.expr("x * 0.00000001BD").cast("decimal(18,8)"), {"n": "count(*)"}
+    rows = view.changes(row("a", 0), row("a", -12), row("a", 10**9)).withColumn("x", kind)
+    for number, ansi in enumerate(["true", "false"]):
+        view.spark.conf.set("spark.sql.ansi.enabled", ansi)
+        try:
+            view.keeper(by="x", columns=columns)(rows.select("*"), number)
+        finally:
+            view.spark.conf.unset("spark.sql.ansi.enabled")
+    found = catalog(view.folder).load_table("db.t").scan().to_arrow().to_pylist()
+    assert sorted((float(row["x"]), row["n"]) for row in found) == [(-1.2e-7, 2), (0, 2), (10, 2)]
+
+
 # --- once
 
 

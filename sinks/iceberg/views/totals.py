@@ -58,7 +58,20 @@ def _part(kind: DataType, name: str) -> Column:
         text = F.unix_micros(_c(name)).cast("string")
     elif kind.typeName() == "binary":
         text = F.hex(_c(name))
+    elif isinstance(kind, DecimalType):
+        text = _without_exponent(text, kind.scale)
     return F.coalesce(F.concat(F.length(text).cast("string"), F.lit(":"), text), F.lit("-"))
+
+
+def _without_exponent(text: Column, scale: int) -> Column:
+    """A decimal as text with all its digits: 0E-8 as 0.00000000.
+
+    Spark writes small ones with an exponent where `spark.sql.ansi.enabled` is off, and a group has
+    to keep its key whatever the session that a driver has.
+    """
+    sign = F.when(text.startswith("-"), F.lit("-")).otherwise(F.lit(""))
+    digits = F.lpad(F.regexp_replace(text, "[-.]|E.*", ""), scale, "0")
+    return F.when(text.contains("E"), F.concat(sign, F.lit("0."), digits)).otherwise(text)
 
 
 def next_totals(changes: DataFrame, touched: DataFrame | None, view: ViewDefinition) -> DataFrame:
