@@ -146,15 +146,19 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
     properties as they are.
 
     Returns:
-        None if none of the snapshots that are left is of the query.
+        None if nothing is left that tells it; -1 if the query's snapshots were left out by a
+        rollback, and those before them have expired.
     """
-    snapshot = metadata.current_snapshot()
+    snapshot, oldest = metadata.current_snapshot(), 0
     while snapshot is not None:
+        oldest = snapshot.sequence_number or 0
         if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
             return int(summary.get(EPOCH_KEY) or 0)
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else metadata.snapshot_by_id(parent)
-    return None
+    # One that a tag keeps may be older than all that led to the rows and is left; no younger one.
+    later = (one for one in metadata.snapshots if (one.sequence_number or 0) > oldest)
+    return -1 if any(query_of(one) == query for one in later) else None
 
 
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:

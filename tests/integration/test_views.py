@@ -4,7 +4,7 @@ import datetime as dt
 from decimal import Decimal
 
 import pytest
-from iceberg_tables import catalog, compact
+from iceberg_tables import catalog, compact, newest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
@@ -185,6 +185,18 @@ def test_a_table_that_was_rolled_back_is_refused(view):
     table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit()
     with pytest.raises(CheckpointMismatch, match=r"does not follow the newest batch in db\.t, 0: "):
         view.bring(2, row("a"))
+
+
+def test_a_table_that_was_rolled_back_to_a_compaction_is_refused_when_all_before_has_expired(view):
+    view.bring(0, row("a"))
+    first, kept = newest(view.folder), compact(view.folder)
+    view.bring(1, row("a"))
+    table = catalog(view.folder).load_table("db.t")
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    view.bring(2, row("a"))  # nothing of the query is missing
+    table.refresh().manage_snapshots().rollback_to_snapshot(kept).commit()
+    with pytest.raises(CheckpointMismatch, match=r"does not follow .* rolled back"):
+        view.bring(3, row("a"))
 
 
 def test_a_checkpoint_that_was_rolled_back_is_refused(view):
