@@ -13,11 +13,19 @@ from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.checkpoint import BATCH_PREFIX, checked_id
-from krishiv_spark.errors import CheckpointMismatch
+from krishiv_spark.errors import BatchMismatch, CheckpointMismatch
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.base import Mark
+from krishiv_spark.sinks.base import Epoch, Mark
 
-__all__ = ["JobNumber", "NumberedJobOptions", "given_name", "is_done", "number_of_job"]
+__all__ = [
+    "JobNumber",
+    "NumberedJobOptions",
+    "check_same",
+    "given_name",
+    "is_done",
+    "number_of_job",
+]
 
 
 def given_name(given: str) -> str:
@@ -40,12 +48,22 @@ class JobNumber:
         number: Of this one; later ones have higher numbers.
         repeats: Which numbers may come again: any that is not higher, or only the newest.
         compares: Whether the rows of a job that comes again are compared with those before.
+        rows: What is compared instead: count and checksum of what the rows were computed from.
     """
 
     name: str
     number: int
     repeats: Literal["any", "newest"] = "any"
     compares: bool = True
+    rows: str | None = None
+
+    @property
+    def offsets(self) -> PlannedOffsets | None:
+        """What tells the job from another one of its number, if that is not in its rows."""
+        if self.rows is None or not self.compares:
+            return None
+        rows, _, checksum = self.rows.partition(":")
+        return PlannedOffsets.of_rows(self.number, int(rows), int(checksum, 16))
 
 
 class NumberedJobOptions(Options):
@@ -109,3 +127,23 @@ def is_done(job: JobNumber, mark: Mark | None) -> bool:
             "of each_batch(), upsert() and aggregate())"
         )
     return True
+
+
+def check_same(epoch: Epoch, mark: Mark) -> None:
+    """Refuse a batch whose rows are not those that the sink holds under its number.
+
+    Raises:
+        BatchMismatch: If both are known and differ.
+    """
+    if epoch.digest is None or mark.digest is None or mark.digest == epoch.digest:
+        return
+    now, before = map(PlannedOffsets.rows_of, (epoch.digest, mark.digest))
+    raise BatchMismatch(
+        f"batch {epoch.number} of {epoch.query} has come again with other rows: {now} now, and the "
+        f"sink holds {before}, which it keeps. "
+        "What computes them does not give the same twice (the time of day, random numbers, a table "
+        "that has changed since): have it do so, so that all outputs of a batch agree; or accept "
+        "it with the option 'txnCompare' = 'false'. Or it is another batch, whose rows would be "
+        "lost: the checkpoint was rolled back or is a new one, or another query has the same name; "
+        "put the newest checkpoint back, or take another name"
+    )

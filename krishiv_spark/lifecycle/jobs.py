@@ -13,13 +13,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.errors import BatchMismatch, OptionError
+from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.plans import Plan, Staged
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, Writer
-from krishiv_spark.sinks.numbered import JobNumber, is_done
+from krishiv_spark.sinks.numbered import JobNumber, check_same, is_done
 
 __all__ = ["BatchWrite", "NumberedWrite"]
 
@@ -131,15 +131,20 @@ class NumberedWrite(_JobWrite):
 
     # --- rows
 
+    @property
+    def _counts(self) -> bool:
+        """Whether the rows themselves tell the job from another one of its number."""
+        return self._job.compares and self._job.rows is None
+
     def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
-        if not self._job.compares:
+        if not self._counts:
             return staged
         from krishiv_spark.checksums import RowChecksum, row_checksum
 
         return replace(staged, rows=sum(map(row_checksum, batches), RowChecksum()))
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
-        if not self._job.compares:
+        if not self._counts:
             return super()._staged(staged, batches, plan)
         from krishiv_spark.checksums import Counted
 
@@ -149,8 +154,8 @@ class NumberedWrite(_JobWrite):
     def _told(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
         from krishiv_spark.checksums import RowChecksum
 
-        if not self._job.compares:
-            return epoch
+        if not self._counts:
+            return replace(epoch, offsets=self._job.offsets)
         rows = sum((each.rows for each in received if each.rows is not None), RowChecksum())
         offsets = PlannedOffsets.of_rows(epoch.number, rows.rows, rows.checksum)
         return replace(epoch, offsets=offsets)
@@ -160,23 +165,5 @@ class NumberedWrite(_JobWrite):
             return False
         mark = self._mark(committer, epoch.query)
         if mark is not None and mark.epoch == epoch.number:
-            _check_same(epoch, mark)
+            check_same(epoch, mark)
         return True
-
-
-def _check_same(epoch: Epoch, mark: Mark) -> None:
-    """Refuse a batch whose rows are not those that the sink holds under its number.
-
-    Raises:
-        BatchMismatch: If both are known and differ.
-    """
-    if epoch.digest is None or mark.digest is None or mark.digest == epoch.digest:
-        return
-    now, before = map(PlannedOffsets.rows_of, (epoch.digest, mark.digest))
-    raise BatchMismatch(
-        f"batch {epoch.number} of {epoch.query} has come again with other rows: {now} now, and the "
-        f"sink holds {before}, which it keeps. "
-        "What computes them does not give the same twice (the time of day, random numbers, a table "
-        "that has changed since): have it do so, so that all outputs of a batch agree; or accept "
-        "it with the option 'txnCompare' = 'false'"
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -12,6 +13,7 @@ from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.columns import Evolution
+from krishiv_spark.sinks.numbered import JobNumber
 
 __all__ = ["IcebergSinkOptions"]
 
@@ -86,6 +88,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         min_length=1,
         description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
         "is skipped if the table holds this or a higher `txnVersion` of it.",
+    )
+    txn_rows: str | None = Field(
+        default=None,
+        pattern="^[0-9]+:[0-9a-f]{16}$",
+        description="For rows that are computed from the table itself, and differ when they are "
+        "computed again: count and checksum of what they bring into it, as `12:00f3a9d1c27b6e54`, "
+        "which `txnCompare` compares instead of theirs.",
     )
     if_snapshot: ExpectedSnapshot | None = Field(
         default=None,
@@ -166,10 +175,18 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         "answer.",
     )
 
+    @property
+    def job(self) -> JobNumber | None:
+        """The number of the batch job, if it has one."""
+        found = super().job
+        return found and replace(found, rows=self.txn_rows)
+
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' are for 'mode' = 'upsert'")
+        if self.txn_rows is not None and self.txn_app_id is None:
+            raise ValueError("'txnRows' is for batches with 'txnAppId' and 'txnVersion'")
         if self.keep_snapshots == "all" and self.expire_older_than is not None:
             raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
         return self

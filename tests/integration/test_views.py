@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 import krishiv_spark
-from krishiv_spark.errors import CheckpointMismatch, OptionError, SchemaError
+from krishiv_spark.errors import BatchMismatch, CheckpointMismatch, OptionError, SchemaError
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -117,6 +117,13 @@ def test_a_group_keeps_its_key_whatever_the_session_writes_of_decimals(view):
     assert sorted((float(row["x"]), row["n"]) for row in found) == [(-1.2e-7, 2), (0, 2), (10, 2)]
 
 
+def test_values_of_any_type_are_counted(view):
+    some = f.when(f.col("x") > 1, f.create_map("g", "x"))
+    rows = view.changes(row("a", 1), row("a", 2)).withColumn("x", some)
+    view.keeper(columns={"n": "count(x)"})(rows, 0)
+    assert view.numbers() == {"a": 1}
+
+
 # --- once
 
 
@@ -124,6 +131,15 @@ def test_a_batch_that_comes_again_is_skipped(view):
     for number in (0, 0, 1, 1):
         view.bring(number, row("a"))
     assert view.numbers() == {"a": 2}
+
+
+@pytest.mark.parametrize("others", [[row("a"), row("b")], [row("a", 2)], [row("a", None)], []])
+def test_a_batch_of_its_number_with_other_changes_is_not_skipped(view, others):
+    view.bring(0, row("a"))
+    with pytest.raises(BatchMismatch, match=f"batch 0 of q .* other rows: {len(others)} now"):
+        view.bring(0, *others)
+    view.bring(0, *others, txnCompare="false")
+    assert view.numbers() == {"a": 1}
 
 
 def test_an_empty_batch_is_a_batch(view):

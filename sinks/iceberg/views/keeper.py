@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from krishiv_spark.arrow import arrow_schema
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.each_batch import id_of_query
 from krishiv_spark.sinks.iceberg.changes import Append
 from krishiv_spark.sinks.iceberg.commits import Committer
@@ -24,8 +25,8 @@ from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoc
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.tables import prepare_table
 from krishiv_spark.sinks.iceberg.views.definition import CALLER, KEY, OP, ViewDefinition
-from krishiv_spark.sinks.iceberg.views.totals import keyed, next_totals
-from krishiv_spark.sinks.numbered import JobNumber, is_done
+from krishiv_spark.sinks.iceberg.views.totals import checksum_of, keyed, next_totals
+from krishiv_spark.sinks.numbered import JobNumber, check_same, is_done
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -87,7 +88,11 @@ class ViewKeeper:
         # By number, not by time: to work out the totals may take longer than 'commitTimeout'.
         for left in reversed(range(_MOST_ATTEMPTS)):
             table = prepare_table(self._options, rows, self._check_view)
-            if self._holds(table, job):
+            held = self._holds(table, job)
+            job = self._with_rows(job, changes)
+            if held is not None:
+                check_same(_epoch(job), held)
+                _log.warning("batch %d of %s is in the view already: skipped", job.number, job.name)
                 return
             base = table.metadata.current_snapshot_id
             try:
@@ -115,16 +120,25 @@ class ViewKeeper:
             "checkpoint: all rows of the source are read again"
         )
 
-    def _holds(self, table: Table, job: JobNumber) -> bool:
-        """Whether the table has the batch.
+    def _with_rows(self, job: JobNumber, changes: DataFrame) -> JobNumber:
+        """The job with what tells its changes from others, unless that is there or not wanted.
+
+        A number alone does not: a new checkpoint, and one that was rolled back, give the number
+        of the newest batch to other rows.
+        """
+        if not self._options.txn_compare or job.rows is not None:
+            return job
+        return replace(job, rows=checksum_of(changes, self._view))
+
+    def _holds(self, table: Table, job: JobNumber) -> Mark | None:
+        """The mark of the batch, if the table has it.
 
         Raises:
             CheckpointMismatch: If it does not have exactly those before, or has those of others.
         """
         mark = last_committed_epoch(table.metadata, job.name)
         if is_done(job, mark):
-            _log.warning("batch %d of %s is in the view already: skipped", job.number, job.name)
-            return True
+            return mark
         if mark is None and table.metadata.current_snapshot_id is not None:
             raise CheckpointMismatch(
                 f"{CALLER}: {self._options.table_name} is kept by another query or checkpoint than "
@@ -140,7 +154,7 @@ class ViewKeeper:
                 "was made anew or rolled back, or the function was not called for each batch; "
                 "begin with a new checkpoint and no table: all rows of the source are read again"
             )
-        return False
+        return None
 
     def _was_overtaken(self, base: int | None, job: JobNumber) -> bool:
         """Whether somebody else has changed the table, so that it is worth another attempt."""
@@ -159,10 +173,12 @@ class ViewKeeper:
             "txnAppId": job.name,
             "txnVersion": job.number,
             "txnRepeats": job.repeats,
-            # Another driver's totals, of the same changes, may be of another snapshot's.
-            "txnCompare": "false",
+            # Totals of the same changes differ from snapshot to snapshot: the changes are compared.
+            "txnCompare": "false" if job.rows is None else "true",
             "ifSnapshot": "none" if base is None else base,
         }
+        if job.rows is not None:
+            told["txnRows"] = job.rows
         with contextlib.ExitStack() as stack:
             touched = self._touched(changes, base)
             if touched is not None:  # several columns are computed from it
@@ -190,7 +206,11 @@ class ViewKeeper:
         """
         options = self._options.model_copy(update={"if_snapshot": "none" if base is None else base})
         change = Append(options, ())
-        Committer(options, Epoch(job.name, job.number), change).commit(table)
+        Committer(options, _epoch(job), change).commit(table)
+
+
+def _epoch(job: JobNumber) -> Epoch:
+    return Epoch(job.name, job.number, offsets=job.offsets)
 
 
 @contextlib.contextmanager

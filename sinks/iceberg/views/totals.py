@@ -29,7 +29,7 @@ from krishiv_spark.sinks.iceberg.views.definition import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["keyed", "next_totals"]
+__all__ = ["checksum_of", "keyed", "next_totals"]
 
 _MOST_DIGITS = 38
 _MORE_OF_SUM, _MORE_OF_AVERAGE = 10, 4  # digits that Spark's own results have more than the values
@@ -72,6 +72,24 @@ def _without_exponent(text: Column, scale: int) -> Column:
     sign = F.when(text.startswith("-"), F.lit("-")).otherwise(F.lit(""))
     digits = F.lpad(F.regexp_replace(text, "[-.]|E.*", ""), scale, "0")
     return F.when(text.contains("E"), F.concat(sign, F.lit("0."), digits)).otherwise(text)
+
+
+def checksum_of(changes: DataFrame, view: ViewDefinition) -> str:
+    """Number and checksum of the changes, in whatever order; as the sink's option `txnRows` has it.
+
+    Marks keep it: what is hashed cannot change between releases.
+
+    Args:
+        changes: As `keyed` makes them.
+        view: What is kept by them.
+    """
+    values = [_c(name) for name in dict.fromkeys([*view.by, *view.added, *view.ranked])]
+    # By itself a null leaves no trace of its column. What is only counted may be of any type, of
+    # which some have no hash.
+    nulls = [_c(name).isNull() for name in dict.fromkeys([*view.by, *view.used])]
+    hashes = F.xxhash64(_c(WEIGHT), *values, *nulls).cast(DecimalType(20, 0))  # longs overflow
+    ((rows, checksum),) = changes.agg(F.count("*"), F.sum(hashes)).collect()
+    return f"{rows}:{int(checksum or 0) % 2**64:016x}"
 
 
 def next_totals(changes: DataFrame, touched: DataFrame | None, view: ViewDefinition) -> DataFrame:
