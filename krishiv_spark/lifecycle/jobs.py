@@ -113,9 +113,15 @@ class NumberedWrite(_JobWrite):
         )
 
     def _done(self, committer: Publisher[Any], query: str) -> Mark | None:
-        from krishiv_spark.sinks.logged import LogCommitter
+        from krishiv_spark.sinks.logged import LogCommitter, LostIntentError
 
-        mark = self._mark(committer, query)
+        try:
+            mark = self._mark(committer, query)
+        except LostIntentError:
+            newest = committer.unfinished(query)[0] if isinstance(committer, LogCommitter) else None
+            if newest != self._job.number:
+                raise  # a later batch in its place would leave a gap
+            return None  # whoever begins voids the intent, and the batch is written again
         if not is_done(self._job, mark):
             return None
         if isinstance(committer, LogCommitter):

@@ -3,15 +3,18 @@
 The kit's driver plays Spark; the broker is real.
 """
 
+import pickle
 import shutil
 import uuid
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from in_foreach_batch import in_foreach_batch
 from kafka_topics import Onlooker, make_topic
 from patience import await_none
 from producer_epochs import LAST_EPOCH, raise_epochs
+from pyspark.sql.types import StructType
 
 from krishiv_spark.cli import main
 from krishiv_spark.formats.kafka import KafkaDataSource
@@ -19,6 +22,7 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.testing import (
     Begin,
     Broken,
@@ -62,13 +66,13 @@ class Bench:
         self.client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
         self.topic = ""
 
-    def sink(self, outside, **options):
+    def sink(self, outside, source=KafkaDataSource, **options):
         self.topic = f"t-{uuid.uuid4().hex}"
         topic = self.topic
         make_topic(self.cluster.bootstrap, topic, partitions=2)
         given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": topic, **options}
         return SinkUnderTest(
-            source=KafkaDataSource,
+            source=source,
             options=given,
             schema=pa.schema([("value", pa.string())]),
             row=lambda n: (f"row {n}",),
@@ -219,6 +223,29 @@ def test_a_driver_that_stays_away_for_longer_than_the_time_out(bench, play, trap
     with play(**LATE) as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=trap), Crash()))
         bench.stay_away()
+        driver.settle()
+
+
+IN_FOREACH_BATCH = in_foreach_batch(KafkaDataSource)
+
+
+def test_a_batch_of_foreach_batch_is_written_again_after_the_time_out(bench, play):
+    with play(**LATE, source=IN_FOREACH_BATCH) as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.stay_away()
+        driver.settle()
+
+
+def test_a_later_batch_takes_no_place_of_one_that_the_time_out_has_aborted(bench, play, tmp_path):
+    with play(**LATE, source=IN_FOREACH_BATCH) as driver:
+        driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
+        bench.stay_away()
+        checkpoint = next(tmp_path.glob("**/krishiv")).parent
+        kafka = {"kafka.bootstrap.servers": bench.cluster.bootstrap, "topic": bench.topic}
+        rows = StructType().add("value", "string")
+        source = IN_FOREACH_BATCH({**kafka, "checkpointLocation": str(checkpoint)})
+        with pytest.raises(PlanningFailed, match="LostIntentError: epoch 1: brokers have aborted"):
+            pickle.dumps(source.streamWriter(rows, overwrite=False)._job(2))
         driver.settle()
 
 
