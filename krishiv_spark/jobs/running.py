@@ -15,7 +15,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.checkpoints import check_mode_is_kept
 from krishiv_spark.jobs.previews import show_plans, show_rows
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
-from krishiv_spark.jobs.sessions import active_session_kept, session_of_job
+from krishiv_spark.jobs.sessions import active_again, session_of_job
 from krishiv_spark.jobs.supervising import Supervisor, restarts_of, waited
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
@@ -68,13 +68,16 @@ class JobRunner:
             QueryFailed: If a stream has failed for good.
             KrishivError, PySparkException: If a job cannot be started, or a batch has failed.
         """
-        if loaded.side_by_side:
-            self._side_by_side(loaded.jobs)
-            return
-        with active_session_kept(self.spark):
-            for job in loaded.jobs:
-                if not self.stop.is_set():
-                    self.run_job(job)
+        with active_again(self.spark):
+            if loaded.side_by_side:
+                self._side_by_side(loaded.jobs)
+            else:
+                self._one_by_one(loaded.jobs)
+
+    def _one_by_one(self, jobs: Sequence[ReadyJob]) -> None:
+        for job in jobs:
+            if not self.stop.is_set():
+                self.run_job(job)
 
     def run_job(self, job: ReadyJob) -> None:
         """Run one job; raises as `run`."""
@@ -90,7 +93,8 @@ class JobRunner:
     def prepared(self, job: ReadyJob) -> SparkSession:
         """A session with the views of a job, whose queries and functions Spark has understood.
 
-        Nothing is started, and no stream is moved. Raises as `run`.
+        Nothing is started, and no stream is moved. It is the active session of this thread from
+        then on. Raises as `run`.
         """
         self._check_trigger(job)
         check_mode_is_kept(job)
@@ -111,7 +115,7 @@ class JobRunner:
 
     def check(self, job: ReadyJob) -> None:
         """Let Spark and the sinks of streams say what is wrong; nothing starts; raises as `run`."""
-        with active_session_kept(self.spark):
+        with active_again(self.spark):
             spark = self.prepared(job)
             if job.model.is_streaming:
                 for writer in stream_writers(spark, job):

@@ -11,7 +11,7 @@ from krishiv_spark.jvm import is_jvm_here, is_stopped
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["active_session_kept", "session_of_job"]
+__all__ = ["active_again", "session_of_job"]
 
 
 def session_of_job(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
@@ -31,20 +31,19 @@ def session_of_job(spark: SparkSession, settings: Mapping[str, str]) -> SparkSes
 
 
 @contextmanager
-def active_session_kept(spark: SparkSession) -> Iterator[None]:
-    """What is run here may make other sessions active in this thread, and none stays so.
+def active_again(spark: SparkSession) -> Iterator[None]:
+    """What is run here may make other sessions active; in the end that of the caller is.
 
-    Else whoever ran a job would find no format any more that is registered in his session alone.
+    Else he would find no format any more that is registered in his session alone. It is not asked
+    which one was: PySpark answers for the process (``SparkSession._activeSession``), where jobs run
+    in other threads, and Spark goes by the thread.
     """
-    if not is_jvm_here(spark):  # a server looks in the session of whoever asks
-        yield
-        return
-    before = spark.getActiveSession()
     try:
         yield
     finally:
-        if before is not None and not is_stopped(before):
-            _activate(before)
+        # A server looks in the session of whoever asks.
+        if is_jvm_here(spark) and not is_stopped(spark):
+            _activate(spark)
 
 
 def _activate(spark: SparkSession) -> None:

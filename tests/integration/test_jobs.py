@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyspark
@@ -11,12 +12,14 @@ from iceberg_life import table_of
 from kafka_topics import Onlooker, fill, make_topic, produce
 from patience import PATIENCE, await_that
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from tables import look, make_input
 
 import krishiv_spark
 from krishiv_spark import jobs
 from krishiv_spark.errors import OptionError, QueryFailed
 from krishiv_spark.formats.console import ConsoleDataSource
+from krishiv_spark.jobs.sessions import active_again
 from krishiv_spark.kafka.dev import open_cluster
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
@@ -118,7 +121,8 @@ def test_what_a_depot_takes_from_a_file_is_in_no_plan(runner, rows, tmp_path, ca
         text + streaming(batchMode=True).replace("${FOLDER}", str(tmp_path))
     )
     loaded = jobs.load(tmp_path / "job.yaml", depots=tmp_path / "depots.yaml")
-    runner.made().prepared(loaded.jobs[0]).table("rows").explain(extended=True)
+    with active_again(runner.spark):
+        runner.made().prepared(loaded.jobs[0]).table("rows").explain(extended=True)
     plan = capsys.readouterr().out
     assert f"${{file:{tmp_path}/key}}" in plan
     assert "hunter2" not in plan
@@ -212,6 +216,9 @@ def test_whoever_ran_a_job_finds_his_own_formats_again(spark, runner, tmp_path):
     start("checked")
     runner.made().run(loaded)
     start("ran")
+    runner.made().run(replace(loaded, side_by_side=True))
+    start("ran side by side")
+    assert SparkSession.getActiveSession() is spark
 
 
 @pytest.mark.usefixtures("rows")
