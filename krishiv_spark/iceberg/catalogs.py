@@ -2,7 +2,7 @@
 
 Catalogs are PyIceberg's. Without any setting of one, there is an embedded catalog: SQLite in the
 folder of the warehouse. Only drivers open catalogs; workers get a `FileIO` that knows the object
-store and nothing of the catalog (`worker_io`).
+store and nothing of the catalog (`guarded.create_worker_io`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
@@ -20,13 +20,13 @@ from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
 from krishiv_spark.storage.hints import known_silence, meaning
-from krishiv_spark.storage.storage import PREFIX
 from krishiv_spark.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
+
+    from krishiv_spark.iceberg.file_access import FileAccess
 
 __all__ = [
     "CatalogFailedError",
@@ -35,11 +35,7 @@ __all__ = [
     "load_table",
     "open_catalog",
     "open_table",
-    "worker_io",
 ]
-
-_STORES = ("adls.", "client.", "gcs.", "hdfs.", "hf.", "py-io-impl", "s3.", PREFIX)
-"""Beginnings of the settings that an object store needs (``pyiceberg.io``, and ours)."""
 
 _BAD_SETTINGS = (
     "ValueError",
@@ -64,9 +60,11 @@ _SECOND = ("IntegrityError", "OperationalError", "ProgrammingError")
 
 _MOST_MOVES = 2
 
-_Key = tuple[int, str, tuple[tuple[str, str], ...]]
+_Key = tuple[int, str, "FileAccess", tuple[tuple[str, str], ...]]
 _CATALOGS: dict[_Key, Catalog] = {}
-"""Open catalogs, by process, name and settings: a forked process must not share connections."""
+"""Open catalogs, by process, name, file access and settings.
+
+A forked process must not share connections."""
 
 
 class CatalogFailedError(KrishivError):
@@ -150,7 +148,7 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
             find_embedded(options.embedded_file, create=create)
         key = _key(options)
         if key not in _CATALOGS:
-            _CATALOGS[key] = _opened(options.catalog_name, properties)
+            _CATALOGS[key] = _opened(options, properties)
         return _CATALOGS[key]
 
 
@@ -167,11 +165,20 @@ def forget_catalog(options: IcebergOptions) -> None:
 
 
 def _key(options: IcebergOptions) -> _Key:
+    from krishiv_spark.iceberg.file_access import FileAccess
+
     properties = tuple(sorted(options.catalog_properties().items()))
-    return os.getpid(), options.catalog_name, properties
+    return os.getpid(), options.catalog_name, FileAccess.of(options), properties
 
 
-def _opened(name: str, properties: dict[str, str]) -> Catalog:
+def _opened(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
+    from krishiv_spark.iceberg.file_access import FileAccess
+    from krishiv_spark.iceberg.guarded import guard
+
+    return guard(_created(options.catalog_name, properties), FileAccess.of(options), properties)
+
+
+def _created(name: str, properties: dict[str, str]) -> Catalog:
     robust = _robust(properties)
     if is_postgresql(robust.get("uri", "")):
         ask_once(robust["uri"])
@@ -252,16 +259,3 @@ def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
         known = [".".join(name) for name in catalog.list_tables(options.identifier[:-1])]
     near = suggest(options.table_name, known)
     return f"{text}; did you mean {near!r}?" if near else text
-
-
-def worker_io(table: Table) -> FileIO:
-    """A `FileIO` for the files of a table that knows no secret of the catalog; it pickles.
-
-    It has the settings of the object store only, credentials that the catalog handed out with the
-    table (``loadTable``) included.
-    """
-    from pyiceberg.io import load_file_io
-
-    given: Mapping[str, Any] = table.io.properties
-    needed = {key: text for key, text in given.items() if key.lower().startswith(_STORES)}
-    return load_file_io(needed, table.metadata_location)

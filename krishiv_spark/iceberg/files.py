@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +68,11 @@ class TableFile:
     newest_ms: int | None = None
     unknown: str | None = None
 
+    def paths(self) -> Iterator[str]:
+        """Return the files that are opened to read its rows."""
+        yield self.path
+        yield from (delete.file_path for delete in self.deletes)
+
 
 class SnapshotFiles:
     """Lists the files of snapshots, and remembers the latest lists.
@@ -106,6 +111,7 @@ class SnapshotFiles:
         Raises:
             UnreadableError: If there are equality deletes, or files that are not Parquet.
             DataLossError: If the snapshot's metadata has been removed.
+            OptionError: If the snapshot names files outside of what the options allow.
         """
         key = (snapshot.snapshot_id, scan, row_filter is not None)
         found = self._lists.get(key)
@@ -125,10 +131,14 @@ class SnapshotFiles:
     def _listed(
         self, table: Table, snapshot: Snapshot, row_filter: Filter | None, *, scan: bool
     ) -> tuple[TableFile, ...]:
+        from krishiv_spark.iceberg.file_access import access_of
+
         specs = table.metadata.specs()
         with metadata_errors(snapshot):
             tasks = planned_files(table, snapshot, scan=scan, row_filter=row_filter)
-            return tuple(table_file(task, specs, self._event_time) for task in tasks)
+            found = tuple(table_file(task, specs, self._event_time) for task in tasks)
+        access_of(table).check_all(path for file in found for path in file.paths())
+        return found
 
 
 def table_file(

@@ -14,11 +14,14 @@ from typing import Any
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.session import Session
+from pyiceberg.catalog import ICEBERG, METADATA_LOCATION, TABLE_TYPE
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
 from typing_extensions import override
 
-from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog
+from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
+from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.reached import note_reached, was_reached
 
 __all__ = ["TimeoutGlueCatalog"]
@@ -29,7 +32,7 @@ _RETRIES = "4"
 """After pauses of at most 1, 2, 4 and 8 seconds."""
 
 
-class TimeoutGlueCatalog(NameKeepingCatalog, GlueCatalog):
+class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
     """Fails when Glue does not answer. Driver.
 
     A commit is conditional on the version of Glue's entry that it was made for (``VersionId`` of
@@ -41,11 +44,23 @@ class TimeoutGlueCatalog(NameKeepingCatalog, GlueCatalog):
         client = {**properties, "glue.max-retries": _retries_of(properties)}
         session = _session_of(properties, _CONNECT_S, _READ_S)
         super().__init__(name, **client, botocore_session=session)
+        self._files = MetadataFiles()
         self.properties = properties  # without the session, which does not pickle
         place = f"catalog {self.glue.meta.endpoint_url}"
         if not was_reached(place):
             _ask_once(name, client)
             note_reached(place)
+
+    @override
+    def _convert_glue_to_iceberg(self, glue_table: Any) -> Table:
+        found = glue_table.get("Parameters") or {}
+        location = found.get(METADATA_LOCATION)
+        if not location or found.get(TABLE_TYPE, "").lower() != ICEBERG:
+            return super()._convert_glue_to_iceberg(glue_table)  # for its error
+        io = self._load_file_io(location=location)
+        metadata = self._files.read(io.new_input(location), self.file_access.max_metadata_bytes)
+        identifier = (glue_table["DatabaseName"], glue_table["Name"])
+        return self._guarded(Table(identifier, metadata, location, io, self))
 
     @override
     def _update_glue_table(

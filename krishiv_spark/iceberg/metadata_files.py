@@ -7,22 +7,29 @@ models of them all was most of what a planner did: 9 ms for 170 snapshots.
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyiceberg.serializers import Compressor
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
-    from pyiceberg.io import InputFile
+    from pyiceberg.io import InputFile, InputStream
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["MetadataFiles"]
+__all__ = ["MetadataFiles", "read_pieces"]
 
 _MOST = 8
 _SNAPSHOTS, _ID = "snapshots", "snapshot-id"
+
+_PIECE_BYTES = 2**20
+_COMPRESSED = (".gz.metadata.json", ".metadata.json.gz")
+"""Suffixes of metadata files that are compressed, as PyIceberg's ``Compressor`` knows them."""
 
 
 class _Parsed(NamedTuple):
@@ -39,14 +46,19 @@ class MetadataFiles:
     def __init__(self) -> None:
         self._known: LruCache[str, dict[int, _Parsed]] = LruCache(_MOST)
 
-    def read(self, file: InputFile) -> TableMetadata:
-        """What a file says; the same as PyIceberg's ``FromInputFile.table_metadata``.
+    def read(self, file: InputFile, max_bytes: int = MAX_METADATA_BYTES) -> TableMetadata:
+        """Return what PyIceberg's ``FromInputFile.table_metadata`` returns.
+
+        Args:
+            file: The metadata file.
+            max_bytes: The largest size that is read, after decompression.
 
         Raises:
             FileNotFoundError: If it is not there.
+            OptionError: If it is larger than that.
             ValidationError: PyIceberg's, if it is damaged.
         """
-        text = _text(file)
+        text = b"".join(read_pieces(file, max_bytes)).decode()
         try:
             return self._parsed(json.loads(text))
         except Exception:  # noqa: BLE001  whatever is odd about it, PyIceberg shall judge and name it
@@ -66,7 +78,39 @@ class MetadataFiles:
         return metadata
 
 
-def _text(file: InputFile) -> str:
-    compressor = Compressor.get_compressor(file.location)
-    with file.open() as opened, compressor.stream_decompressor(opened) as stream:
-        return stream.read().decode()
+def read_pieces(file: InputFile, max_bytes: int) -> Iterator[bytes]:
+    """Read and decompress a metadata file piece by piece.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+        OptionError: If it has more bytes than that, after decompression; few more are in memory.
+        EOFError: If it is compressed, and ends in the middle.
+    """
+    size = 0
+    with file.open() as stream:
+        for piece in _inflate(stream) if file.location.endswith(_COMPRESSED) else _raw(stream):
+            size += len(piece)
+            if size > max_bytes:
+                raise OptionError(
+                    f"{FORMAT}: the table's metadata file {file.location} has more than "
+                    f"{max_bytes} bytes ('maxMetadataBytes'). Nothing was read: expire snapshots "
+                    "and metadata of the table, or raise the option if the table is to be trusted"
+                )
+            yield piece
+
+
+def _raw(stream: InputStream) -> Iterator[bytes]:
+    while piece := stream.read(_PIECE_BYTES):
+        yield piece
+
+
+def _inflate(stream: InputStream) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(wbits=31)
+    waiting = b""
+    while waiting or (waiting := stream.read(_PIECE_BYTES)):
+        if inflater.eof:  # another member of the file (RFC 1952)
+            inflater = zlib.decompressobj(wbits=31)
+        yield inflater.decompress(waiting, _PIECE_BYTES)
+        waiting = inflater.unconsumed_tail or inflater.unused_data
+    if not inflater.eof:
+        raise EOFError("a compressed metadata file ends in the middle")

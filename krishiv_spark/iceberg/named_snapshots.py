@@ -1,7 +1,9 @@
 """Snapshots that branches and tags need: they must not expire, whoever names them and when. Driver.
 
 PyIceberg drops every branch and tag whose snapshot goes, and no requirement of a commit tells of a
-name that is new. So the catalogs that compare by themselves look at the names as they are then.
+name that is new. So the catalogs that compare by themselves (`GuardedMetastoreCatalog`) check the
+names as they are then: they compare and set by the metadata file that they have checked, so that a
+name that comes later makes the commit fail.
 """
 
 from __future__ import annotations
@@ -9,42 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
-from typing_extensions import override
 
 if TYPE_CHECKING:
-    from pyiceberg.table import StagedTable, Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.update import TableRequirement, TableUpdate
-    from pyiceberg.typedef import Identifier
+    from pyiceberg.table.update import TableUpdate
 
-__all__ = ["NameKeepingCatalog", "check_expiry", "needed_by_name"]
-
-
-class NameKeepingCatalog(MetastoreCatalog):
-    """A catalog that expires no snapshot which has got a name since the commit was made. Driver.
-
-    It compares and sets by the metadata file that it has looked into: a name that comes later
-    makes the commit fail.
-    """
-
-    @override
-    def _update_and_stage_table(
-        self,
-        current_table: Table | None,
-        table_identifier: Identifier,
-        requirements: tuple[TableRequirement, ...],
-        updates: tuple[TableUpdate, ...],
-    ) -> StagedTable:
-        if current_table is not None:
-            check_expiry(current_table.metadata, updates)
-        return super()._update_and_stage_table(
-            current_table, table_identifier, requirements, updates
-        )
+__all__ = ["check_expiry", "needed_by_name"]
 
 
 def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> None:

@@ -6,23 +6,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.options import ByteSize
 from krishiv_spark.paths import local_path
 from krishiv_spark.redaction import without_secrets
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.settings import secrets_in
 
-__all__ = ["FORMAT", "CatalogSettings", "IcebergOptions"]
+__all__ = ["FORMAT", "MAX_METADATA_BYTES", "CatalogSettings", "IcebergOptions"]
 
 FORMAT = "krishiv-iceberg"
 """How users know the connector; messages begin with it."""
+
+MAX_METADATA_BYTES = 256 * 2**20
+"""Default of `maxMetadataBytes`."""
 
 _CATALOG = "catalog."
 _DEFAULT_NAMESPACE = "default"
@@ -132,6 +136,22 @@ class IcebergOptions(StorageOptions):
         validation_alias="catalog.*",
         description="Settings of PyIceberg for the catalog and the object store: `catalog.type`, "
         "`catalog.uri`, `catalog.token`, `catalog.s3.endpoint`, ...",
+    )
+    max_metadata_bytes: ByteSize = Field(
+        default=MAX_METADATA_BYTES,
+        gt=0,
+        validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
+        description="Largest metadata file of a table that is read from a SQL catalog or Glue, "
+        "after decompression; a larger one is an error. One of 10 000 snapshots has about 10 MB.",
+    )
+    data_files_within: Literal["table", "warehouse", "any"] | None = Field(
+        default=None,
+        validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
+        description="Where the files that a table names may be: below its location (`table`), "
+        "there or below the warehouse (`warehouse`), or anywhere (`any`). Without it, reads "
+        "accept any file except one of a disk for a table that is on none, and one on a host that "
+        "neither the warehouse nor the catalog names; writes go below the table's location or the "
+        "warehouse.",
     )
 
     @model_validator(mode="after")

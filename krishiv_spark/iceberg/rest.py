@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 
+from krishiv_spark.iceberg.guarded import GuardedRestCatalog
 from krishiv_spark.reached import note_reached, was_reached
 
 __all__ = ["PatientRestCatalog", "TimeoutRestCatalog"]
@@ -26,7 +26,7 @@ looked up."""
 _FIRST_CONNECT_S, _FIRST_READ_S = 4.0, 8.0
 
 
-class TimeoutRestCatalog(RestCatalog):
+class TimeoutRestCatalog(GuardedRestCatalog):
     """Fails when the catalog does not answer. Driver."""
 
     def _config_headers(self, session: Session) -> None:

@@ -15,14 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StagedTable, Table
-from pyiceberg.table.locations import load_location_provider
 from sqlalchemy import bindparam, select
 from typing_extensions import override
 
-from krishiv_spark.iceberg.internals import updated_metadata
+from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog, check_expiry
-from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ __all__ = ["CachingSqlCatalog"]
 _MOST = 8
 
 
-class CachingSqlCatalog(NameKeepingCatalog, SqlCatalog):
+class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
     """A SQL catalog that remembers the metadata files it has read or written last. Driver.
 
     Its tables share their metadata, which nobody changes: PyIceberg's models are frozen.
@@ -81,11 +78,12 @@ class CachingSqlCatalog(NameKeepingCatalog, SqlCatalog):
             return super()._convert_orm_to_iceberg(orm_table)  # for its error
         metadata = self._known.get(location)
         if metadata is None:
-            metadata = self._files.read(self._load_file_io(location=location).new_input(location))
+            file = self._load_file_io(location=location).new_input(location)
+            metadata = self._files.read(file, self.file_access.max_metadata_bytes)
             self._known.put(location, metadata)
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        io = self._load_file_io(metadata.properties, location)
-        return Table(identifier, metadata, location, io, self)
+        io = self._load_file_io(location=location)
+        return self._guarded(Table(identifier, metadata, location, io, self))
 
     @override
     def _update_and_stage_table(
@@ -95,17 +93,9 @@ class CachingSqlCatalog(NameKeepingCatalog, SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        if current_table is None:
-            return super()._update_and_stage_table(None, table_identifier, requirements, updates)
-        for requirement in requirements:
-            requirement.validate(current_table.metadata)
-        check_expiry(current_table.metadata, updates)
-        metadata = updated_metadata(current_table, updates)
-        version = self._parse_metadata_version(current_table.metadata_location) + 1
-        places = load_location_provider(metadata.location, metadata.properties)
-        name = f"{version:05d}-{marked_uuid(metadata.table_uuid)}.metadata.json"
-        location = places.new_metadata_location(name)  # PyIceberg's, with the table's own id
-        # Before the catalog takes it: if it does not, no row ever names this place.
-        self._known.put(location, metadata)
-        io = self._load_file_io(metadata.properties, location)
-        return StagedTable(table_identifier, metadata, location, io, self)
+        staged = super()._update_and_stage_table(
+            current_table, table_identifier, requirements, updates
+        )
+        # Before the catalog accepts it: if it does not, no row ever names this location.
+        self._known.put(staged.metadata_location, staged.metadata)
+        return staged

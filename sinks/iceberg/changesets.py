@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.table.locations import load_location_provider
 
 from krishiv_spark.arrow import conform
 from krishiv_spark.compute import pc
@@ -149,10 +148,8 @@ def write_changes(
     Raises:
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
-    metadata = target.metadata
-    places = load_location_provider(metadata.location, metadata.properties)
-    path = f"{places.data_path}/{stem_of(target, task)}.changes"
-    columns = table_columns(metadata.schema())
+    path = f"{target.locations.data_path}/{stem_of(target, task)}.changes"
+    columns = table_columns(target.metadata.schema())
     checked = (_checked(batch, columns, upsert_spec) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)

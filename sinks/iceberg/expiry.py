@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
-from pyiceberg.utils.concurrent import ExecutorFactory
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.named_snapshots import NameKeepingCatalog, needed_by_name
-from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.file_access import guarded_io
+from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
+from krishiv_spark.iceberg.named_snapshots import needed_by_name
+from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.sinks.iceberg.retention import (
     Retention,
     is_expired_by_us,
@@ -25,7 +24,6 @@ from krishiv_spark.sinks.iceberg.retention import (
 )
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
@@ -64,7 +62,7 @@ def _still_unnamed(
     A catalog that keeps names looks by itself. Of any other the table is loaded again: what gets
     its name between that and the commit, a moment later, is lost.
     """
-    if isinstance(transaction.table.catalog, NameKeepingCatalog):
+    if isinstance(transaction.table.catalog, GuardedMetastoreCatalog):
         return expired
     try:
         named = set(needed_by_name(open_table(options).metadata))
@@ -76,8 +74,8 @@ def _still_unnamed(
 def remove_expired(table: Table, before: TableMetadata) -> None:
     """Remove files that only snapshots named which a commit has expired; best effort.
 
-    The commit has happened: whatever fails here, or is not tried, is left to vacuum. Only files of
-    the table's own id go, and only from a table that leaves its expiry to the sink.
+    The commit has happened: whatever fails here, or is not tried, is left to vacuum. Only the
+    table's own files are deleted, and only if the table leaves its expiry to the sink.
 
     Args:
         table: As the commit has left it.
@@ -88,16 +86,10 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
         gone = [one for one in before.snapshots if one.snapshot_id not in there]
         if gone and is_expired_by_us(after.properties):
-            own = id_of(after.table_uuid)
-            unused = {path for path in _unused(table, before, gone) if id_in_name(path) == own}
-            list(ExecutorFactory.get_or_create().map(partial(_remove, table.io), unused))
+            own = OwnFiles.named_by(after, guarded_io(table))
+            own.delete(set(_unused(table, before, gone)))
     except Exception:  # noqa: BLE001  whatever it is, the epoch is true
         _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=True)
-
-
-def _remove(io: FileIO, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # another driver was faster
-        io.delete(path)
 
 
 def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:

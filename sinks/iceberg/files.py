@@ -12,7 +12,6 @@ from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from krishiv_spark.arrow import conform
@@ -144,7 +143,7 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
         self._target = target
         self._columns = _Columns.of(metadata.schema())
         self._partitions = Partitions(metadata)
-        self._places = load_location_provider(metadata.location, metadata.properties)
+        self._places = target.locations
         self._names = (
             f"{stem_of(target, task)}-{count:05d}.parquet" for count in itertools.count()
         )

@@ -7,7 +7,8 @@ that are there is in the intent too: whoever finishes it may know another mode, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import (
@@ -17,9 +18,11 @@ from pyiceberg.manifest import (
     ManifestFile,
     write_manifest,
 )
-from pyiceberg.table.locations import load_location_provider
 
+from krishiv_spark.errors import LogError
 from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.committer import Effect
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["effect_of", "read_prepared", "write_prepared"]
+__all__ = ["delete_prepared", "effect_of", "read_prepared", "write_prepared"]
 
 _NO_SNAPSHOT = -1
 
@@ -70,22 +73,43 @@ def effect_of(item: StagedForTable) -> Effect | None:
     return Effect(spec, replaces=item.replaces)
 
 
-def read_prepared(io: FileIO, item: StagedForTable) -> StagedDataFiles:
-    """What an intent names, as tasks had told it.
+def read_prepared(table: Table, item: StagedForTable) -> StagedDataFiles:
+    """Return what an intent names, as the tasks reported it.
 
     Raises:
-        OSError: If it is gone, or cannot be read.
+        LogError: If it names files that this sink does not stage for the table.
+        OSError: If a file is missing, or cannot be read.
     """
-    files = () if item.manifest is None else tuple(_read(io, item.manifest, item.spec_id))
+    own = OwnFiles.staged_for(table)
+    for path in _named_files(item):
+        if path not in own:
+            raise LogError(
+                f"{FORMAT}: an intent names {path!r}, which is no file that is staged for the "
+                f"table at {table.location()!r}: the epoch log was changed. Nothing was read or "
+                "deleted"
+            )
+    files = () if item.manifest is None else tuple(_read(table.io, item.manifest, item.spec_id))
     return StagedDataFiles(
         item.table, item.spec_id, item.after, files, item.changes, item.schema_id
     )
 
 
+def delete_prepared(table: Table, staged: Sequence[StagedForTable]) -> None:
+    """Delete the manifests that intents name; what remains is left to vacuum."""
+    with contextlib.suppress(Exception):
+        OwnFiles.staged_for(table).delete(item.manifest for item in staged if item.manifest)
+
+
+def _named_files(item: StagedForTable) -> Iterator[str]:
+    if item.manifest is not None:
+        yield item.manifest
+    yield from item.changes
+
+
 def _write(table: Table, files: Sequence[DataFile]) -> str:
     metadata = table.metadata
-    places = load_location_provider(metadata.location, metadata.properties)
-    path = places.new_metadata_location(f"{marked_uuid(metadata.table_uuid)}-m0.avro")
+    name = f"{marked_uuid(metadata.table_uuid)}-m0.avro"
+    path = table.location_provider().new_metadata_location(name)
     output = table.io.new_output(path)
     with write_manifest(
         metadata.format_version, metadata.spec(), metadata.schema(), output, _NO_SNAPSHOT, "null"

@@ -6,10 +6,8 @@ it was looked at before the intent.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,9 +23,6 @@ from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
 
 __all__ = ["IcebergParticipant", "IcebergRoute"]
 
@@ -82,13 +77,6 @@ def _of_task(staged: StagedDataFiles) -> StagedForTable:
     )
 
 
-def _remove_prepared(io: FileIO, staged: Sequence[StagedForTable]) -> None:
-    for item in staged:
-        if item.manifest is not None:
-            with contextlib.suppress(Exception):  # best effort: vacuum finds it
-                io.delete(item.manifest)
-
-
 class IcebergParticipant(Participant[StagedForTable]):
     """One snapshot for each epoch, with its mark.
 
@@ -136,12 +124,12 @@ class IcebergParticipant(Participant[StagedForTable]):
         """
         if not staged or self.is_finished(epoch):
             return
-        from krishiv_spark.sinks.iceberg.prepared import effect_of, read_prepared
+        from krishiv_spark.sinks.iceberg.prepared import delete_prepared, effect_of, read_prepared
 
-        io = self._committer.table().io
+        table = self._committer.table()
         effect = effect_of(staged[0])  # of all of it, as `prepare` has made it
         try:
-            self._committer.finish(epoch, [read_prepared(io, item) for item in staged], effect)
+            self._committer.finish(epoch, [read_prepared(table, item) for item in staged], effect)
         except Fenced:
             if not self.is_finished(epoch):  # by somebody else, meanwhile
                 raise
@@ -154,7 +142,7 @@ class IcebergParticipant(Participant[StagedForTable]):
                 "restart the query, which tries it again; or see 'krishiv-spark log resolve "
                 "--assume'"
             ) from error
-        _remove_prepared(io, staged)
+        delete_prepared(table, staged)
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: the table has a mark of this epoch, or a later one."""
@@ -165,7 +153,9 @@ class IcebergParticipant(Participant[StagedForTable]):
         """Anywhere: remove data files that no snapshot names."""
         self._committer.discard([item.staged for item in staged if item.staged is not None])
         if any(item.manifest for item in staged):
-            _remove_prepared(self._committer.table().io, staged)
+            from krishiv_spark.sinks.iceberg.prepared import delete_prepared
+
+            delete_prepared(self._committer.table(), staged)
 
     # --- planner
 

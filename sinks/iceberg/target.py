@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.iceberg.catalogs import worker_io
+from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.naming import marked_stem
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.locations import LocationProvider
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["StagedDataFiles", "Target", "staged_for", "stem_of", "target_of"]
@@ -30,11 +32,13 @@ class Target:
     Attributes:
         metadata: Schema, partition spec, sort order and properties; no snapshots.
         io: Reaches the object store.
+        locations: Names of new files.
         file_size: About how many bytes a file may grow to.
     """
 
     metadata: TableMetadata
     io: FileIO
+    locations: LocationProvider
     file_size: int
 
 
@@ -91,9 +95,26 @@ def stem_of(target: Target, task: Task) -> str:
 
 
 def target_of(table: Table, file_size: int | None) -> Target:
-    """What tasks need of a table. Planner."""
-    size = table.metadata.properties.get(_TARGET_FILE_SIZE, _DEFAULT_FILE_SIZE)
-    return Target(_stripped(table.metadata), worker_io(table), file_size or int(size))
+    """Return what tasks need of a table. Planner.
+
+    Args:
+        table: As a guarded catalog has loaded it.
+        file_size: About how many bytes a file may grow to; None for the table's own limit.
+
+    Raises:
+        OptionError: If a property of the table is no number, or names a folder outside.
+    """
+    from krishiv_spark.iceberg.file_access import access_of, create_worker_io
+
+    size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
+    if file_size is None and not size.isdigit():
+        raise OptionError(
+            f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size!r}: it must be a number. "
+            "Correct it, or give 'targetFileSize'"
+        )
+    metadata = _stripped(table.metadata)
+    locations = access_of(table).location_provider(metadata)
+    return Target(metadata, create_worker_io(table), locations, file_size or int(size))
 
 
 def _stripped(metadata: TableMetadata) -> TableMetadata:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
+import os
 import posixpath
-import re
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +13,10 @@ from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
+from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_table_uuid
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
 
 if TYPE_CHECKING:
@@ -138,39 +137,20 @@ def _owner(table: Table, path: str, inside: str | None) -> str | None:
         inside: If it is a metadata file, the table's UUID in it.
     """
     own, named = id_of(table.metadata.table_uuid), id_in_name(path)
-    is_data = not path.endswith((".avro", _METADATA))
+    is_data = not path.endswith((".avro", METADATA_SUFFIX))
     if named == own or inside is not None:  # those of others have been refused
         return own
     return named if is_data else None
 
 
-_METADATA = ".metadata.json"
-# Writers put the UUID near the beginning, and the history, which grows, after it.
-_HEAD_BYTES = 4096
-_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
-
-
 def _uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Metadata files, each with the UUID of its table; without those that are no whole ones."""
     for path in paths:
-        if path.endswith(_METADATA) and (found := _uuid_in(table, path)) is not None:
+        if (
+            path.endswith(METADATA_SUFFIX)
+            and (found := read_table_uuid(table.io, path)) is not None
+        ):
             yield path, found
-
-
-def _uuid_in(table: Table, path: str) -> str | None:
-    """UUID of the table that a metadata file is of; None if it is no whole one."""
-    with contextlib.suppress(FileNotFoundError), table.io.new_input(path).open() as stream:
-        head = stream.read(_HEAD_BYTES)
-        text = head + (b"" if _UUID.search(head) else stream.read())
-        found = _UUID.search(_plain(text))
-        return None if found is None else found[1].decode()
-    return None
-
-
-def _plain(text: bytes) -> bytes:
-    with contextlib.suppress(EOFError, OSError, zlib.error):  # it is not compressed, or damaged
-        return gzip.decompress(text)
-    return text
 
 
 def _named(table: Table) -> Iterator[str]:
@@ -203,9 +183,10 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
 def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    if not isinstance(table.io, PyArrowFileIO):
+    io = guarded_io(table).inner
+    if not isinstance(io, PyArrowFileIO):
         raise OptionError(
-            f"{FORMAT}: files of {table.location()} cannot be listed with {type(table.io).__name__}"
+            f"{FORMAT}: files of {table.location()} cannot be listed with {type(io).__name__}"
             ": set 'catalog.py-io-impl' to pyiceberg.io.pyarrow.PyArrowFileIO"
         )
     places = table.location_provider()
@@ -213,8 +194,21 @@ def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
         _check_place(table, folder, foreign_names=foreign_names)
         scheme, host, path = PyArrowFileIO.parse_location(folder)
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
-        files: Any = table.io.fs_by_scheme(scheme, host).get_file_info(selector)
-        yield from (file for file in files if file.type is fs.FileType.File)
+        files: Any = io.fs_by_scheme(scheme, host).get_file_info(selector)
+        found = [file for file in files if file.type is fs.FileType.File]
+        linked = _linked_folders(path, found) if scheme == "file" else frozenset[str]()
+        yield from (file for file in found if os.path.dirname(file.path) not in linked)
+
+
+def _linked_folders(root: str, files: Iterable[fs.FileInfo]) -> frozenset[str]:
+    """Return the folders of a disk that a link inside of `root` leads to: they are another's."""
+    real = os.path.realpath(root)
+    folders = {os.path.dirname(file.path) for file in files}
+    return frozenset(
+        folder
+        for folder in folders
+        if os.path.realpath(folder) != os.path.normpath(f"{real}/{os.path.relpath(folder, root)}")
+    )
 
 
 def _inner(location: str) -> str:

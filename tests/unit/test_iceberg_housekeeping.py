@@ -16,7 +16,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 
 from krishiv_spark.errors import DataLossError, OptionError
+from krishiv_spark.iceberg import own_files
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
+from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
 from krishiv_spark.sinks.iceberg import changes, expiry, retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
@@ -258,7 +260,7 @@ def test_nothing_expires_while_a_catalog_does_not_tell_its_names(tmp_path, monke
     def open_table(_):
         raise CatalogFailedError("no answer")
 
-    monkeypatch.setattr(expiry, "NameKeepingCatalog", OtherCatalog)
+    monkeypatch.setattr(expiry, "GuardedMetastoreCatalog", OtherCatalog)
     monkeypatch.setattr(expiry, "open_table", open_table)
     life.epoch(1, numbered(1))
     assert len(table_of(tmp_path).snapshots()) == 2
@@ -308,15 +310,16 @@ def test_changes_behind_the_oldest_snapshot_are_read(tmp_path):
 
 def test_a_metadata_file_that_goes_while_it_is_opened_is_looked_for_again(tmp_path, monkeypatch):
     IcebergLife(tmp_path).epoch(0, numbered(0))
-    options, real = IcebergLife(tmp_path).writer(numbered(0)).options, SqlCatalog._load_file_io
+    options = IcebergLife(tmp_path).writer(numbered(0)).options
+    real = CachingSqlCatalog._load_file_io
     gone = [FileNotFoundError("removed by a commit")]
 
-    def load(*arguments):
+    def load(*arguments, **given):
         if gone:
             raise gone.pop()
-        return real(*arguments)
+        return real(*arguments, **given)
 
-    monkeypatch.setattr(SqlCatalog, "_load_file_io", load)
+    monkeypatch.setattr(CachingSqlCatalog, "_load_file_io", load)
     assert open_table(options).current_snapshot() is not None
 
 
@@ -338,7 +341,7 @@ def dies_at_removal(folder, number, epoch, after, **given):
             real(io, place)
 
         PyArrowFileIO.delete = delete
-        expiry.ExecutorFactory.get_or_create = staticmethod(InTurn)
+        own_files.ExecutorFactory.get_or_create = staticmethod(InTurn)
         IcebergLife(folder, **given).epoch(epoch, numbered(0))
         os._exit(0)
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from iceberg_life import IcebergLife, table_of
+from iceberg_life import IcebergLife
 
 from krishiv_spark.errors import SinkError
+from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
@@ -149,8 +150,9 @@ def parquet_files(folder, _):
 
 
 def iceberg_files(folder, rows, **given):
-    IcebergLife(folder, partitionBy="p", **given).plan(rows)
-    return IcebergFiles(target_of(table_of(folder), None), Task("q", 0, 0, 0))
+    life = IcebergLife(folder, partitionBy="p", **given)
+    life.plan(rows)
+    return IcebergFiles(target_of(open_table(life.writer(rows).options), None), Task("q", 0, 0, 0))
 
 
 def counts_of(files, chunks):

@@ -6,7 +6,7 @@ from importlib.metadata import requires, version
 
 import pytest
 from packaging.requirements import Requirement
-from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.fileformat import FileFormatFactory
@@ -22,8 +22,16 @@ from krishiv_spark.iceberg import internals
 
 DOOR = "krishiv_spark/iceberg/internals.py"
 OVERRIDDEN = {
-    RestCatalog: ["_config_headers"],
-    MetastoreCatalog: ["_update_and_stage_table"],  # Glue's too
+    Catalog: ["_delete_old_metadata", "_load_file_io"],
+    RestCatalog: [
+        "_config_headers",
+        "_fetch_config",
+        "_load_file_io",
+        "_resolve_storage_credentials",
+        "_response_to_staged_table",
+        "_response_to_table",
+    ],
+    MetastoreCatalog: ["_parse_metadata_version", "_update_and_stage_table"],  # Glue's too
     SqlCatalog: [
         "_convert_orm_to_iceberg",
         "_iceberg_type_filter",

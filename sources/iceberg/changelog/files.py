@@ -154,8 +154,12 @@ def _named(table: Table, snapshot: Snapshot) -> FileChanges:
 def _files(table: Table, entries: Iterable[ManifestEntry]) -> tuple[TableFile, ...]:
     from pyiceberg.table import FileScanTask
 
+    from krishiv_spark.iceberg.file_access import access_of
+
     specs = table.metadata.specs()
-    return tuple(table_file(FileScanTask(entry.data_file), specs) for entry in entries)
+    found = tuple(table_file(FileScanTask(entry.data_file), specs) for entry in entries)
+    access_of(table).check_all(file.path for file in found)
+    return found
 
 
 def _compared(before: Sequence[TableFile], after: Sequence[TableFile]) -> FileChanges:

@@ -1,0 +1,161 @@
+"""Files that may be deleted for a table's sake. Driver.
+
+A table's metadata can name any file. Only files in the table's own folders that bear the table's
+id are deleted: see `naming` for the id, and `TableAccess.is_own_folder` for the folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zlib
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.naming import id_in_name, id_of
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+    from krishiv_spark.iceberg.file_access import GuardedFileIO
+
+__all__ = ["METADATA_SUFFIX", "OwnFiles", "delete_old_metadata", "read_table_uuid"]
+
+METADATA_SUFFIX = ".metadata.json"
+
+_DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
+_DATA_PATH, _METADATA_PATH = "write.data.path", "write.metadata.path"
+
+
+class OwnFiles:
+    """The files of one table that may be deleted for its sake.
+
+    Args:
+        io: Reaches them.
+        metadata: Of the table.
+        metadata_folders: Where its metadata files and manifests are.
+        data_folders: Where its data files are.
+    """
+
+    def __init__(
+        self,
+        io: FileIO,
+        metadata: TableMetadata,
+        metadata_folders: Iterable[str],
+        data_folders: Iterable[str],
+    ) -> None:
+        self._io = io
+        self._uuid = str(metadata.table_uuid)
+        self._id = id_of(metadata.table_uuid)
+        self._metadata = [Location.parse(folder) for folder in metadata_folders]
+        self._folders = [*self._metadata, *(Location.parse(folder) for folder in data_folders)]
+
+    @classmethod
+    def named_by(cls, metadata: TableMetadata, io: GuardedFileIO) -> OwnFiles:
+        """Return those that the table's metadata may name: it is not to be trusted.
+
+        Files below `write.data.path` and `write.metadata.path` count only if these are below the
+        table's location, or the user allowed them by `dataFilesWithin`: such a folder may be
+        another table's.
+        """
+        location, properties = metadata.location.rstrip("/"), metadata.properties
+        folders = (
+            [f"{location}/{usual}", *([own] if (own := properties.get(key)) else [])]
+            for usual, key in (("metadata", _METADATA_PATH), ("data", _DATA_PATH))
+        )
+        of_metadata, of_data = (filter(io.access.is_own_folder, found) for found in folders)
+        return cls(io, metadata, of_metadata, of_data)
+
+    @classmethod
+    def staged_for(cls, table: Table) -> OwnFiles:
+        """Return those that this sink may have staged for a table, as epoch logs name them.
+
+        Raises:
+            OptionError: If the table names folders for new files that the user did not allow.
+        """
+        provider = table.location_provider()
+        return cls(table.io, table.metadata, [provider.metadata_path], [provider.data_path])
+
+    def __contains__(self, path: str) -> bool:
+        """Return True if the file is in the table's own folders and its name has the table's id."""
+        return id_in_name(path) == self._id and _is_below(path, self._folders)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete those of several files that are the table's; a missing file is no error.
+
+        Raises:
+            OSError: If the store refuses one.
+        """
+        own = [path for path in paths if path in self]
+        list(ExecutorFactory.get_or_create().map(partial(_delete, self._io), own))
+
+    def has_metadata_file(self, path: str) -> bool:
+        """Return True if a metadata file is the table's; reads one that another program named."""
+        if not path.endswith(METADATA_SUFFIX) or not _is_below(path, self._metadata):
+            return False
+        return id_in_name(path) == self._id or read_table_uuid(self._io, path) == self._uuid
+
+
+def _is_below(path: str, folders: list[Location]) -> bool:
+    found = Location.parse(path)
+    return any(found.is_below(folder) for folder in folders)
+
+
+def _delete(io: FileIO, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another driver was faster
+        io.delete(path)
+
+
+def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+    """Delete the metadata files that a commit dropped from the table's log; best effort.
+
+    As PyIceberg and Java do where `write.metadata.delete-after-commit.enabled` is set, but only
+    the table's own: its log can name any file. The others stay.
+
+    Args:
+        io: Reaches the files.
+        base: The table before the commit.
+        metadata: The table after it.
+    """
+    if metadata.properties.get(_DELETE_AFTER_COMMIT, "false").lower() != "true":
+        return
+    kept = {entry.metadata_file for entry in metadata.metadata_log}
+    own = OwnFiles.named_by(metadata, io)
+    for path in sorted({entry.metadata_file for entry in base.metadata_log} - kept):
+        with contextlib.suppress(OSError):
+            if own.has_metadata_file(path):
+                io.delete(path)
+
+
+# Writers put the UUID near the beginning, and the history, which grows, after it.
+_HEAD_BYTES = 4096
+_MOST_BYTES = 64 * 2**20
+_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
+
+
+def read_table_uuid(io: FileIO, path: str) -> str | None:
+    """Return the UUID of the table that a metadata file is of; None if it contains none.
+
+    Reads 4 KiB, or as much as 64 MiB if the UUID is not there.
+    """
+    with contextlib.suppress(FileNotFoundError), io.new_input(path).open() as stream:
+        head = stream.read(_HEAD_BYTES)
+        found = _UUID.search(_inflated(head))
+        if found is None:
+            found = _UUID.search(_inflated(head + stream.read(_MOST_BYTES)))
+        return None if found is None else found[1].decode(errors="replace")
+    return None
+
+
+def _inflated(text: bytes) -> bytes:
+    if not text.startswith(b"\x1f\x8b"):
+        return text
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj(wbits=31).decompress(text, _MOST_BYTES)
+    return b""
