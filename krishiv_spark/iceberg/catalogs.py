@@ -2,7 +2,7 @@
 
 Catalogs are PyIceberg's. Without any setting of one, there is an embedded catalog: SQLite in the
 folder of the warehouse. Only drivers open catalogs; workers get a `FileIO` that knows the object
-store and nothing of the catalog (`guarded.create_worker_io`).
+store and nothing of the catalog (`worker_io`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from krishiv_spark.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
     from krishiv_spark.iceberg.file_access import FileAccess
@@ -35,6 +36,7 @@ __all__ = [
     "load_table",
     "open_catalog",
     "open_table",
+    "worker_io",
 ]
 
 _BAD_SETTINGS = (
@@ -259,3 +261,20 @@ def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
         known = [".".join(name) for name in catalog.list_tables(options.identifier[:-1])]
     near = suggest(options.table_name, known)
     return f"{text}; did you mean {near!r}?" if near else text
+
+
+def worker_io(table: Table) -> FileIO:
+    """Create a `FileIO` for the tasks that knows no secret of the catalog; it pickles. Driver.
+
+    It has the settings of the object store only, credentials that the catalog handed out with the
+    table (``loadTable``) included.
+    """
+    from krishiv_spark.iceberg.file_access import (
+        GuardedFileIO,
+        access_of,
+        create_file_io,
+        keep_store_settings,
+    )
+
+    inner = create_file_io(keep_store_settings(table.io.properties), table.metadata_location)
+    return GuardedFileIO(inner, access_of(table))

@@ -44,7 +44,6 @@ __all__ = [
     "Within",
     "access_of",
     "create_file_io",
-    "create_worker_io",
     "drop_foreign_classes",
     "find_ignored",
     "guarded_io",
@@ -462,13 +461,3 @@ def guarded_io(table: Table) -> GuardedFileIO:
 def access_of(table: Table) -> TableAccess:
     """Return the rules for the files of a table that a guarded catalog has loaded."""
     return guarded_io(table).access
-
-
-def create_worker_io(table: Table) -> FileIO:
-    """Create a `FileIO` for the tasks that knows no secret of the catalog; it pickles. Driver.
-
-    It has the settings of the object store only, credentials that the catalog handed out with the
-    table (``loadTable``) included.
-    """
-    inner = create_file_io(keep_store_settings(table.io.properties), table.metadata_location)
-    return GuardedFileIO(inner, access_of(table))

@@ -16,6 +16,7 @@ from pyiceberg.table import StagedTable, Table
 from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
+from krishiv_spark.iceberg.avro_blocks import bound_avro_blocks
 from krishiv_spark.iceberg.file_access import (
     FileAccess,
     GuardedFileIO,
@@ -186,6 +187,7 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
     Returns:
         The same catalog.
     """
+    bound_avro_blocks()
     if not isinstance(catalog, GuardedCatalog):
         catalog.__class__ = _guarded_class(type(catalog))
         catalog.properties = drop_foreign_classes(catalog.properties, given)

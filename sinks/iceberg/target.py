@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import worker_io
 from krishiv_spark.iceberg.naming import marked_stem
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task
@@ -104,7 +105,7 @@ def target_of(table: Table, file_size: int | None) -> Target:
     Raises:
         OptionError: If a property of the table is no number, or names a folder outside.
     """
-    from krishiv_spark.iceberg.file_access import access_of, create_worker_io
+    from krishiv_spark.iceberg.file_access import access_of
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
     if file_size is None and not size.isdigit():
@@ -114,7 +115,7 @@ def target_of(table: Table, file_size: int | None) -> Target:
         )
     metadata = _stripped(table.metadata)
     locations = access_of(table).location_provider(metadata)
-    return Target(metadata, create_worker_io(table), locations, file_size or int(size))
+    return Target(metadata, worker_io(table), locations, file_size or int(size))
 
 
 def _stripped(metadata: TableMetadata) -> TableMetadata:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.rows import ScanTaskGroup, cut, read_part, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection
@@ -111,24 +111,20 @@ class IcebergReader(StreamReader[IcebergOffset, ScanTaskGroup | ChangePart]):
         self, start: IcebergOffset, end: IcebergOffset
     ) -> Sequence[ScanTaskGroup | ChangePart]:
         """See `StreamReader`. From the two offsets and the snapshots that they name."""
-        from krishiv_spark.iceberg.file_access import create_worker_io
-
         if start == end:
             return []
         row_filter = self._columns.row_filter(self._pushed)
         if self.options.read_changes:
             return self._plan_changes(start, end, row_filter)
         table, files = self._stream.between(start, end, row_filter)
-        return self._cut(files, self._columns.scan(create_worker_io(table), row_filter))
+        return self._cut(files, self._columns.scan(worker_io(table), row_filter))
 
     def _plan_changes(
         self, start: IcebergOffset, end: IcebergOffset, row_filter: BooleanExpression | None
     ) -> Sequence[ScanTaskGroup | ChangePart]:
         """Files to compare first, so that no row goes after one that takes its place."""
-        from krishiv_spark.iceberg.file_access import create_worker_io
-
         table, net = self._stream.changes_between(start, end)
-        scan = self._columns.scan(create_worker_io(table), row_filter)
+        scan = self._columns.scan(worker_io(table), row_filter)
         if not net.removed:
             return self._cut([*net.moved, *net.appended], scan)
         compared = compare(

@@ -13,17 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from hostile_tables import CANARY, CANARY_CLASS, CODE, alter, recording_server, set_properties
 from iceberg_life import TABLE, IcebergLife, catalog_of, ids, table_of
+from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.locations import SimpleLocationProvider
 
 from krishiv_spark.errors import LogError, OptionError, StorageError
-from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.file_access import (
-    FileAccess,
-    Location,
-    TableAccess,
-    create_worker_io,
-)
+from krishiv_spark.iceberg import avro_blocks
+from krishiv_spark.iceberg.avro_blocks import bound_avro_blocks
+from krishiv_spark.iceberg.catalogs import open_table, worker_io
+from krishiv_spark.iceberg.file_access import FileAccess, Location, TableAccess
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.inspection.tables import look_at_table
 from krishiv_spark.moving.spark_iceberg import TableSpots
@@ -213,7 +211,7 @@ def rest_server():
 def test_a_rest_catalog_names_no_code_and_passes_none_on(rest, canary, where):
     table = open_table(rest(**{where: CODE}))
     assert table.scan().to_arrow()["id"].to_pylist() == [1, 2]
-    create_worker_io(table)
+    worker_io(table)
     table.location_provider()
     assert not canary.exists()
 
@@ -226,7 +224,7 @@ def test_a_rest_catalog_chooses_no_login_class(rest, canary):
 
 def test_what_a_rest_catalog_hands_out_with_a_table_reaches_tasks(rest):
     vended = {"s3.access-key-id": "vended", "s3.secret-access-key": "s", "s3.region": "eu-west-1"}
-    io = create_worker_io(open_table(rest(config=vended)))
+    io = worker_io(open_table(rest(config=vended)))
     assert vended.items() <= io.properties.items()
     assert "uri" not in io.properties
 
@@ -279,7 +277,7 @@ STORES = {
 def ask(table):
     """As a planner and a task: read the list of manifests, and write a file beside it."""
     location = table.current_snapshot().manifest_list
-    for io in (table.io, create_worker_io(table)):
+    for io in (table.io, worker_io(table)):
         with pytest.raises((OSError, StorageError), match=r".+"):
             io.new_input(location).open().read()
 
@@ -319,7 +317,7 @@ def test_a_host_that_only_the_table_names_is_not_asked(warehouse, location):
         server.settimeout(0.1)
         with_manifest_list(warehouse, location.format(server.getsockname()[1]))
         table = open_table(options_of(warehouse))
-        for io in (table.io, create_worker_io(table)):
+        for io in (table.io, worker_io(table)):
             with pytest.raises(OptionError, match="'dataFilesWithin' = 'any'"):
                 io.new_input(table.current_snapshot().manifest_list).open()
         with pytest.raises(TimeoutError):
@@ -602,6 +600,25 @@ def test_metadata_that_is_too_large_is_not_read(warehouse):
     assert grown_kib < 600 * 2**10
     with pytest.raises(OptionError, match="more than 1000 bytes"):
         open_table(options_of(warehouse, maxMetadataBytes="1000"))
+
+
+@pytest.mark.parametrize("codec", ["deflate", "zstandard", "bzip2", "snappy"])
+def test_a_block_of_a_manifest_that_is_too_large_is_not_read(codec, monkeypatch):
+    if codec == "snappy":  # PyIceberg's extra, whose package the tests have
+        pytest.importorskip("snappy")
+    bound_avro_blocks()
+    monkeypatch.setattr(avro_blocks, "MAX_BLOCK_BYTES", 10_000)
+    known = KNOWN_CODECS[codec]
+    for size in (0, 1, 9_999, 10_000):
+        text = (b"krishiv" * size)[:size]
+        packed, _ = known.compress(text)
+        assert known.decompress(packed) == text
+    if codec in {"deflate", "bzip2"}:
+        with pytest.raises(ValueError, match="ends in the middle"):
+            known.decompress(packed[:-8])
+    packed, _ = known.compress(bytes(10_001))
+    with pytest.raises(OptionError, match="more than 10000 bytes"):
+        known.decompress(packed)
 
 
 @pytest.mark.parametrize("given", [{}, {"dataFilesWithin": "table"}])
