@@ -20,13 +20,8 @@ ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
 _MADE = {"docs/performance-recorded.md", "docs/report.html"}
-_PATTERNS = (
-    "docs/*.md",
-    "docs/upstream/*.md",
-    "docs/advisories/*.md",
-    "model/README.md",
-    "[CRS]*.md",
-)
+_FOLDERS = ("docs", "docs/upstream", "docs/advisories")
+_PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w/-]+\.svg)\)")
