@@ -187,7 +187,7 @@ def test_files_that_an_intent_names_are_read_back_as_tasks_told_them(tmp_path):
     ]
     table = writer.committer().table()
     prepared = write_prepared(table, staged, writer.committer().effect)
-    found = read_prepared(table.io, type(prepared).model_validate_json(prepared.model_dump_json()))
+    found = read_prepared(table, type(prepared).model_validate_json(prepared.model_dump_json()))
     told = [file for item in staged for file in item.files]
     assert [vars_of(file) for file in found.files] == [vars_of(file) for file in told]
     assert (found.table, found.spec_id, found.after) == (staged[0].table, staged[0].spec_id, 0)
