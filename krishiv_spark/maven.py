@@ -1,13 +1,19 @@
 """Jars from Maven Central, brought once by the Ivy that PySpark carries.
 
-For brokers and peers that tests and benchmarks start; no connector needs any.
+For brokers and peers that tests and benchmarks start; no connector needs any. ``jars.sha256``
+beside this module, in the form of ``sha256sum``, lists the files of each folder that this package
+asks for: the folder is refused if it has another file, lacks one, or a file has another hash.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -20,6 +26,8 @@ from krishiv_spark.errors import KrishivError
 
 __all__ = ["Jar", "bring", "java", "run_java"]
 
+_HASHES = Path(__file__).with_name("jars.sha256")
+_CHUNK = 2**20
 _PATIENCE_SECONDS = 600
 _SHOWN_LINES = 20
 _SETTINGS = """
@@ -43,7 +51,7 @@ _ARTIFACT = '<artifact name="{}" type="jar" ext="jar" {}/>'
 
 
 class Jar(NamedTuple):
-    """What Maven Central has it under."""
+    """The coordinates of a jar in Maven Central; its hash is in ``jars.sha256``."""
 
     organisation: str
     name: str
@@ -90,15 +98,19 @@ def run_java(*arguments: str, failure: str) -> None:
 
 
 def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
-    """A folder in the user's cache with some jars; the first call downloads them.
+    """Return a folder in the user's cache that contains some jars; the first call downloads them.
+
+    The files are compared with the hashes of this package after a download, and when a process
+    first takes them from the cache. A folder whose hashes this package does not have, such as that
+    of another version of Kafka, has only the checksums of the server that Ivy compares: a warning.
 
     Args:
-        name: Of the folder; has to tell the versions.
+        name: Name of the folder; has to contain the versions.
         jars: Their coordinates in Maven Central, with versions.
-        transitive: Whether also those that they need.
+        transitive: Whether to bring their dependencies too.
 
     Raises:
-        KrishivError: If they cannot be had.
+        KrishivError: If they cannot be downloaded, or are other files than this package knows.
     """
     folder = user_cache() / name
     if not folder.exists():
@@ -106,8 +118,64 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
         # Beside the folder, so that what is whole gets its name in one step.
         with TemporaryDirectory(dir=user_cache()) as aside:
             _retrieve(Path(aside), jars, transitive=transitive)
+            _verify(name, Path(aside) / "libs")
             _move_in(Path(aside) / "libs", folder)
+    _verify(name, folder)
     return folder
+
+
+def _verify(name: str, folder: Path) -> None:
+    """Compare the files of a folder with the hashes of this package."""
+    files = []
+    for path in sorted(folder.iterdir()):
+        status = path.stat()
+        files.append((path.name, status.st_size, status.st_mtime_ns))
+    _verify_files(name, folder, tuple(files))
+
+
+@functools.cache  # a folder is read again only if one of its files has another size or time
+def _verify_files(name: str, folder: Path, files: tuple[tuple[str, int, int], ...]) -> None:
+    expected = _read_hashes().get(name)
+    if expected is None:
+        warnings.warn(
+            f"{name}: krishiv-spark has no SHA-256 of these jars; they were compared with the "
+            "checksums of Maven Central's server only",
+            stacklevel=2,
+        )
+        return
+    there = {each for each, *_ in files}
+    if there != expected.keys():
+        wrong = ", ".join(sorted(there ^ expected.keys()))
+        raise KrishivError(f"{folder} has other files than expected ({wrong}); {_advice(folder)}")
+    for file, wanted in expected.items():
+        found = _hash(folder / file)
+        if found != wanted:
+            raise KrishivError(
+                f"{folder / file} has the SHA-256 {found} instead of {wanted}: it was changed, or "
+                f"the server sent another file; {_advice(folder)}"
+            )
+
+
+def _advice(folder: Path) -> str:
+    return f"it is not used. Delete {folder} if it exists, and the next call downloads it again"
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read_hashes() -> Mapping[str, Mapping[str, str]]:
+    """Return the hash of each file of each folder."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for line in _HASHES.read_text(encoding="ascii").splitlines():
+        wanted, path = line.split()
+        folder, _, file = path.partition("/")
+        found[folder][file] = wanted
+    return found
 
 
 def _retrieve(aside: Path, jars: Sequence[Jar], *, transitive: bool) -> None:

@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release.artefacts import ROOT, build, check_files, clean_copy, version
+from release.artefacts import ROOT, build, check_contents, check_files, clean_copy, version
+from release.audit import audit
+from release.licences import check_licences
 from release.steps import Refused, step
 from release.trial import Trial, sbom
 
@@ -32,9 +34,10 @@ def main(arguments: list[str]) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="krishiv-release-") as folder:
             made = _made(Path(folder))
-            for line in LINES if given.all else (given.spark,):
-                _tried(made, line, Path(folder))
+            lines = LINES if given.all else (given.spark,)
+            notes = [note for line in lines for note in _tried(made, line, Path(folder))]
             _kept(made, given.dist)
+            print(*dict.fromkeys(notes), sep="\n")
     except Refused as refused:
         print(f"REFUSED: {refused}", file=sys.stderr)
         return 1
@@ -45,14 +48,18 @@ def _made(folder: Path) -> Path:
     """A folder with the two files that would be published."""
     with step("version"):
         number = version()
-    with step(f"build of {number}"):
-        dist = build(clean_copy(folder / "source"), folder / "dist")
+    source = clean_copy(folder / "source")
+    with step(f"build of {number}, from the files of the commit"):
+        dist = build(source, folder / "dist")
+    with step("files that git does not know"):
+        check_contents(dist, source)
     with step("twine check, check-wheel-contents"):
         check_files(dist)
     return dist
 
 
-def _tried(dist: Path, line: str, folder: Path) -> None:
+def _tried(dist: Path, line: str, folder: Path) -> list[str]:
+    """Try the wheel in an environment of its own, and return lines for the summary."""
     (wheel,) = dist.glob("*.whl")
     with Trial(line) as trial:
         with step(f"an empty environment with PySpark {line}"):
@@ -64,6 +71,12 @@ def _tried(dist: Path, line: str, folder: Path) -> None:
         if not list(dist.glob("*.cdx.json")):
             with step("SBOM"):
                 sbom(trial.python, dist / f"krishiv-spark-{version()}.cdx.json")
+        with step("licences, with all extras"):
+            trial.install(wheel, extras=True)
+            found = check_licences(trial.python)
+        with step("known vulnerabilities, with all extras"):
+            audited = audit(trial.packages)
+    return [f"licences: {len(found)} packages with PySpark {line}", audited]
 
 
 def _kept(made: Path, dist: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -48,13 +49,26 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def install(self, wheel: Path) -> None:
-        """The wheel and what it needs, with this line of PySpark; and nothing in conflict.
+    @property
+    def packages(self) -> Path:
+        """The folder in which packages are installed."""
+        return next(self._home.glob("lib/python*/site-packages"))
 
-        Without the network, what uv has kept from other environments will do.
+    def install(self, wheel: Path, *, extras: bool = False) -> None:
+        """Install the wheel and its dependencies, with this line of PySpark; none in conflict.
+
+        Versions are those of ``requirements/``, and files have the hashes that are there. Without
+        the network, the files that uv has cached for other environments suffice.
+
+        Args:
+            wheel: A file.
+            extras: Whether to install the dependencies of all extras too.
         """
         into = ("--python", self.python)
-        wanted = ("pip", "install", *into, wheel, f"pyspark=={self._line}.*")
+        locked = ROOT / "requirements" / f"spark-{self._line}.txt"
+        known = ("--constraints", locked, "--build-constraints", locked)
+        named = f"{wheel}[{','.join(_extras())}]" if extras else str(wheel)
+        wanted = ("pip", "install", *into, *known, named, f"pyspark=={self._line}.*")
         try:
             _uv(*wanted)
         except Refused as refused:
@@ -90,6 +104,12 @@ class Trial:
         }
         path = f"{self._home / 'bin'}{os.pathsep}{kept['PATH']}"
         return {**kept, "PATH": path, "VIRTUAL_ENV": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _extras() -> list[str]:
+    given = importlib.metadata.metadata("krishiv-spark").get_all("Provides-Extra")
+    assert given
+    return given
 
 
 def first_example(readme: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -36,15 +37,32 @@ def from_go(module: str) -> str:
     return str(next(folder.iterdir()))
 
 
-def from_npm(package: str, version: str, program: str) -> str:
-    """A program of a package.
+def from_npm(lock: Path, program: str) -> str:
+    """Return the path of a program of a package, after installing the package as its lock says.
+
+    Scripts of packages do not run. After a change of ``package.json``, in its folder::
+
+        npm install --package-lock-only --omit-lockfile-registry-resolved
+
+    Args:
+        lock: Folder with a ``package.json`` and a ``package-lock.json``, which has the hash of each
+            package and the address of none.
+        program: Name of the program.
 
     Raises:
         ToolMissingError: If there is neither the package nor npm.
         NotInstalledError: If it cannot be installed.
     """
-    install = ("npm", "install", "--silent", f"{package}@{version}", "--prefix")
-    folder = _brought(f"{package}-{version}", "npm", lambda aside: [*install, str(aside)])
+    files = [lock / name for name in ("package.json", "package-lock.json")]
+    digest = hashlib.sha256(files[1].read_bytes()).hexdigest()[:12]
+
+    def install(aside: Path) -> list[str]:
+        aside.mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, aside)
+        return ["npm", "ci", "--silent", "--ignore-scripts", "--prefix", str(aside)]
+
+    folder = _brought(f"{lock.name}-{digest}", "npm", install)
     return str(folder / "node_modules" / ".bin" / program)
 
 

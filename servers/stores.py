@@ -25,7 +25,7 @@ from servers.programs import from_go, from_npm
 __all__ = ["ACCOUNT", "HADOOP", "KEY", "OPENED", "Store"]
 
 HADOOP = "3.5.0"
-AZURITE = "3.37.0"
+AZURITE = Path(__file__).with_name("azurite")  # its version, and the hash of all that it needs
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 ACCOUNT = "devstoreaccount1"
@@ -150,7 +150,7 @@ def open_azure(folder: Path) -> Iterator[Store]:
     (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
     where = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder))
-    program = from_npm("azurite", AZURITE, "azurite-blob")
+    program = from_npm(AZURITE, "azurite-blob")
     command = ["node", program, *where, "--silent", "--skipApiVersionCheck"]
 
     def made() -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import quick_jvm
 from hypothesis import settings
-from wheels import installed, plain_clone, wheel, wheel_of_sdist  # noqa: F401  fixtures
+from wheels import (  # noqa: F401  fixtures
+    committed_clone,
+    installed,
+    plain_clone,
+    wheel,
+    wheel_of_sdist,
+)
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -11,6 +11,7 @@ __all__ = ["compare"]
 
 _SAME = "install the same on each machine, or send one environment with the job (docs/deploy.md)"
 _TOLERATED_S = 1.0
+_FAULTY_PYSPARK = "4.0.0"
 
 
 def compare(client: Report, others: Sequence[Report]) -> list[Finding]:
@@ -39,6 +40,12 @@ def _tell(said: Findings, driver: Report, tasks: Sequence[Report]) -> None:
     said.ok(f"{driver}: Python {driver.python} in {driver.prefix}, {listed}")
     for each in _one_of_each(tasks):
         said.ok(f"{each}: Python {each.python} in {each.prefix}")
+    if driver.versions.get("pyspark") == _FAULTY_PYSPARK:
+        said.note(
+            f"{driver}: Spark {_FAULTY_PYSPARK}, whose history server runs code that an event log "
+            "names (CVE-2025-54920)",
+            "install Spark 4.0.1 or newer",
+        )
 
 
 def _one_of_each(reports: Iterable[Report]) -> list[Report]:

@@ -34,6 +34,26 @@ def plain_clone(tmp_path_factory) -> Path:
     return clone
 
 
+@pytest.fixture
+def committed_clone(plain_clone, tmp_path) -> Path:
+    """A copy of the repository in which all files are committed, to be changed by one test."""
+    clone = tmp_path / "committed" / "krishiv-spark"
+    shutil.copytree(plain_clone, clone, symlinks=True)
+    run_git(clone, "init", "--quiet")
+    commit_all(clone)
+    return clone
+
+
+def commit_all(clone: Path) -> None:
+    run_git(clone, "add", "--all")
+    author = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgSign=false")
+    run_git(clone, *author, "commit", "--quiet", "--message", "x")
+
+
+def run_git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
 def built(source: Path, kind: str, folder: Path) -> Path:
     """The one file that a build of a source tree makes, without the network."""
     done = subprocess.run(

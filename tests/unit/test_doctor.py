@@ -48,6 +48,20 @@ def test_a_machine_that_differs_is_named_once_with_what_to_do(other, says):
     assert "; " in line
 
 
+@pytest.mark.parametrize(
+    ("version", "named"), [("4.0.0", True), ("4.0.1", False), ("4.3.0", False)]
+)
+def test_a_spark_with_a_known_fault_is_named_once(version, named):
+    versions = {**VERSIONS, "pyspark": version}
+    client, driver = report("client", "z", 99.0, 103.0), report("driver", "a", versions=versions)
+    found = compare(
+        client, [driver, report(versions=versions), report(host="c", versions=versions)]
+    )
+    lines = [str(one) for one in found if one.level != "ok"]
+    assert len(lines) == named
+    assert all("CVE-2025-54920); install Spark 4.0.1 or newer" in line for line in lines)
+
+
 def asked(tmp_path, **places):
     given = {name: str(tmp_path / place) for name, place in places.items()}
     return Questions("a-probe", **given)

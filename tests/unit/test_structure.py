@@ -69,7 +69,7 @@ DOORS = {  # to the private parts of PyIceberg, kafka-python and PySpark
     "kafka.internals",
     "testing.processes.write_roles",
 }
-NOT_IMPORTED = {"pandas", "pyiceberg-core"}  # PySpark and PyIceberg do that
+NOT_IMPORTED = {"pandas", "pyiceberg-core", "urllib3"}  # PySpark, PyIceberg and requests do that
 MODULES = {"pyyaml": "yaml"}  # which is not named as its distribution
 
 

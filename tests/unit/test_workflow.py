@@ -10,7 +10,9 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+DEPENDABOT = ROOT / ".github/dependabot.yml"
 LINES = {"3.10", "3.11", "3.12", "3.13", "3.14"}, {"4.0", "4.1", "4.2", "4.3"}
+PINNED = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
 def steps_of(workflow):
@@ -18,16 +20,41 @@ def steps_of(workflow):
     return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_has_the_form_that_runners_read(workflow):
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
-    checked = subprocess.run(
-        [*command, "vendor.github-workflows", workflow],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("path", [*WORKFLOWS, DEPENDABOT], ids=lambda path: path.name)
+def test_a_file_has_the_form_that_runners_read(path):
+    schema = "vendor.dependabot" if path == DEPENDABOT else "vendor.github-workflows"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
+    checked = subprocess.run([*command, path], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_each_action_is_pinned_by_its_commit(workflow):
+    used = re.findall(r"uses: *(.+)", workflow.read_text())
+    assert used
+    assert [action for action in used if not PINNED.fullmatch(action)] == []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_read_the_repository_and_leaves_no_token_behind(workflow):
+    said = yaml.safe_load(workflow.read_text())
+    assert said["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in said[True]  # YAML 1.1 takes the key "on" for a boolean
+    assert not [job for job in said["jobs"].values() if "permissions" in job]
+    steps = [step for job in said["jobs"].values() for step in job["steps"]]
+    checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_what_is_locked_has_updates():
+    updates = yaml.safe_load(DEPENDABOT.read_text())["updates"]
+    there = {
+        update["package-ecosystem"]: ROOT / update["directory"].lstrip("/") for update in updates
+    }
+    assert {"pip", "github-actions", "npm"} == there.keys()
+    assert list(there["pip"].glob("spark-*.txt"))
+    assert (there["npm"] / "package-lock.json").exists()
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
@@ -41,9 +68,10 @@ def test_a_workflow_runs_scripts_and_options_that_there_are(workflow):
             assert option in usage.stdout
 
 
-def test_each_python_meets_each_pyspark():
+def test_each_python_meets_each_pyspark_that_it_can_have():
     (workflow,) = WORKFLOWS
     matrix = yaml.safe_load(workflow.read_text())["jobs"]["versions"]["strategy"]["matrix"]
     assert (set(matrix["python"]), set(matrix["spark"])) == LINES
-    assert not matrix.keys() & {"include", "exclude"}
+    assert "include" not in matrix
+    assert matrix["exclude"] == [{"python": "3.10", "spark": "4.3"}]  # which needs Python 3.11
     assert len(matrix["system"]) == 2

@@ -135,7 +135,8 @@ def _has_engine() -> bool:
 def _contained() -> Iterator[Cluster]:
     from testcontainers.kafka import KafkaContainer
 
-    with KafkaContainer("confluentinc/cp-kafka:8.1.0").with_kraft() as container:  # Kafka 4.1
+    # Kafka 4.1. By its tag: no second source states the digest.
+    with KafkaContainer("confluentinc/cp-kafka:8.1.0").with_kraft() as container:
         yield Cluster(container.get_bootstrap_server(), "a container")
 
 
