@@ -140,7 +140,7 @@ def _verify_files(name: str, folder: Path, files: tuple[tuple[str, int, int], ..
         warnings.warn(
             f"{name}: krishiv-spark has no SHA-256 of these jars; they were compared with the "
             "checksums of Maven Central's server only",
-            stacklevel=2,
+            stacklevel=4,  # the caller of `bring`
         )
         return
     there = {each for each, *_ in files}
