@@ -51,9 +51,7 @@ __all__ = [
 
 
 class GuardedTable(Table):
-    """A table whose files and their names follow the user's options."""
-
-    io: GuardedFileIO
+    """A table whose files and their names follow the user's options: its `io` is guarded."""
 
     @override
     def location_provider(self) -> LocationProvider:
