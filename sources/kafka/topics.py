@@ -6,7 +6,6 @@ The driver chooses; executors look again at what does not answer.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from krishiv_spark.kafka.network import LEAST_LOADED
 from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionRows
 from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.patterns import TopicPattern
 from krishiv_spark.sources.kafka.position import Position, QueryPosition
 
 __all__ = ["ClusterSnapshot", "Subscription", "glance", "ids_of", "look_closely", "some_gone"]
@@ -67,6 +67,8 @@ class Subscription:
 
     def __init__(self, options: KafkaSourceOptions) -> None:
         self._options = options
+        pattern = options.subscribe_pattern
+        self._pattern = None if pattern is None else TopicPattern(pattern)
         self._assigned = None if options.assign is None else frozenset(options.assign)
         self._found: dict[str, Topic] = {}
         self._rows: tuple[Mapping[str, Topic], PartitionRows] = self._found, PartitionRows(())
@@ -113,9 +115,11 @@ class Subscription:
         return _look_again(lambda: self._look(client, known), known)
 
     def _look(self, client: Client, known: set[str]) -> dict[str, Topic]:
-        if self._options.subscribe_pattern is None:
+        if self._pattern is None:
             return client.topics(self._names())
-        found = {name: topic for name, topic in client.topics().items() if self.wants(name)}
+        there = client.topics()
+        self._pattern.keep({*there, *known})
+        found = {name: there[name] for name in self._pattern.matches(there)}
         # The list has only what the user may see. Whoever asks by name is told the difference.
         missing = known - found.keys()
         return {**found, **client.topics(missing)} if missing else found
@@ -126,8 +130,9 @@ class Subscription:
 
     def wants(self, name: str) -> bool:
         """Whether the options ask for a topic of this name."""
-        pattern = self._options.subscribe_pattern
-        return name in self._names() if pattern is None else bool(re.fullmatch(pattern, name))
+        if self._pattern is None:
+            return name in self._names()
+        return bool(self._pattern.matches([name]))
 
     def compare(self, position: QueryPosition, topics: Mapping[str, Topic]) -> _Comparison:
         """Compare a position with the topics that are there.
