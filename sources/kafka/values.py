@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from krishiv_spark.compute import pc
@@ -20,7 +22,6 @@ RAW_COLUMN = "_raw"
 BadRecords = Literal["fail", "null", "divert"]
 
 _log = logging.getLogger(__name__)
-_ROW, _VALUE = "n", "v"
 PLACE = ("topic", "partition", "offset")
 """Columns by which a value is found again."""
 
@@ -89,26 +90,58 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
 
 
 def _parsed(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
-    """The objects, or None if one of them cannot be read.
+    """Return the objects, or None if one of the texts is neither an object nor null.
 
-    Each is wrapped with its number: a text that is half an object, or two of them, then cannot be
-    taken for another number of rows.
+    The number of its row is put into each object, as its first field, under a name that no writer
+    of values can know. So a text that is half an object, or two of them, cannot take the place of
+    another number of rows; and nothing can follow an object, since nothing is around it.
     """
-    numbers = pa.array(np.arange(len(texts)))
+    numbers = np.arange(len(texts))
     try:
-        strings = texts.cast(pa.string())  # Arrow's reader would take what is no UTF-8
-        prefix = pc.binary_join_element_wise('{"n":', pc.cast(numbers, pa.string()), ',"v":', "")
-        lines = pc.binary_join_element_wise(prefix, strings, "}\n", "")
-        table = _table(lines.buffers()[2], _readable(kind))
-        if not table.column(_ROW).combine_chunks().equals(numbers):
+        texts, is_null = _objects(texts)
+        key = f"n{secrets.token_hex(8)}"
+        table = _table(_lines(texts, numbers, key), key, _readable(kind))
+        if not table.column(key).combine_chunks().equals(pa.array(numbers)):
             return None
-        return table.column(_VALUE).combine_chunks().cast(kind)
+        columns = [table.column(field.name).combine_chunks() for field in kind]
+        found = _struct(columns, _readable(kind), is_null)
+        return found.cast(kind)
     except pa.ArrowException:
         return None
 
 
-def _table(data: pa.Buffer, kind: pa.StructType) -> pa.Table:
-    schema = pa.schema([pa.field(_ROW, pa.int64()), pa.field(_VALUE, kind)])
+def _objects(texts: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return the texts without blanks around them, with an empty object for each null.
+
+    Raises:
+        ArrowInvalid: If one is no object, by its first character.
+    """
+    if not pc.all(pc.starts_with(texts, "{")).as_py():
+        texts = pc.replace_substring_regex(texts, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
+    is_null = pc.equal(texts, b"null").to_numpy(zero_copy_only=False)
+    if is_null.any():
+        texts = pc.if_else(pa.array(is_null), b"{}", texts)
+    if not pc.all(pc.starts_with(texts, "{")).as_py():
+        raise pa.ArrowInvalid("no object")
+    return texts, is_null
+
+
+def _lines(texts: pa.Array, numbers: NDArray[np.int64], key: str) -> pa.Buffer:
+    """Return objects, each with its number in it, a line each."""
+    # Without the "{". The cast refuses a text that is no UTF-8, which Arrow's reader would take.
+    rests = pc.binary_replace_slice(texts, 0, 1, b"").cast(pa.string())
+    comma: Any = ","
+    if not pc.all(pc.starts_with(rests, '"')).as_py():
+        # Between the number and a field there is a comma; an empty object has no field.
+        is_empty = pc.match_substring_regex(rests, r"^[ \t\r\n]*\}")
+        comma = pc.if_else(is_empty, "", ",")
+    digits = pc.cast(pa.array(numbers), pa.string())
+    heads = pc.binary_join_element_wise(f'{{"{key}":', digits, comma, "")
+    return pc.binary_join_element_wise(heads, rests, "\n", "").buffers()[2]
+
+
+def _table(data: pa.Buffer, key: str, kind: pa.StructType) -> pa.Table:
+    schema = pa.schema([pa.field(key, pa.int64()), *kind])
     # In one block: a row that does not fit into a block is an error.
     return arrow_json.read_json(
         pa.BufferReader(data),
@@ -117,6 +150,13 @@ def _table(data: pa.Buffer, kind: pa.StructType) -> pa.Table:
             explicit_schema=schema, unexpected_field_behavior="ignore"
         ),
     )
+
+
+def _struct(
+    columns: list[pa.Array], kind: pa.StructType, is_null: NDArray[np.bool_]
+) -> pa.StructArray:
+    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
+    return pa.Array.from_buffers(kind, len(is_null), [valid], children=columns)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:

@@ -128,6 +128,71 @@ def test_half_an_object_is_not_joined_with_the_next():
     assert found == [(None, None)] * 3
 
 
+AFTER = [
+    ',"x":2', ',"x":{"b":2}', ',"x":[2]', ',"id":2', ',"n":0', "]", "}", '}\n{"n":1', " 5", "/**/",
+    "\\",
+    '{"id":2}', '\n{"id":2}', ',"v":{"id":2}', '],"x":[2', ',"id":1,"x":{}', "null", "\0", ",",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("value", ['{"id":1}', "{}", "null", '{"id":1,"o":{"p":[{}]}}'])
+def test_text_after_a_document_makes_the_value_bad(value, after):
+    values = [b'{"id":7}', f"{value}{after}".encode(), b'{"id":8}']
+    with pytest.raises(SchemaError, match="is no JSON"):
+        rows(values, FIELDS)
+    assert rows(values, FIELDS, badRecords="null") == [(7, None), (None, None), (8, None)]
+
+
+BLANKS = st.text(" \t\r\n", max_size=2)
+WHOLE = st.sampled_from(['{"id":1}', "{}", "{ }", "null", "{\n}", '{ "id" :1}', '{"q":{},"id":1}'])
+
+
+@given(st.lists(st.tuples(BLANKS, WHOLE, BLANKS).map("".join), min_size=1))
+def test_blanks_around_and_in_a_document_mean_nothing(texts):
+    found, bad = parse_values(
+        pa.array(texts, pa.string()).cast(pa.binary()), pa.struct(list(FIELDS))
+    )
+    assert bad == []
+    expected = [json.loads(text) for text in texts]
+    assert [one is None for one in found.to_pylist()] == [one is None for one in expected]
+    assert found.field("id").to_pylist() == [(one or {}).get("id") for one in expected]
+
+
+PARTS = st.sampled_from([
+    '{"id":1}', "{", "}", "[", "]", ",", ":", '"x"', '"id"', "2", "{}", "null", " ", "\n", '{"q":[',
+    "]}",
+])  # fmt: skip
+
+
+@given(st.lists(st.lists(PARTS, max_size=7).map("".join), min_size=1, max_size=4))
+def test_a_text_is_a_value_only_if_python_reads_it_as_one(texts):
+    found, bad = parse_values(
+        pa.array(texts, pa.string()).cast(pa.binary()), pa.struct(list(FIELDS))
+    )
+    for number, (text, one) in enumerate(zip(texts, found.to_pylist(), strict=True)):
+        assert number in bad or json.loads(text) is None or one == {
+            "id": json.loads(text).get("id"), "name": None
+        }  # fmt: skip
+        assert number not in bad or _is_bad(text)
+
+
+def _is_bad(text):
+    """Whether Python reads no object, or one with a field twice or of another type."""
+
+    def once(pairs):
+        assert len(dict(pairs)) == len(pairs)
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=once)
+    except (ValueError, AssertionError):
+        return True
+    return value is not None and (
+        not isinstance(value, dict) or not isinstance(value.get("id", 1), int | None)
+    )
+
+
 def test_columns_of_kafka_beside_fields():
     schema = pa.schema([("offset", pa.int64()), ("id", pa.int64())])
     assert rows([b'{"id": 5}', b'{"id": 6}'], schema) == [(0, 5), (1, 6)]
