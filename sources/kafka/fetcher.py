@@ -15,7 +15,15 @@ import pyarrow as pa
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, answers, request
 from krishiv_spark.kafka.offset_lookups import list_offsets
-from krishiv_spark.kafka.records import Decoded, RecordRange, await_warm, decode
+from krishiv_spark.kafka.records import (
+    BatchPolicy,
+    DeadBatch,
+    Decoded,
+    RecordRange,
+    await_warm,
+    decode,
+)
+from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
 from krishiv_spark.retry import Backoff
 from krishiv_spark.sources.kafka.cursor import Cursor
 from krishiv_spark.sources.kafka.losses import Losses
@@ -49,12 +57,30 @@ class FetchRules:
         committed: Whether only rows of committed transactions are.
         fail_on_data_loss: Whether records that have gone are an error.
         most_bytes: About the most bytes of one response.
+        inflated_bytes: Most bytes that the records of one batch may become.
+        skips_bad_batches: Whether a batch that cannot be delivered is skipped, with a warning.
     """
 
     columns: frozenset[str]
     committed: bool
     fail_on_data_loss: bool
     most_bytes: int
+    inflated_bytes: int = INFLATED_BYTES
+    skips_bad_batches: bool = False
+
+    @property
+    def policy(self) -> BatchPolicy:
+        """The same for the decoder."""
+        return BatchPolicy(self.inflated_bytes, _warn if self.skips_bad_batches else None)
+
+
+def _warn(dead: DeadBatch) -> None:
+    """Log a batch that is skipped; the record of the log carries its description."""
+    _log.warning(
+        "%s: it is skipped, since 'badBatches' is 'skip', and its rows are lost for this query",
+        dead,
+        extra={"dead_letter": dead},
+    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +194,9 @@ class Fetcher:
     def _decode_partition(self, cursor: Cursor, answer: PartitionData) -> Decoded:
         tp = cursor.range.tp
         wanted = RecordRange(tp.topic, tp.partition, cursor.next, cursor.end)
-        decoded = decode(answer.records, wanted, self._rules.columns, answer.aborted)
+        decoded = decode(
+            answer.records, wanted, self._rules.columns, answer.aborted, self._rules.policy
+        )
         cursor.advance(decoded.next_offset, len(answer.records))
         self._cursors.remove(cursor)
         self._cursors.append(cursor)  # others go first next time

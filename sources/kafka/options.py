@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.kafka.connection import KafkaOptions
+from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
@@ -158,6 +159,19 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         gt=0,
         validation_alias=_choices("maxFetchBytes", "kafka.fetch.max.bytes"),
         description="About the most bytes of one fetch; a task holds two.",
+    )
+    max_inflated_bytes: ByteSize = Field(
+        default=INFLATED_BYTES,
+        gt=0,
+        le=2**30,
+        description="Most bytes that the records of one compressed batch may become, and that the "
+        "headers of one record may take in memory. A task needs up to three times as much.",
+    )
+    bad_batches: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="What happens to a batch of records that becomes larger than "
+        "`maxInflatedBytes`, or cannot be decoded: fail, or skip it with a warning; its rows are "
+        "lost then. A wrong checksum is always an error.",
     )
     max_partition_fetch_bytes: ByteSize | None = Field(
         default=None,

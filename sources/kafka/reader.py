@@ -158,6 +158,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             committed=self.options.committed,
             fail_on_data_loss=self.options.fail_on_data_loss,
             most_bytes=self.options.max_fetch_bytes,
+            inflated_bytes=self.options.max_inflated_bytes,
+            skips_bad_batches=self.options.bad_batches == "skip",
         )
         for batch in Fetcher(open_client(self.options.kafka), partition, rules).batches():
             yield from row_schema.shaped(batch)

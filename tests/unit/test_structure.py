@@ -234,7 +234,9 @@ def test_descriptions_say_more_than_a_name():
     assert not empty
 
 
-ROWS_MAY_GO = re.compile(r"'failOnDataLoss' (=|to) '?false|'badFiles' = 'skip'|new checkpoint")
+ROWS_MAY_GO = re.compile(
+    r"'failOnDataLoss' (=|to) '?false|'bad(Files|Batches)' (=|to) 'skip'|new checkpoint"
+)
 SAYS_SO = re.compile(r"\blost\b|read again|sources begin where")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["InflateError", "deflate", "inflate"]
+__all__ = ["InflateError", "Inflation", "deflate"]
 
 _XERIAL = b"\x82SNAPPY\x00"
 # Its version, and the oldest one that can read it.
@@ -26,10 +26,14 @@ _LZ4_BLOCK = 64 * 1024
 # In the size of a block: it is not compressed.
 _LZ4_STORED = 0x80000000
 
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+# Magic, flags, window, dictionary and size take no more.
+_ZSTD_HEADER = 18
+
 # A copy of 64 bytes takes snappy 3: nothing grows more than that.
 _SNAPPY_MOST = 22
 
-_FIRST_READ = 64 * 1024
+_FIRST_READ = 8 * 1024
 
 
 # In a byte of a number: more follow.
@@ -40,8 +44,8 @@ class InflateError(Exception):
     """Compressed bytes are damaged, or become more than is allowed."""
 
 
-def inflate(codec: str, data: memoryview, most: int) -> bytes | bytearray:
-    """Decompress the records of a batch.
+class Inflation:
+    """The records of one batch while they are decompressed, piece after piece.
 
     Args:
         codec: Its name in Kafka; not "none".
@@ -49,39 +53,89 @@ def inflate(codec: str, data: memoryview, most: int) -> bytes | bytearray:
         most: Bytes that they may become.
 
     Raises:
-        InflateError: If they are damaged, or become more.
+        InflateError: If the bytes announce that they become more.
     """
-    try:
-        return _inflate_snappy(data, most) if codec == "snappy" else _stream(codec, data, most)
-    except (pa.ArrowException, OSError) as error:
-        raise InflateError(f"cannot be decompressed with {codec}: {error}") from error
 
-
-def _stream(codec: str, data: memoryview, most: int) -> bytearray:
-    # One byte more than is allowed, which shows that there are too many.
-    out = bytearray(min(max(_FIRST_READ, 4 * len(data)), most + 1))
-    filled = 0
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec) as stream:
-        while read := stream.readinto(memoryview(out)[filled:]):
-            filled += read
-            if filled > most:
-                raise _too_large(most)
-            if filled == len(out):
-                out.extend(bytes(min(filled, most + 1 - filled)))
-    del out[filled:]
-    return out
-
-
-def _inflate_snappy(data: memoryview, most: int) -> bytes:
-    blocks = _xerial_blocks(data) if data[: len(_XERIAL)] == _XERIAL else iter((data,))
-    out: list[bytes] = []
-    filled = 0
-    for block in blocks:
-        filled += _snappy_size(block)
-        if filled > most:
+    def __init__(self, codec: str, data: memoryview, most: int) -> None:
+        self._codec = codec
+        self._most = self._left = most
+        self._guess = max(_FIRST_READ, 4 * len(data))
+        # An announced size proves nothing: it is only a reason to stop early.
+        if _announced_size(codec, data) > most:
             raise _too_large(most)
-        out.append(_snappy_block(block))
-    return b"".join(out)
+        self._blocks = _snappy_blocks(data) if codec == "snappy" else iter(())
+        self._block = next(self._blocks, None)
+        self._stream: Any = None if codec == "snappy" else _open_stream(codec, data)
+
+    def read_into(self, arena: bytearray, least: int) -> bool:
+        """Append at least so many bytes to an arena, or all that are left.
+
+        A block of snappy is appended as a whole; the other codecs append exactly `least` bytes.
+
+        Returns:
+            Whether there may be more.
+
+        Raises:
+            InflateError: If they are damaged, or become more than is allowed.
+        """
+        before = len(arena)
+        try:
+            if self._stream is None:
+                self._append_blocks(arena, least)
+            else:
+                self._append_stream(arena, least)
+        except (pa.ArrowException, OSError) as error:
+            raise InflateError(f"cannot be decompressed with {self._codec}: {error}") from error
+        found = len(arena) - before
+        self._left -= found
+        if self._left < 0:
+            raise _too_large(self._most)
+        return self._block is not None if self._stream is None else found >= least
+
+    def _append_stream(self, arena: bytearray, least: int) -> None:
+        # One byte more than is allowed shows that there are too many.
+        begin = filled = len(arena)
+        end = begin + min(least, self._left + 1)
+        while filled < end:
+            if filled == len(arena):
+                step = max(self._guess, filled - begin)
+                arena.extend(bytes(min(step, end - filled)))
+            read = self._stream.readinto(memoryview(arena)[filled:])
+            if not read:
+                break
+            filled += read
+        del arena[filled:]
+
+    def _append_blocks(self, arena: bytearray, least: int) -> None:
+        filled = 0
+        while self._block is not None and filled < least:
+            filled += _snappy_size(self._block)
+            if filled > self._left:
+                raise _too_large(self._most)
+            arena += _inflate_snappy(self._block)
+            self._block = next(self._blocks, None)
+
+
+def _open_stream(codec: str, data: memoryview) -> Any:
+    return pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec)
+
+
+def _announced_size(codec: str, data: memoryview) -> int:
+    """Return the size that the first frame announces; 0 if it announces none."""
+    if codec == "zstd" and data[:4] == _ZSTD_MAGIC and len(data) > _ZSTD_HEADER:
+        flags = data[4]
+        is_single, size_bytes = bool(flags & 0x20), 1 << (flags >> 6)
+        if size_bytes == 1 and not is_single:
+            return 0
+        at = 5 + (not is_single) + (0, 1, 2, 4)[flags & 3]
+        return int.from_bytes(data[at : at + size_bytes], "little")
+    if codec == "lz4" and data[:4] == _LZ4_HEADER[:4] and data[4:5] and data[4] & 0x08:
+        return int.from_bytes(data[6:14], "little")
+    return 0
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    return _xerial_blocks(data) if data[: len(_XERIAL)] == _XERIAL else iter((data,))
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -95,7 +149,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         at += size
 
 
-def _snappy_block(data: memoryview) -> bytes:
+def _inflate_snappy(data: memoryview) -> bytes:
     size = _snappy_size(data)
     if size > _SNAPPY_MOST * len(data):
         raise InflateError(f"{len(data)} bytes of snappy cannot become {size}")
@@ -114,7 +168,7 @@ def _snappy_size(data: memoryview) -> int:
 
 
 def _too_large(most: int) -> InflateError:
-    return InflateError(f"becomes more than the {most} bytes that a batch may have")
+    return InflateError(f"becomes more than the {most} bytes that 'maxInflatedBytes' allows")
 
 
 def deflate(codec: str, level: int | None, data: memoryview) -> bytes:

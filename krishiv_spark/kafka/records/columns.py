@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.records.wanted import RecordError, RecordRange
+from krishiv_spark.kafka.records.wanted import RecordRange
 
-__all__ = ["SCHEMA", "ScannedRecords", "record_batch"]
+__all__ = ["SCHEMA", "ScannedRecords", "find_far_time", "record_batch"]
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -28,6 +29,8 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(_HEADER)),
     ]
 )
+
+_BYTES_AT_ONCE = 2**20
 
 _MICROSECONDS = 1000
 _MOST_MILLISECONDS = (2**63 - 1) // _MICROSECONDS
@@ -58,11 +61,7 @@ class ScannedRecords:
 
 
 def record_batch(rows: ScannedRecords, wanted: RecordRange, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema, which is a part of `SCHEMA`.
-
-    Raises:
-        RecordError: If a timestamp is wanted that Spark cannot hold.
-    """
+    """The columns of a schema, which is a part of `SCHEMA`; `find_far_time` finds nothing."""
     columns = [_BUILDERS[name](rows, wanted) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -102,15 +101,13 @@ def _offset(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     return _numbers(rows.offsets, pa.int64())
 
 
-def _timestamp(rows: ScannedRecords, wanted: RecordRange) -> pa.Array:
+def find_far_time(rows: ScannedRecords) -> int | None:
+    """Return the first row whose timestamp Spark cannot hold; None if there is none."""
     far = (rows.stamps > _MOST_MILLISECONDS) | (rows.stamps < -_MOST_MILLISECONDS)
-    if far.any():
-        row = int(far.argmax())
-        raise RecordError(
-            f"{wanted.topic}-{wanted.partition} at offset {rows.offsets[row]}: the timestamp is "
-            f"{rows.stamps[row]} ms since 1970, which Spark cannot hold (are those nanoseconds?): "
-            "leave the column 'timestamp' out to read the rest"
-        )
+    return int(far.argmax()) if far.any() else None
+
+
+def _timestamp(rows: ScannedRecords, _: RecordRange) -> pa.Array:
     return _numbers(rows.stamps * _MICROSECONDS, SCHEMA.field("timestamp").type)
 
 
@@ -142,9 +139,24 @@ def _text(keys: pa.Array) -> pa.Array:
     try:
         keys.validate(full=True)
     except pa.ArrowInvalid:
-        texts = (bytes(key).decode(errors="replace") for key in keys.cast(pa.binary()).to_pylist())
-        return pa.array(texts, pa.string())
+        return _replaced(keys)
     return keys
+
+
+def _replaced(keys: pa.Array) -> pa.Array:
+    """Decode and encode again, piece by piece: a text in memory is larger than its bytes."""
+    text = bytearray()
+    ends = np.zeros(len(keys) + 1, np.int32)
+    for row, key in enumerate(keys.cast(pa.binary())):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        data = memoryview(key.as_buffer())
+        for at in range(0, len(data), _BYTES_AT_ONCE):
+            text += decoder.decode(data[at : at + _BYTES_AT_ONCE]).encode()
+        text += decoder.decode(b"", final=True).encode()
+        ends[row + 1] = len(text)
+    return pa.Array.from_buffers(
+        pa.string(), len(keys), [None, pa.py_buffer(ends), pa.py_buffer(text)]
+    )
 
 
 def _bytes(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,34 +12,31 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.kafka.records.checksum import means
-from krishiv_spark.kafka.records.codecs import InflateError, inflate
-from krishiv_spark.kafka.records.columns import SCHEMA, ScannedRecords, record_batch
+from krishiv_spark.kafka.records.columns import SCHEMA, record_batch
 from krishiv_spark.kafka.records.layout import (
     ATTRIBUTES_AT,
-    CODEC_MASK,
-    CODECS,
     CONTROL,
     HEADER_BYTES,
     MAGIC_AT,
     MAX_INT32,
-    RECORD_BYTES,
+    MAX_INT64,
 )
+from krishiv_spark.kafka.records.scanning import FAULTS, BadBatchError, Scanner, Window
 from krishiv_spark.kafka.records.transactions import Aborted, aborted_rows, control_type
-from krishiv_spark.kafka.records.wanted import RecordError, RecordRange
+from krishiv_spark.kafka.records.wanted import (
+    BatchPolicy,
+    DeadBatch,
+    RecordError,
+    RecordRange,
+)
 
-__all__ = ["INFLATED_BYTES", "Decoded", "decode"]
-
-# Above what a broker takes by default (1 MB, compressed) even if it shrank to a hundredth.
-INFLATED_BYTES = 512 * 2**20
-
-# Size of one Arrow batch.
-_ROWS = 2**16
-_ROOM = 2**25
+__all__ = ["Decoded", "decode"]
 
 # Positions in what is parsed at once, which is up to `_ROOM` and one batch, have 31 bits.
 _MOST_INFLATED = 2**30
 
 _ALL = frozenset(SCHEMA.names)
+_DEFAULT = BatchPolicy()
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ class Decoded:
 
     Attributes:
         batches: The rows, in batches of at most 65 536 rows and about 32 MiB; decoded as they are
-            asked for, and only once. Taking one raises `RecordError` if records are damaged.
+            asked for, and only once. Taking one raises `RecordError` if records are damaged, or a
+            batch cannot be delivered and the policy skips none.
         next_offset: Every wanted row before this offset is in the batches. It is the range's end
             when nothing else is wanted, and its start when no batch was complete.
         consumed: Bytes of complete batches. When it is 0 although there were bytes, the fetch was
@@ -64,7 +63,7 @@ def decode(
     wanted: RecordRange,
     columns: Collection[str] = _ALL,
     aborted: Iterable[Aborted] = (),
-    inflated_bytes: int = INFLATED_BYTES,
+    policy: BatchPolicy = _DEFAULT,
 ) -> Decoded:
     """Decode the batches of one partition in a response to a Fetch.
 
@@ -75,8 +74,7 @@ def decode(
         columns: Names of columns of `SCHEMA`; they come in its order.
         aborted: Producer id and first offset of the aborted transactions that the response names;
             their rows are left out, as for isolation level ``read_committed``.
-        inflated_bytes: Bytes that the records of one batch may become by decompression; at most
-            1 GiB.
+        policy: How large a batch may become, and what happens to one that cannot be delivered.
 
     Raises:
         RecordError: If the header of a batch is damaged or of another format.
@@ -86,10 +84,10 @@ def decode(
         raise ValueError(f"no column {sorted(unknown)} among {', '.join(SCHEMA.names)}")
     source = np.frombuffer(data, np.uint8)
     source.flags.writeable = False  # one type for every kind of input, so one compiled kernel
-    response = _Response(source, wanted, min(inflated_bytes, _MOST_INFLATED))
-    table, next_offset, consumed = response.walk()
     schema = pa.schema([field for field in SCHEMA if field.name in columns])
-    batches = response.batches(table, tuple(aborted), schema)
+    response = _Response(source, wanted, schema, policy)
+    table, next_offset, consumed = response.walk()
+    batches = response.batches(table, tuple(aborted))
     return Decoded(batches, min(max(next_offset, wanted.start), wanted.end), consumed)
 
 
@@ -97,7 +95,8 @@ def decode(
 class _Response:
     source: NDArray[np.uint8]
     wanted: RecordRange
-    inflated_bytes: int
+    schema: pa.Schema
+    policy: BatchPolicy
 
     def walk(self) -> tuple[NDArray[np.int64], int, int]:
         """The table of complete batches, the offset after them, and their bytes."""
@@ -112,11 +111,11 @@ class _Response:
         if code != scan.GOOD:
             magic = int(self.source[consumed + MAGIC_AT])
             at = next_offset if found else self.wanted.start
-            self.fail(at, f"the batch {_WRONG[code].format(magic=magic)}")
+            self.fail(at, f"the batch {FAULTS[code].format(magic=magic)}")
         return table[:found], next_offset, consumed
 
     def batches(
-        self, table: NDArray[np.int64], aborted: tuple[Aborted, ...], schema: pa.Schema
+        self, table: NDArray[np.int64], aborted: tuple[Aborted, ...]
     ) -> Iterator[pa.RecordBatch]:
         from krishiv_spark.kafka.records.scan import ATTRIBUTES, COUNT, LAST
 
@@ -125,9 +124,100 @@ class _Response:
         keep &= (table[:, LAST] >= self.wanted.start) & (table[:, COUNT] > 0)
         if aborted:
             keep &= ~aborted_rows(table, aborted, lambda row: self._control(table[[row]]))
-        for source, batches in self._chunks(table[keep]):
-            for rows in self._rows(source, batches, self.wanted):
-                yield record_batch(rows, self.wanted, schema)
+        scanner = self._scanner(self.wanted)
+        windows = self._windows if self.policy.skip is None else self._good_windows
+        for window in windows(table[keep], scanner):
+            try:
+                for rows in scanner.records(window):
+                    yield record_batch(rows, self.wanted, self.schema)
+            except BadBatchError as error:
+                raise self._error(window.batches[error.row], error) from error
+
+    def _scanner(self, wanted: RecordRange) -> Scanner:
+        return Scanner(
+            self.source,
+            wanted,
+            min(self.policy.inflated_bytes, _MOST_INFLATED),
+            has_headers="headers" in self.schema.names,
+            has_time="timestamp" in self.schema.names,
+        )
+
+    def _windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
+        """Decompress batches; refuse those that cannot be decompressed."""
+        while len(table):
+            try:
+                window, past = scanner.open_window(table)
+            except BadBatchError as error:
+                self._refuse(table[0], error)
+                table = table[1:]
+            else:
+                yield window
+                table = table[past:]
+
+    def _good_windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
+        """Leave out batches that cannot be delivered, before any row of them is delivered.
+
+        Each batch is judged as a whole, whichever of its offsets are wanted: another task that
+        reads another part of it has to come to the same decision.
+        """
+        judge = replace(scanner, wanted=_everything(self.wanted))
+        for window in self._windows(table, scanner):
+            if window.large is not None and not self._is_good_large(window.large, judge):
+                window.batches, window.rest, window.large = window.batches[:-1], None, None
+            past = len(window.batches) - (window.large is not None)
+            bad = self._bad_rows(window.data, window.batches[:past], judge)
+            window.batches = np.delete(window.batches, bad, axis=0)
+            yield window
+
+    def _is_good_large(self, batch: NDArray[np.int64], judge: Scanner) -> bool:
+        try:
+            window, _ = judge.open_window(batch)
+            deque(judge.records(window), maxlen=0)
+        except BadBatchError as error:
+            self._refuse(batch[0], error)
+            return False
+        return True
+
+    def _bad_rows(self, data: Any, batches: NDArray[np.int64], judge: Scanner) -> list[int]:
+        """Refuse batches whose records cannot be read; return their rows in the table."""
+        bad: list[int] = []
+        first = 0
+        while first < len(batches):
+            try:
+                deque(judge.records(Window(data, batches[first:])), maxlen=0)
+                break
+            except BadBatchError as error:
+                bad.append(first + error.row)
+                self._refuse(batches[bad[-1]], error)
+                first = bad[-1] + 1
+        return bad
+
+    def _refuse(self, batch: NDArray[np.int64], error: BadBatchError) -> None:
+        """Skip a batch, or fail, as the policy has it.
+
+        Raises:
+            RecordError: If a batch that cannot be delivered is an error.
+        """
+        if self.policy.skip is None:
+            raise self._error(batch, error) from error
+        self.policy.skip(self._dead(batch, error))
+
+    def _dead(self, batch: NDArray[np.int64], error: BadBatchError) -> DeadBatch:
+        from krishiv_spark.kafka.records.scan import BASE, LAST, SIZE
+
+        topic, partition = self.wanted.topic, self.wanted.partition
+        first, last, size = batch[[BASE, LAST, SIZE]].tolist()
+        return DeadBatch(topic, partition, first, last, size, error.reason)
+
+    def _error(self, batch: NDArray[np.int64], error: BadBatchError) -> RecordError:
+        dead = self._dead(batch, error)
+        offset = dead.first_offset if error.offset < 0 else error.offset
+        return RecordError(
+            f"{dead.topic}-{dead.partition} at offset {offset}: {dead.reason}. The batch has the "
+            f"offsets {dead.first_offset} to {dead.last_offset} and {dead.size} bytes: if it is "
+            "only too large, raise the option 'maxInflatedBytes'; to go on without it, set the "
+            "option 'badBatches' to 'skip': its rows are then lost for this query"
+        )
 
     def _check(self, table: NDArray[np.int64]) -> None:
         from krishiv_spark.kafka.records.scan import BASE, CRC, END, START
@@ -141,105 +231,25 @@ class _Response:
                 )
 
     def _control(self, batch: NDArray[np.int64]) -> int:
+        """Return the type of a control batch; one that cannot be read is always an error."""
         from krishiv_spark.kafka.records.scan import BASE
 
-        everything = RecordRange(self.wanted.topic, self.wanted.partition, 0, 2**63 - 1)
-        for source, batches in self._chunks(batch):
-            for rows in self._rows(source, batches, everything):
-                keys = record_batch(rows, everything, pa.schema([SCHEMA.field("key")]))
-                try:
-                    return control_type(keys.column(0)[0].as_py())
-                except ValueError as error:
-                    self.fail(int(batch[0, BASE]), str(error))
-        return -1
-
-    def _chunks(
-        self, table: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-        """Batches with the bytes that their records lie in, decompressed."""
-        from krishiv_spark.kafka.records.scan import ATTRIBUTES
-
-        if not (table[:, ATTRIBUTES] & CODEC_MASK).any():
-            yield self.source, table
-            return
-        first = 0
-        while first < len(table):
-            arena = bytearray()
-            past = first
-            while past < len(table) and (past == first or len(arena) < _ROOM):
-                self._inflate(table[past], arena)
-                past += 1
-            source = np.frombuffer(arena, np.uint8)
-            source.flags.writeable = False
-            yield source, table[first:past]
-            first = past
-
-    def _inflate(self, batch: NDArray[np.int64], arena: bytearray) -> None:
-        """Put the records of a batch after those in the arena, and note where."""
-        from krishiv_spark.kafka.records.scan import ATTRIBUTES, BASE, BEGIN, END
-
-        data = self.source.data[batch[BEGIN] : batch[END]]
-        codec = CODECS[batch[ATTRIBUTES] & CODEC_MASK]
-        batch[BEGIN] = len(arena)
+        everything = _everything(self.wanted)
+        scanner = Scanner(self.source, everything, min(self.policy.inflated_bytes, _MOST_INFLATED))
         try:
-            arena += data if codec == "none" else inflate(codec, data, self.inflated_bytes)
-        except InflateError as error:
-            self.fail(int(batch[BASE]), f"the batch {error}")
-        batch[END] = len(arena)
-
-    def _rows(
-        self, source: NDArray[np.uint8], batches: NDArray[np.int64], wanted: RecordRange
-    ) -> Iterator[ScannedRecords]:
-        from krishiv_spark.kafka.records import scan
-
-        left = self._count(batches)
-        state = np.zeros(5, np.int64)
-        while state[scan.BATCH] < len(batches):
-            size = max(1, min(left, _ROWS))
-            offsets, stamps = np.empty(size, np.int64), np.empty(size, np.int64)
-            kinds, spans = np.empty(size, np.int32), np.empty((6, size), np.int32)
-            code = scan.parse(
-                source, batches, state, wanted.start, wanted.end, _ROOM,
-                offsets, stamps, kinds, spans,
-            )  # fmt: skip
-            if code != scan.GOOD:
-                base = int(batches[state[scan.BATCH], scan.BASE])
-                self.fail(base, f"record {state[scan.RECORD]} of the batch {_WRONG[code]}")
-            n = int(state[scan.ROWS])
-            left -= n
-            if n:
-                yield ScannedRecords(source, offsets[:n], stamps[:n], kinds[:n], spans)
-
-    def _count(self, batches: NDArray[np.int64]) -> int:
-        """The number of records; a batch that has not the bytes for its own is refused."""
-        from krishiv_spark.kafka.records.scan import BASE, BEGIN, COUNT, END
-
-        short = batches[:, COUNT] > (batches[:, END] - batches[:, BEGIN]) // RECORD_BYTES
-        if short.any():
-            batch = batches[short.argmax()]
-            self.fail(
-                int(batch[BASE]),
-                f"the batch says that it has {batch[COUNT]} records, which do not fit into its "
-                f"{batch[END] - batch[BEGIN]} bytes",
-            )
-        return int(batches[:, COUNT].sum())
+            window, _ = scanner.open_window(batch)
+            for rows in scanner.records(window):
+                keys = record_batch(rows, everything, pa.schema([SCHEMA.field("key")]))
+                return control_type(keys.column(0)[0].as_py())
+        except BadBatchError as error:
+            raise self._error(batch[0], error) from error
+        except ValueError as error:
+            self.fail(int(batch[0, BASE]), str(error))
+        return -1
 
     def fail(self, offset: int, what: str) -> NoReturn:
         raise RecordError(f"{self.wanted.topic}-{self.wanted.partition} at offset {offset}: {what}")
 
 
-# By the codes of `scan`, in its order.
-_WRONG = (
-    "is good",
-    "is in message format v{magic}; the source reads v2, which Kafka 0.11 and later write",
-    "is in message format v{magic}, which is newer than v2",
-    "is shorter than its own header",
-    "has offsets that are negative or too large",
-    "begins at an offset before the end of the batch before it",
-    "has a number of records that its offsets have no place for",
-    "is compressed with a codec that is not known",
-    "is damaged: a length or number in it does not fit its bytes",
-    "has an offset that is not after the one before it, or after that of the whole batch",
-    "has a timestamp of more than 64 bits",
-    "is the last one, but bytes are left over",
-)
+def _everything(wanted: RecordRange) -> RecordRange:
+    return RecordRange(wanted.topic, wanted.partition, 0, MAX_INT64)

@@ -32,8 +32,9 @@ from krishiv_spark.kafka.records.layout import (
 )
 
 # Columns of a table of batches: one row of 64-bit numbers for each.
-START, BEGIN, END, BASE, LAST, ATTRIBUTES, BASE_STAMP, MAX_STAMP, PRODUCER, COUNT, CRC = range(11)
-BATCH_WIDTH = 11
+START, BEGIN, END, BASE, LAST, ATTRIBUTES, BASE_STAMP, MAX_STAMP, PRODUCER, COUNT = range(10)
+CRC, SIZE = 10, 11
+BATCH_WIDTH = 12
 
 # What a walk over batches has found.
 FOUND, CONSUMED, NEXT = range(3)
@@ -47,7 +48,7 @@ KEY, VALUE, HEADERS = 0, 2, 4
 # What is wrong, as kernels say it.
 GOOD = 0
 OLD_FORMAT, NEW_FORMAT, BAD_LENGTH, BAD_OFFSETS, BAD_ORDER, BAD_COUNT, BAD_CODEC = range(1, 8)
-MALFORMED, BAD_DELTA, BAD_STAMP, LEFT_OVER = range(8, 12)
+MALFORMED, BAD_DELTA, BAD_STAMP, LEFT_OVER, MANY_HEADERS = range(8, 13)
 
 # After any end: what reads on from there stays out of reach, so one look at last is enough.
 _OUT_OF_REACH = 2**62
@@ -143,6 +144,7 @@ def _header(data: Any, at: int, size: int, table: Any, row: int) -> int:
     table[row, START] = at
     table[row, BEGIN] = at + HEADER_BYTES
     table[row, END] = at + size
+    table[row, SIZE] = size
     table[row, BASE] = base
     table[row, ATTRIBUTES] = _fixed(data, at + ATTRIBUTES_AT, 2)
     table[row, BASE_STAMP] = _fixed(data, at + BASE_STAMP_AT, 8)
@@ -169,6 +171,8 @@ def parse(
     start: int,
     end: int,
     room: int,
+    header: int,
+    most: int,
     offsets: Any,
     stamps: Any,
     kinds: Any,
@@ -182,7 +186,9 @@ def parse(
         state: Where to begin; afterwards, where to go on and how many rows there are.
         start: First offset that is wanted.
         end: First offset that is not wanted any more.
-        room: Bytes of records after which to stop.
+        room: Bytes of records, and of memory for their headers, after which to stop.
+        header: Bytes of memory that a header takes, besides its own bytes; 0 if none is wanted.
+        most: Bytes of memory that the headers of one record may take.
         offsets: Offset of each row.
         stamps: Timestamp of each row, milliseconds.
         kinds: Type of each timestamp.
@@ -195,7 +201,7 @@ def parse(
             state[AT] = batches[state[BATCH], BEGIN]
             state[PRIOR] = -1
         code, room = _records(
-            source, batches, state, start, end, room, offsets, stamps, kinds, spans
+            source, batches, state, start, end, room, header, most, offsets, stamps, kinds, spans
         )
         if code == GOOD and state[RECORD] == batches[state[BATCH], COUNT]:
             code = _close(batches, state)
@@ -219,6 +225,8 @@ def _records(
     start: int,
     end: int,
     room: int,
+    header: int,
+    most: int,
     offsets: Any,
     stamps: Any,
     kinds: Any,
@@ -232,8 +240,10 @@ def _records(
     index, at, prior, row = state[RECORD], state[AT], state[PRIOR], state[ROWS]
     code = GOOD
     while index < batches[batch, COUNT] and row < len(offsets) and room > 0:
-        stamp, delta, after = _record(source, at, limit, spans, row)
+        stamp, delta, after, cost = _record(source, at, limit, spans, row, header)
         code = _judge(first, stamp, delta, prior, last - base, after)
+        if code == GOOD and cost > most:
+            code = MANY_HEADERS
         if code != GOOD:
             break
         if start <= base + delta < end:
@@ -241,7 +251,7 @@ def _records(
             stamps[row] = newest if kind else first + stamp
             kinds[row] = kind
             row += 1
-            room -= after - at
+            room -= after - at + cost
         at, prior = after, delta
         index += 1
     state[RECORD], state[AT], state[PRIOR], state[ROWS] = index, at, prior, row
@@ -260,19 +270,21 @@ def _judge(first: int, stamp: int, delta: int, prior: int, most: int, after: int
 
 
 @inner
-def _record(source: Any, at: int, end: int, spans: Any, row: int) -> tuple[int, int, int]:
-    """Deltas of timestamp and offset, and the position after the record."""
+def _record(
+    source: Any, at: int, end: int, spans: Any, row: int, header: int
+) -> tuple[int, int, int, int]:
+    """Deltas of timestamp and offset, the position after the record, the memory for its headers."""
     size, at = _varint(source, at, end)
     if size < RECORD_BYTES - 1 or size > end - at:
-        return 0, 0, _OUT_OF_REACH
+        return 0, 0, _OUT_OF_REACH, 0
     stop = at + size
     at += 1  # attributes, of which none has a meaning so far
     stamp, at = _varint(source, at, stop)
     delta, at = _varint(source, at, stop)
     at = _span(source, at, stop, spans, KEY, row)
     at = _span(source, at, stop, spans, VALUE, row)
-    at = _headers(source, at, stop, spans, row)
-    return stamp, delta, at if at == stop else _OUT_OF_REACH
+    at, cost = _headers(source, at, stop, spans, row, header)
+    return stamp, delta, at if at == stop else _OUT_OF_REACH, cost
 
 
 @inner
@@ -287,21 +299,25 @@ def _span(source: Any, at: int, end: int, spans: Any, column: int, row: int) -> 
 
 
 @inner
-def _headers(source: Any, at: int, end: int, spans: Any, row: int) -> int:
+def _headers(source: Any, at: int, end: int, spans: Any, row: int, header: int) -> tuple[int, int]:
+    """Note where the headers of a record lie; the position after them, and their memory."""
     count, at = _varint(source, at, end)
     if count < 0 or count > end - at:
-        return _OUT_OF_REACH
+        return _OUT_OF_REACH, 0
     spans[HEADERS, row] = at
     spans[HEADERS + 1, row] = count
+    cost = header * count
     for _ in range(count):
         size, at = _varint(source, at, end)
         if size < 0 or size > end - at:
-            return _OUT_OF_REACH
+            return _OUT_OF_REACH, 0
+        if header > 0:
+            cost += 2 * size  # a byte that is no UTF-8 becomes three
         size, at = _varint(source, at + size, end)
         if size < -1 or size > end - at:
-            return _OUT_OF_REACH
+            return _OUT_OF_REACH, 0
         at += max(size, 0)
-    return at
+    return at, cost
 
 
 @kernel
