@@ -355,18 +355,6 @@ print(sorted({"numba", "kafka", "pandas", "pytest"} & set(sys.modules)))
     assert done.stdout == "[]\n"
 
 
-def test_kernels_are_compiled_anew_where_nothing_can_be_kept(monkeypatch):
-    jit = modules("compiled")["krishiv_spark.kafka.records.jit"]
-
-    def njit(**options):
-        if options["cache"]:
-            raise RuntimeError("cannot cache function: no locator available")
-        return lambda function: function
-
-    monkeypatch.setattr(jit, "njit", njit)
-    assert jit.kernel(len) is len
-
-
 def test_a_numba_that_no_longer_has_the_option_is_used_without_it(monkeypatch):
     jit = modules("compiled")["krishiv_spark.kafka.records.jit"]
 

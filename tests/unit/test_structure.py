@@ -63,10 +63,11 @@ SHOWN = [
     *(ROOT / "docs").glob("*.md"),
     ROOT / "README.md",
 ]
-DOORS = {  # to the private parts of PyIceberg, kafka-python and PySpark
+DOORS = {  # to the private parts of PyIceberg, kafka-python, numba and PySpark
     "iceberg.internals",
     "jvm",
     "kafka.internals",
+    "kafka.records.kept",
     "testing.processes.write_roles",
 }
 NOT_IMPORTED = {"pandas", "pyiceberg-core", "urllib3"}  # PySpark, PyIceberg and requests do that

@@ -57,12 +57,11 @@ def inner(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    from krishiv_spark.kafka.records.kept import keep_compiled
+
     # Without the lock, kafka-python's thread receives the next answer meanwhile.
-    options = {"cache": True, "nogil": True, **_UNCOUNTED}
-    try:
-        compiled: Callable[..., Any] = njit(**options)(function)
-    except RuntimeError:  # no folder that the compiled code could be kept in
-        compiled = njit(**{**options, "cache": False})(function)
+    compiled: Callable[..., Any] = njit(nogil=True, **_UNCOUNTED)(function)
+    keep_compiled(compiled, function)
     return compiled
 
 

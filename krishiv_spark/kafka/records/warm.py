@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from krishiv_spark.caches import user_cache
+from krishiv_spark.caches import find_stranger, user_cache
 from krishiv_spark.kafka.records.decode import decode
 from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch
 from krishiv_spark.kafka.records.partitioning import partition_rows
@@ -53,35 +53,43 @@ def _warm() -> None:
     """Compiling takes seconds of a core: the tasks of a first query must not all do it at once."""
     from krishiv_spark.kafka.records.jit import COMPILED
 
-    done = _mark()
-    if not COMPILED or done.exists():
+    folder = _private_cache()
+    if not COMPILED or folder is None or (done := folder / _version()).exists():
         warm_up()
         return
     with _alone(done.with_suffix(".lock")):
         warm_up()
-        # Without the mark, others wait for the lock as well: slower, and no less right.
+        # Without this file, others wait for the lock as well: slower, and no less right.
         with contextlib.suppress(OSError):
             done.touch()
 
 
-def _mark() -> Path:
-    """A file that exists once this code was compiled by this numba, with its cache at its place."""
+def _private_cache() -> Path | None:
+    """Return a folder for the lock; None without one, or if others could hold the lock."""
+    folder = user_cache() / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder if find_stranger(folder) is None else None
+    except OSError:
+        return None
+
+
+def _version() -> str:
+    """Return a name for this code, compiled by this numba, with its cache where it is."""
     import numba
 
     here = Path(__file__).parent
     parts = [numba.__version__, str(here), os.environ.get("NUMBA_CACHE_DIR", "")]
     parts += [str(file.stat().st_mtime_ns) for file in sorted(here.glob("*.py"))]
-    name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    return user_cache() / "kernels" / name
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Hold a lock among processes; without a folder for it, do without."""
+    """Hold a lock among processes; do without if its file cannot be made."""
     import fcntl
 
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")
     except OSError:
         yield
