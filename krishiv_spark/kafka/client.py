@@ -11,6 +11,7 @@ from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.network import Node
+from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
 
 __all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_retriable", "open_client"]
@@ -171,7 +172,10 @@ def open_client(connection: Connection, *, at_start: bool = False) -> Client:
     if client is not None and not client.is_usable:
         client.close()
         client = None
-    client = _clients[key] = client or Client(connection, at_start=at_start)
+    if client is None:
+        warn_of_clear_login(connection.values)
+        client = Client(connection, at_start=at_start)
+    _clients[key] = client
     for oldest in list(_clients)[:-_MOST_CLIENTS]:
         _clients.pop(oldest, None)
     return client

@@ -6,10 +6,13 @@ does not know it.
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from krishiv_spark.once import warn_once
 from krishiv_spark.suggestions import suggest
 
 __all__ = [
@@ -23,7 +26,10 @@ __all__ = [
     "one_of",
     "pem",
     "pem_file",
+    "warn_of_clear_login",
 ]
+
+_log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _BY_PASSWORD = {
@@ -32,6 +38,8 @@ _BY_PASSWORD = {
     "SCRAM-SHA-512": "ScramLoginModule",
 }
 MECHANISMS = (*_BY_PASSWORD, "GSSAPI", "AWS_MSK_IAM")
+_CLEAR = frozenset({"PLAIN", "AWS_MSK_IAM"})
+"""Mechanisms that send what a listener can log in with; SCRAM and GSSAPI do not."""
 _PEM_ONLY = (
     "only PEM files can be read here: convert the store (keytool, openssl) and name the file"
 )
@@ -151,3 +159,35 @@ def _check_login(jaas: str, values: Mapping[str, Any]) -> None:
             f"option 'kafka.sasl.jaas.config' names {found[1]}, but 'kafka.sasl.mechanism' = "
             f"{chosen} logs in by {module}"
         )
+
+
+def warn_of_clear_login(values: Mapping[str, Any]) -> None:
+    """Log one warning for each process if a login crosses a network in clear text.
+
+    Args:
+        values: The settings for kafka-python.
+    """
+    if (
+        values.get("security_protocol") != "SASL_PLAINTEXT"
+        or values["sasl_mechanism"] not in _CLEAR
+    ):
+        return
+    far = next((s for s in values["bootstrap_servers"] if not _is_loopback(s)), None)
+    if far is not None:
+        warn_once(
+            _log,
+            "login in clear text",
+            "'kafka.sasl.mechanism' = %s under SASL_PLAINTEXT: the login is sent to %s in clear "
+            "text, and machines on the way can read and use it: set 'kafka.security.protocol' to "
+            "SASL_SSL, or use SCRAM",
+            values["sasl_mechanism"],
+            far,
+        )
+
+
+def _is_loopback(server: str) -> bool:
+    host = server.rpartition(":")[0].strip("[]") or server
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")

@@ -6,10 +6,12 @@ import time
 import pyarrow as pa
 import pytest
 
+from krishiv_spark import once
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import connection
-from krishiv_spark.kafka.client import Client, KafkaFailedError
+from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.reached import note_reached
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.checks import check
@@ -207,3 +209,57 @@ def waited_s(checkpoint):
     with pytest.raises(KafkaFailedError, match="nobody listens there"):
         check(options, schema, OutputMode.APPEND, streaming=True)
     return time.monotonic() - begun_s
+
+
+# ---------------------------------------------------------------- logins in clear text
+
+
+def login(servers, mechanism="PLAIN", protocol="SASL_PLAINTEXT"):
+    return Connection.of({
+        "bootstrap.servers": servers,
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.username": "spark",
+        "sasl.password": PASSWORD,
+        "default.api.timeout.ms": "100",
+    })  # fmt: skip
+
+
+@pytest.fixture
+def unwarned(monkeypatch):
+    monkeypatch.setattr(once, "_given", set())
+
+
+@pytest.mark.usefixtures("unwarned")
+def test_a_login_in_clear_text_is_warned_of_once_in_a_process(caplog):
+    for servers in ("localhost:1,broker.invalid:9092", "other.invalid:9092"):
+        with pytest.raises(KafkaFailedError):
+            open_client(login(servers))
+    (warning,) = [r.message for r in caplog.records if "clear text" in r.message]
+    assert "'kafka.sasl.mechanism' = PLAIN under SASL_PLAINTEXT" in warning
+    assert "broker.invalid:9092" in warning
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize(
+    "given",
+    [
+        login("localhost:1, 127.0.0.9:1, [::1]:9092"),
+        login("broker.invalid:9092", "SCRAM-SHA-256"),
+        login("broker.invalid:9092", protocol="SASL_SSL"),
+        Connection.of({"bootstrap.servers": "broker.invalid:9092"}),
+    ],
+)
+def test_other_logins_are_not_warned_of(given, caplog):
+    warn_of_clear_login(given.values)
+    assert caplog.text == ""
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize(
+    "server", ["10.0.0.1:9092", "[2001:db8::1]:9092", "broker", "localhost.example:1"]
+)
+def test_every_other_host_is_far(server, caplog):
+    warn_of_clear_login(login(server).values)
+    assert server in caplog.text
