@@ -38,7 +38,7 @@ def check_brokers(asked: Questions, said: Findings) -> None:
         client = _client(options)
         said.ok(f"Kafka, from the driver: cluster {client.cluster_id()} answers")
         is_new = _check_rules(client, said)
-        _check_ids(client, options, said)
+        _check_ids(client, options, asked.probe, said)
         _check_topic(client, options, said, reads=not is_new)
 
 
@@ -66,10 +66,11 @@ def _check_rules(client: Client, said: Findings) -> bool:
     return is_new
 
 
-def _check_ids(client: Client, options: KafkaSinkOptions, said: Findings) -> None:
-    """Begin a transaction as tasks do, look at it and list it as drivers do.
+def _check_ids(client: Client, options: KafkaSinkOptions, probe: str, said: Findings) -> None:
+    """Initialize a transactional id as tasks do, describe it and list it as drivers do.
 
-    Nothing is written in it, so nothing is open afterwards.
+    The id has a random part: another doctor, of another team too, would be fenced by the same one.
+    Nothing is written under it, so no transaction is open, and brokers let it expire.
     """
     from krishiv_spark.kafka import transactions
 
@@ -78,11 +79,11 @@ def _check_ids(client: Client, options: KafkaSinkOptions, said: Findings) -> Non
         f"allow WRITE and DESCRIBE on the transactional ids that begin with {start!r} "
         "(kafka-acls.sh --resource-pattern-type prefixed), or give another 'kafka.transactional.id'"
     )
-    name = f"{start}doctor.0.0"
+    name = f"{start}doctor-{probe}.0.0"
     with said.looking_at(f"Kafka, transactional ids {start}…", advice) as well:
         transactions.begin(client, name, options.timeout_ms)
         transactions.describe(client, [name])
-        transactions.known(client, f"{start}doctor.")
+        transactions.known(client, name)
         well(f"can be begun, for {options.timeout_ms / 1000:g} s, seen and listed")
 
 

@@ -1,8 +1,8 @@
 """The folders that compiled kernels are kept in. Driver and executor.
 
 Numba unpickles what it finds in its cache, so a folder that another user of the machine may write
-to would let that user run code here: such a folder is not used. Numba itself uses only a folder that
-it may write to; here a folder that was filled while an image was built may be read-only.
+to would let that user run code here: such a folder is not used. Numba itself uses only a folder
+that it may write to; here a folder that was filled while an image was built may be read-only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,24 @@
+"""The doctor's questions to a real broker leave nothing open, and fence nobody."""
+
+import uuid
+
+from krishiv_spark.doctor.brokers import check_brokers
+from krishiv_spark.doctor.findings import Findings
+from krishiv_spark.doctor.questions import Questions
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev import open_cluster
+
+
+def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():
+    team = f"team-{uuid.uuid4().hex[:8]}"
+    with open_cluster() as cluster:
+        given = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.transactional.id": team}
+        for probe in ("one", "two"):
+            said = Findings()
+            check_brokers(Questions(probe, options=given), said)
+            assert [f for f in said.found if "seen and listed" in str(f)], said.found
+        client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        found = transactions.known(client, f"{team}.")
+    assert found == {f"{team}.doctor-{probe}.0.0": "Empty" for probe in ("one", "two")}
