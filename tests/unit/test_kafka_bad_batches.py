@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import bombs
+import lz4.frame
 import pytest
 import snappy
 from batches import ALL, CODECS, PATHS, build, changed, control, kernels, rows, varint
@@ -270,6 +271,49 @@ def test_more_after_a_frame_that_announces_little_is_counted():
     packed = bombs.squeezed(bombs.record(0), "zstd") + bombs.squeezed(bytes(2 * MIB), "zstd")
     with pytest.raises(RecordError, match="becomes more than the 1048576 bytes"):
         rows(framed(packed, "zstd"), policy=BatchPolicy(MIB))
+
+
+@pytest.mark.parametrize("block", [4, 5, 6, 7])
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("sums", [True, False])
+def test_lz4_is_read_with_all_its_flags(block, linked, sums):
+    packed = lz4.frame.compress(
+        RECORDS,
+        block_size=block,
+        block_linked=linked,
+        content_checksum=sums,
+        block_checksum=sums,
+        store_size=sums,
+    )
+    assert len(rows(framed(packed, "lz4"))) == 2
+    for size in (0, 1, 2**31, 2**64 - 1):  # which the frame announces, and which is not true
+        lying = bytearray(lz4.frame.compress(RECORDS, store_size=True, block_linked=linked))
+        lying[6:14] = struct.pack("<Q", size)
+        with pytest.raises(RecordError, match=r"cannot be decompressed|becomes more"):
+            rows(framed(bytes(lying), "lz4"))
+
+
+@pytest.mark.parametrize(
+    "head", ["28b52ffd0088", "28b52ffd00f8", "28b52ffd0358ffffffff", "28b52ffdff"]
+)
+def test_frames_of_zstd_that_want_a_window_or_a_dictionary_are_errors(head):
+    with pytest.raises(RecordError, match=r"cannot be decompressed|becomes more"):
+        rows(framed(bytes.fromhex(head) + bytes(40), "zstd"))
+
+
+@pytest.mark.parametrize("codec", SQUEEZED)
+def test_a_large_batch_that_compaction_has_thinned_is_read_in_pieces(codec):
+    deltas = [0, 7, 8, 500, 10_000]
+    packed = b"".join(bombs.record(delta, bytes(9 * MIB)) for delta in deltas)
+    data = bombs.moved(bombs.batch(packed, 5, codec=codec, last_delta=20_000), 100)
+    for skip in (None, pytest.fail):
+        found = decode(data + some(1, 30_000), ALL, {"offset", "value"}, (), BatchPolicy(skip=skip))
+        parts = [batch.column("offset").to_pylist() for batch in found.batches]
+        assert [offset for part in parts for offset in part] == [
+            *(100 + delta for delta in deltas),
+            30_000,
+        ]
+        assert len(parts) > 1
 
 
 def test_many_empty_frames_are_no_endless_work():
