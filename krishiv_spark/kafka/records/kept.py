@@ -145,12 +145,12 @@ def _find_shared_file(folder: Path) -> str | None:
 
 def _candidates(file: Path) -> Iterator[tuple[Path, bool]]:
     """Yield folders, and whether the user has named one."""
-    import numba
+    from numba.core import config
 
     name = f"{file.parent.name}_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:40]}"
-    config: Any = numba.config
-    if config.CACHE_DIR:
-        yield Path(config.CACHE_DIR, name), True
+    settings: Any = config
+    if settings.CACHE_DIR:
+        yield Path(settings.CACHE_DIR, name), True
     yield file.parent / "__pycache__", False
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield Path(base, "numba", name), False
