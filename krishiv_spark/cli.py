@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
+import traceback
 from importlib import import_module
+from types import TracebackType
+from typing import Any
 
 import click
 
 from krishiv_spark import commands
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.logs import write_to_terminal
+from krishiv_spark.terminal import show_lines, show_text
 
 __all__ = ["main"]
 
@@ -33,11 +39,27 @@ class _Commands(click.Group):
         found: click.Command = getattr(home, cmd_name.replace("-", "_"))
         return found
 
+    def main(self, *given: Any, **named: Any) -> Any:
+        sys.excepthook = _show_traceback
+        write_to_terminal()
+        return super().main(*given, **named)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            # Which click declares final; it shows the usage of the command beside it.
+            vars(error)["message"] = show_text(error.message)
+            raise
         except (KrishivError, PermissionError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(show_text(str(error))) from error
+
+
+def _show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print what is no error of ours: its text may be that of a server or a file."""
+    sys.stderr.write(show_lines("".join(traceback.format_exception(kind, error, trace))))
 
 
 @click.group(cls=_Commands)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from typing import Any
 
+from krishiv_spark.terminal import show_lines, show_text
 from krishiv_spark.workers import is_of_spark
 
-__all__ = ["lines_are_of"]
+__all__ = ["lines_are_of", "write_to_terminal"]
 
 _root = logging.getLogger("krishiv_spark")
 
@@ -25,11 +28,27 @@ class _About(logging.Filter):
     text = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.about = f" [{self.text}]" if self.text else ""
+        record.about = f" [{show_text(self.text)}]" if self.text else ""
         return True
 
 
 _about = _About()
+
+
+class _OneLine(logging.Formatter):
+    """Writes each message as one line, whatever a name or a text of another party in it contains.
+
+    The lines of a traceback stay.
+    """
+
+    redact: Callable[[str], str] = str
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        record.message = show_text(self.redact(record.message))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
+        return show_lines(self.redact(super().formatException(ei)))
 
 
 def lines_are_of(level: str, **about: object) -> None:
@@ -49,11 +68,27 @@ def lines_are_of(level: str, **about: object) -> None:
     _about.text = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     _root.setLevel(level.upper())
     if not _root.hasHandlers():
-        _root.addHandler(_handler())
+        _root.addHandler(_handler(_FORM))
 
 
-def _handler() -> logging.Handler:
+def write_to_terminal(redact: Callable[[str], str] = str) -> None:
+    """Write this package's warnings to standard error, as one line each. For commands.
+
+    Where Python's root logger or ``krishiv_spark`` has a handler of another kind, that stays.
+
+    Args:
+        redact: Given each text, returns it without values that must not be shown.
+    """
+    ours = [each for each in _root.handlers if isinstance(each.formatter, _OneLine)]
+    if ours or not _root.hasHandlers():
+        for each in ours:
+            _root.removeHandler(each)
+        _root.addHandler(_handler("%(message)s", redact))
+
+
+def _handler(form: str, redact: Callable[[str], str] = str) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORM))
+    handler.setFormatter(formatter := _OneLine(form))
+    formatter.redact = redact
     handler.addFilter(_about)
     return handler

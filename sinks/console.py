@@ -25,6 +25,7 @@ from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.terminal import show_text
 
 __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 
@@ -34,9 +35,6 @@ _RULE = "-" * 43
 # ``Dataset.showString``: minimumColWidth.
 _LEAST_WIDTH = 3
 _DEFAULT_TRUNCATE = 20
-_ESCAPES = str.maketrans(
-    {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\b": r"\b", "\v": r"\v", "\a": r"\a"}
-)
 _PLAIN_DOUBLES = (1e-3, 1e7)  # java.lang.Double.toString writes the others with an exponent
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -126,7 +124,7 @@ def _iso(ms: int) -> str:
 def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions) -> str:
     """The rows as ``Dataset.showString`` draws them; ends with a line break."""
     rows = list(islice((row for head in staged for row in head.rows), options.num_rows))
-    header = tuple(name.translate(_ESCAPES) for name in names)
+    header = tuple(map(show_text, names))
     body = _records(header, rows) if options.vertical else _table(header, rows, options.truncate)
     more = sum(head.count for head in staged) > len(rows)
     noun = "row" if options.num_rows == 1 else "rows"
@@ -175,7 +173,8 @@ def _texts(batch: pa.RecordBatch, truncate: int) -> list[Row]:
 
 
 def _cut(text: str, truncate: int) -> str:
-    shown = text.translate(_ESCAPES)
+    # Escaping makes no text shorter, so nothing after these characters is shown.
+    shown = show_text(text[: truncate + 1] if truncate > 0 else text)
     if not 0 < truncate < len(shown):
         return shown
     # `showString`: less than four characters have no room for dots.

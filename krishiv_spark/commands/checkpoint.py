@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from krishiv_spark.commands.common import STORAGE, checkpoint_of, name_and_value
+from krishiv_spark.commands.common import STORAGE, checkpoint_of, name_and_value, say_lines
 
 if TYPE_CHECKING:
     from krishiv_spark.checkpoint import SparkCheckpoint
@@ -190,5 +190,4 @@ def _say_made(new: str, made: NewCheckpoint) -> None:
 
 
 def _say(*lines: str) -> None:
-    for line in lines:
-        click.echo(line)
+    say_lines(lines)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
 from krishiv_spark.options import parse_duration
+from krishiv_spark.terminal import show_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,11 +23,13 @@ __all__ = [
     "STORAGE",
     "checkpoint_of",
     "clear",
-    "echo",
     "name_and_value",
     "of_checkpoint",
     "of_log",
     "open_session",
+    "say",
+    "say_json",
+    "say_lines",
     "seconds",
     "storage_of",
 ]
@@ -73,17 +77,38 @@ def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_
     """Show and remove files that nobody names, and count them."""
     count = size = 0
     for orphan in orphans:
-        click.echo(orphan)
+        say(orphan)
         count, size = count + 1, size + orphan.size
         if not dry_run:
             remove(orphan)
-    click.echo(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+    say(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
 
 
-def echo(lines: list[str], otherwise: str) -> None:
-    """Print lines, or one that says that there are none."""
-    for line in lines or [otherwise]:
-        click.echo(line)
+def say(line: object, *, err: bool = False) -> None:
+    """Print one line; characters that a terminal would obey are escaped.
+
+    Everything that a command prints goes through this function or `say_json`.
+
+    Args:
+        line: Converted to text.
+        err: Print to standard error.
+    """
+    click.echo(show_text(str(line)), err=err)
+
+
+def say_lines(lines: Iterable[object], otherwise: str | None = None) -> None:
+    """Print each line as `say` does; `otherwise` if there is none."""
+    count = 0
+    for count, line in enumerate(lines, 1):  # noqa: B007  counted
+        say(line)
+    if not count and otherwise is not None:
+        say(otherwise)
+
+
+def say_json(value: object, indent: int | None = None) -> None:
+    """Print a value as JSON in ASCII, without control characters."""
+    # The one control character that JSON leaves as it is.
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", r"\u007f"))
 
 
 def name_and_value(text: str) -> tuple[str, str]:

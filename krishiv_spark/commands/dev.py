@@ -7,6 +7,8 @@ import threading
 
 import click
 
+from krishiv_spark.commands.common import say
+
 __all__ = ["dev"]
 
 
@@ -29,9 +31,9 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
     with open_cluster(brokers, secure=secure) as cluster:
         way_in = cluster.secure.options() if cluster.secure else {}
         for name, text in {"kafka.bootstrap.servers": cluster.bootstrap, **way_in}.items():
-            click.echo(f"{name} = {text}")
+            say(f"{name} = {text}")
         if secure:
-            click.echo(f"without TLS and SASL: {cluster.bootstrap}", err=True)
-        click.echo(f"{cluster.origin}; Ctrl-C ends it", err=True)
+            say(f"without TLS and SASL: {cluster.bootstrap}", err=True)
+        say(f"{cluster.origin}; Ctrl-C ends it", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

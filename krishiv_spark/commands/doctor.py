@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from krishiv_spark.commands.common import name_and_value, open_session
+from krishiv_spark.commands.common import name_and_value, open_session, say_lines
 
 __all__ = ["doctor"]
 
@@ -53,8 +53,7 @@ def doctor(*, tasks: int, spark_remote: str | None, master: str | None, **said: 
     )
     conf = dict(map(name_and_value, said["conf"]))
     found = examine(open_session(spark_remote, master, conf, "krishiv-spark doctor"), asked)
-    for line in found:
-        click.echo(line)
+    say_lines(found)
     sys.exit(any(line.level == "WRONG" for line in found))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
-from krishiv_spark.commands.common import checkpoint_of, of_checkpoint
+from krishiv_spark.commands.common import checkpoint_of, of_checkpoint, say, say_json, say_lines
 
 __all__ = ["epochs"]
 
@@ -28,7 +27,7 @@ def epochs_list(checkpoint: str, given: tuple[str, ...], newest: int) -> None:
     found = checkpoint_of(checkpoint, given)
     found.query_id()  # or it is no checkpoint
     for epoch in found.epochs()[-newest:]:
-        click.echo(epoch_line(epoch_status(found, epoch)))
+        say(epoch_line(epoch_status(found, epoch)))
 
 
 @epochs.command("show")
@@ -41,4 +40,7 @@ def epochs_show(checkpoint: str, given: tuple[str, ...], epoch: int, *, as_json:
     from krishiv_spark.inspection.texts import epoch_lines
 
     status = epoch_status(checkpoint_of(checkpoint, given), epoch)
-    click.echo(json.dumps(asdict(status)) if as_json else "\n".join(epoch_lines(status)))
+    if as_json:
+        say_json(asdict(status))
+    else:
+        say_lines(epoch_lines(status))

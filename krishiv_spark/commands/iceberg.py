@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, name_and_value
+from krishiv_spark.commands.common import DRY_RUN, OLDER_THAN, clear, name_and_value, say
 
 __all__ = ["iceberg"]
 
@@ -43,6 +43,4 @@ def iceberg_vacuum(
     found = find_orphans(options, guard_s, foreign_names=foreign_names)
     clear(found.files, remover(options), dry_run=dry_run)
     if found.foreign:
-        click.echo(
-            f"{found.foreign} files left whose names do not have this table's id: --help says more"
-        )
+        say(f"{found.foreign} files left whose names do not have this table's id: --help says more")

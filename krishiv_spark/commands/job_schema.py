@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from krishiv_spark.commands.common import say_json
 
 __all__ = ["job_schema"]
 
@@ -14,4 +14,4 @@ def job_schema() -> None:
     """Print the JSON schema of job files, for editors."""
     from krishiv_spark.jobs.schema import job_schema as schema
 
-    click.echo(json.dumps(schema(), indent=2))
+    say_json(schema(), indent=2)

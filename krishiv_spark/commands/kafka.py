@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from krishiv_spark.commands.common import echo, name_and_value
+from krishiv_spark.commands.common import name_and_value, say, say_lines
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.kafka.admin import TransactionAdmin
@@ -60,7 +60,7 @@ def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, 
     """Show what is open, since when, and for which query."""
     from krishiv_spark.sinks.kafka.admin import open_lines
 
-    echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    say_lines(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
 
 
 def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> TransactionAdmin:
@@ -80,7 +80,7 @@ def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> 
 def transactions_show(**where: Any) -> None:
     """Show what the epoch log of a query says of its transactions."""
     admin = _admin(**where)
-    echo(admin.lines(), "nothing is open, and the newest epoch is complete")
+    say_lines(admin.lines(), "nothing is open, and the newest epoch is complete")
 
 
 @transactions.command("resolve")
@@ -97,10 +97,10 @@ def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
     A driver that still runs on the checkpoint is fenced, and fails.
     """
     admin = _admin(**where)
-    echo(admin.lines(), "there is nothing to do")
+    say_lines(admin.lines(), "there is nothing to do")
     if not dry_run:
         admin.resolve()
-        click.echo("done")
+        say("done")
 
 
 @transactions.command("abort")
@@ -119,7 +119,7 @@ def transactions_abort(
     """
     from krishiv_spark.sinks.kafka.admin import abort_job, open_lines
 
-    echo(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    say_lines(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
     if not dry_run:
         abort_job(bootstrap, command_config, prefix, query)
-        click.echo("done")
+        say("done")

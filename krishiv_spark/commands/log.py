@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from krishiv_spark.commands.common import name_and_value
+from krishiv_spark.commands.common import name_and_value, say, say_lines
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import format_names, format_of
 
@@ -80,14 +80,14 @@ def resolve(
     operator = _operator(name, checkpoint, given)
     _tell(operator)
     if assume is not None:
-        click.echo(f"the newest intent is taken for {assume}: {_RISKS[assume]}")
+        say(f"the newest intent is taken for {assume}: {_RISKS[assume]}")
     if dry_run:
         return
     if assume is None:
         operator.resolve()
     else:
         operator.assume(committed=assume == "committed")
-    click.echo("done")
+    say("done")
 
 
 @log.command()
@@ -111,15 +111,14 @@ def adopt(
     _tell(operator)
     planned = operator.adopted(newest)
     until = "nothing" if planned is None else f"everything up to epoch {planned.epoch}"
-    click.echo(f"from here on the target counts as holding {until}")
+    say(f"from here on the target counts as holding {until}")
     if not dry_run:
         operator.adopt(newest)
-        click.echo("done")
+        say("done")
 
 
 def _tell(operator: Operator) -> None:
-    for line in operator.lines():
-        click.echo(line)
+    say_lines(operator.lines())
 
 
 def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:

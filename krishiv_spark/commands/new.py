@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from krishiv_spark.commands.common import say
 from krishiv_spark.errors import OptionError
 
 __all__ = ["new"]
@@ -67,7 +68,7 @@ def _make(kind: str, name: str, into: str, example: Mapping[str, str]) -> None:
         path = folder / place.replace("NAME", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(reduce(lambda said, word: said.replace(word, words[word]), words, text))
-        click.echo(path)
+        say(path)
 
 
 def _templates(folder: Path) -> Iterator[tuple[str, str]]:

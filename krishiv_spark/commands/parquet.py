@@ -13,7 +13,8 @@ from krishiv_spark.commands.common import (
     OLDER_THAN,
     STORAGE,
     clear,
-    echo,
+    say,
+    say_lines,
     seconds,
     storage_of,
 )
@@ -57,7 +58,7 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
         for stream, skip in all_skips(where, storage_of(given)):
             of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
             lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows of it: {skip.reason}")
-    echo(lines, f"nothing is noted for {place}: no stream left anything out")
+    say_lines(lines, f"nothing is noted for {place}: no stream left anything out")
 
 
 @parquet.command()
@@ -101,7 +102,7 @@ def _vacuum_disk(path: Path, guard_s: float, unused_s: float | None, *, dry_run:
     from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 
     if next(table_logs(path), None) is None:
-        click.echo(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
+        say(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
     found = orphans(path.absolute(), guard_s)
     if unused_s is not None:
         found = itertools.chain(found, unused_state(path.absolute(), unused_s))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
-from krishiv_spark.commands.common import checkpoint_of, name_and_value, of_checkpoint, of_log
+from krishiv_spark.commands.common import (
+    checkpoint_of,
+    name_and_value,
+    of_checkpoint,
+    of_log,
+    say_json,
+    say_lines,
+)
 
 __all__ = ["status"]
 
@@ -40,6 +46,6 @@ def status(
     found = look_at(place, table=table, epoch_log=epoch_log, given=options)
     live = look_live(found, options, table=table)
     if as_json:
-        click.echo(json.dumps({**asdict(found), "live": asdict(live)}))
+        say_json({**asdict(found), "live": asdict(live)})
     else:
-        click.echo("\n".join(status_lines(found, live)))
+        say_lines(status_lines(found, live))

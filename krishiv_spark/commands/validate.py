@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from krishiv_spark.commands.common import name_and_value
+from krishiv_spark.commands.common import name_and_value, say
 from krishiv_spark.errors import ManifestError
 from krishiv_spark.jobs.loading import load
 from krishiv_spark.jobs.ready import LoadedJobs
@@ -46,7 +46,7 @@ def validate(file: Path, depots: Path | None, given: tuple[str, ...]) -> None:
     """
     found = loaded(file, depots, given)
     count = len(found.jobs)
-    click.echo(f"{file}: {count} {'job is' if count == 1 else 'jobs are'} right")
+    say(f"{file}: {count} {'job is' if count == 1 else 'jobs are'} right")
 
 
 def loaded(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJobs:
@@ -55,8 +55,8 @@ def loaded(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJob
         found = load(file, depots=depots, variables=dict(map(name_and_value, given)))
     except ManifestError as error:
         for line in error.lines:
-            click.echo(line, err=True)
+            say(line, err=True)
         sys.exit(2)
     for note in found.notes:
-        click.echo(f"{file}: note: {note}", err=True)
+        say(f"{file}: note: {note}", err=True)
     return found

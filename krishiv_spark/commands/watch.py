@@ -14,9 +14,12 @@ from krishiv_spark.commands.common import (
     name_and_value,
     of_checkpoint,
     of_log,
+    say,
+    say_lines,
     seconds,
 )
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.terminal import show_text
 
 if TYPE_CHECKING:
     from krishiv_spark.inspection.watching import QuerySight, QueryWatcher
@@ -44,7 +47,7 @@ def watch(
     options = dict(map(name_and_value, given))
     watcher = QueryWatcher(checkpoint_of(checkpoint, given), options, **log)
     if once:
-        click.echo("\n".join(_lines(watcher.look())))
+        say_lines(_lines(watcher.look()))
         return
     try:
         _live(watcher, interval) if _can_draw() else _log_epochs(watcher, interval)
@@ -58,7 +61,7 @@ def _can_draw() -> bool:
     try:
         import rich.live  # noqa: F401
     except ImportError:
-        click.echo('a line for each epoch; pip install "krishiv-spark[watch]" for more', err=True)
+        say('a line for each epoch; pip install "krishiv-spark[watch]" for more', err=True)
         return False
     return True
 
@@ -80,23 +83,21 @@ def _log_epochs(watcher: QueryWatcher, interval_s: float) -> None:
         sight, newest = watcher.look(newest), -1 if newest is None else newest
         for pace in new_paces(sight, newest):
             newest = pace.epoch.epoch
-            click.echo(pace_line(pace))
+            say(pace_line(pace))
         sys.stdout.flush()
 
-    _repeat(look, interval_s, lambda why: click.echo(why, err=True))
+    _repeat(look, interval_s, lambda why: say(why, err=True))
 
 
 def _live(watcher: QueryWatcher, interval_s: float) -> None:
     from rich.live import Live
-    from rich.text import Text
 
     with Live(auto_refresh=False) as screen:
 
         def draw(what: Any) -> None:
             screen.update(what, refresh=True)
 
-        # As it stands: what rich takes for marks may be in an address.
-        _repeat(lambda: draw(_drawn(watcher.look())), interval_s, lambda why: draw(Text(why)))
+        _repeat(lambda: draw(_drawn(watcher.look())), interval_s, lambda why: draw(_text(why)))
 
 
 def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str], None]) -> None:
@@ -110,14 +111,20 @@ def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str
             complain(f"cannot be looked at now: {error}")
 
 
+def _text(line: str) -> Any:
+    """Return a line for rich, which styles `[…]` in plain texts and escapes nothing."""
+    from rich.text import Text
+
+    return Text(show_text(line))
+
+
 def _drawn(sight: QuerySight) -> Any:
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     from krishiv_spark.inspection.texts import pace_cells, status_lines
 
     table = Table("epoch", "", "planned", "offsets", "in a second", "watermark")
     for pace in sight.paces:
-        table.add_row(*pace_cells(pace))
-    return Group(*map(Text, status_lines(sight.status, sight.live)), table)
+        table.add_row(*map(_text, pace_cells(pace)))
+    return Group(*map(_text, status_lines(sight.status, sight.live)), table)

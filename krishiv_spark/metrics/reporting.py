@@ -88,7 +88,16 @@ def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str
             warn_once(_log, metric.name, "metrics: %s cannot be worked out", metric.name)
             continue
         for labels, value in found:
-            yield (view.record.query, view.record.name, *labels), float(value)
+            texts = (view.record.query, view.record.name, *labels)
+            yield tuple(map(_encodable, texts)), float(value)
+
+
+def _encodable(label: str) -> str:
+    """Return a label that UTF-8 can encode; one of a single query would end the others' metrics.
+
+    JSON, as Spark's progress is, may contain halves of characters.
+    """
+    return label.encode("utf-8", "replace").decode()
 
 
 class Reporting(AbstractContextManager["Reporting"]):

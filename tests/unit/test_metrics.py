@@ -101,6 +101,13 @@ def test_a_query_is_served_to_prometheus(session, served):
     assert 'query_id="0f000000-0000-0000-0000-000000000001",query_name="orders"' in scraped(served)
 
 
+def test_half_a_character_in_the_name_of_a_query_does_not_end_the_metrics_of_all(session, served):
+    hostile = progressed(0, name="\ud800")
+    session.tell(started(name="\ud800"), hostile, started("1" * 32, "of another"))
+    assert 'query_name="?"' in scraped(served)
+    assert 'query_name="of another"' in scraped(served)
+
+
 def test_a_failed_query_has_its_condition_and_a_new_start_clears_it(session, served):
     session.tell(started(), ended(error=OURS, error_class="STREAM_FAILED"))
     found = values(scraped(served))
