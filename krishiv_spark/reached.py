@@ -40,7 +40,7 @@ def note_reached(name: str) -> None:
     if application() is None:  # nobody else would find it
         return
     with contextlib.suppress(OSError):  # a full disk is told of by those who need it
-        _mark(name).parent.mkdir(exist_ok=True)
+        _mark(name).parent.mkdir(mode=0o700, exist_ok=True)
         _mark(name).touch()
 
 

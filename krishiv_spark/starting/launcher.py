@@ -16,6 +16,8 @@ import sys
 from krishiv_spark.starting.requests import (
     ALLOCATOR,
     GREETING,
+    SECRET,
+    SERVED,
     Parent,
     Request,
     is_own,
@@ -25,9 +27,6 @@ from krishiv_spark.starting.requests import (
 
 __all__ = ["main"]
 
-_SERVED = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
-"""Modules that Spark starts for each query; of what else it starts there is one at most."""
-
 _ZYGOTE = "krishiv_spark.starting.zygote"
 _PATIENCE_S = 5.0
 """How long a zygote may take to import; Spark waits for 10 to 15 s until it has an answer."""
@@ -36,7 +35,7 @@ _PATIENCE_S = 5.0
 def main() -> None:
     """Be what Spark has started: by a fork of the zygote, or a new interpreter."""
     options = sys.argv[1:]
-    if options[:1] == ["-m"] and options[1:2] and options[1] in _SERVED:
+    if options[:1] == ["-m"] and options[1:2] and options[1] in SERVED:
         with contextlib.suppress(OSError, AttributeError):
             if (connection := _reach(Parent.of_this_process())) is not None:
                 _ask(connection, Request.own(options[1], options[2:]))
@@ -78,13 +77,22 @@ def _start(place: str, folder: str, parent: Parent) -> None:
             os.unlink(aside)
         subprocess.Popen(  # noqa: S603  ourselves
             [sys.executable, "-m", _ZYGOTE, folder, str(listener.fileno()), *map(str, parent)],
-            # Threads would not survive the forks: NumPy starts some, and an allocator of Arrow's.
-            env={"OMP_NUM_THREADS": "1", ALLOCATOR: "background_thread:false", **os.environ},
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
             start_new_session=True,  # whatever ends a terminal's processes lets it end by itself
         )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of a zygote, which anything of this user can read while it lives.
+
+    So it does not get this start's secret; each of its forks gets its own by its request.
+    """
+    kept = {name: text for name, text in os.environ.items() if name != SECRET}
+    # Threads would not survive the forks: NumPy starts some, and an allocator of Arrow's.
+    return {"OMP_NUM_THREADS": "1", ALLOCATOR: "background_thread:false", **kept}
 
 
 def _ask(connection: socket.socket, request: Request) -> None:

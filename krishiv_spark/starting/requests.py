@@ -15,8 +15,11 @@ from typing import NamedTuple
 __all__ = [
     "ALLOCATOR",
     "GREETING",
+    "SECRET",
+    "SERVED",
     "Parent",
     "Request",
+    "is_child_of",
     "is_own",
     "private_folder",
     "receive",
@@ -29,7 +32,19 @@ GREETING = b"l"
 Another letter with each change of what follows: after an upgrade a launcher may be the newer one.
 """
 
+SERVED = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
+"""Modules that Spark starts for each query; of what else it starts there is one at most."""
+
+SECRET = "PYTHON_WORKER_FACTORY_SECRET"  # noqa: S105  the name of a variable
+"""What a JVM and one Python process know each other by."""
+
 _SPACE = "/proc/self/ns/pid"
+_SPACES = ("pid", "mnt")
+"""Namespaces that differ between containers: of the numbers of processes, and of folders."""
+
+_MOST_BYTES = 16 * 2**20
+"""Of a request: the kernel gives a process 2 MiB for its variables, 6 MiB at most."""
+
 _STREAMS = (0, 1, 2)
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -48,7 +63,7 @@ _OF_EACH_START = frozenset(
         "PYTHON_UDF_BATCH_SIZE",
         "PYTHON_UNIX_DOMAIN_ENABLED",
         "PYTHON_WORKER_FACTORY_PORT",
-        "PYTHON_WORKER_FACTORY_SECRET",
+        SECRET,
         "PYTHON_WORKER_FACTORY_SOCK_DIR",
         "PYTHON_WORKER_FACTORY_SOCK_PATH",
         "SPARK_AUTH_SOCKET_TIMEOUT",
@@ -137,11 +152,7 @@ class Parent(NamedTuple):
         Raises:
             OSError: If there is none, or no ``/proc``.
         """
-        space = os.stat(_SPACE).st_ino
-        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
-            # The name of the program may hold anything, but ends with the last bracket.
-            after_name = file.read().rpartition(")")[2].split()
-        return cls(number, int(after_name[19]), space)
+        return cls(number, int(_stat_of(number)[19]), os.stat(_SPACE).st_ino)
 
     def is_elsewhere(self) -> bool:
         """Whether it is a process of another container, of which nothing can be said here."""
@@ -172,9 +183,47 @@ def private_folder() -> str:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """Whether this user is at the other end."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1]) == os.geteuid()
+    """Return True if a process of this user and of this container is at the other end.
+
+    A container with the same user may share the folder of sockets. Its processes have no number
+    here (0), or other namespaces.
+    """
+    number, user, _ = _peer(connection)
+    try:
+        return user == os.geteuid() and _spaces(number) == _spaces(os.getpid())
+    except OSError:  # it has no number here, or has ended
+        return False
+
+
+def is_child_of(connection: socket.socket, parent: Parent) -> bool:
+    """Return True if the process at the other end was started by a JVM, as launchers are."""
+    try:
+        return _parent_of(_peer(connection)[0]) == parent.number and parent.is_alive()
+    except OSError:
+        return False
+
+
+def _peer(connection: socket.socket) -> tuple[int, int, int]:
+    """Return process, user and group that connected, or that listened last."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    number, user, group = _CREDENTIALS.unpack(found)
+    return number, user, group
+
+
+def _spaces(number: int) -> list[tuple[int, int]]:
+    found = [os.stat(f"/proc/{number}/ns/{name}") for name in _SPACES]
+    return [(each.st_dev, each.st_ino) for each in found]
+
+
+def _stat_of(number: int) -> list[str]:
+    """Return the fields of ``/proc/<number>/stat`` after the name of the program."""
+    with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
+        # The name may contain anything, but ends with the last bracket.
+        return file.read().rpartition(")")[2].split()
+
+
+def _parent_of(number: int) -> int:
+    return int(_stat_of(number)[1])
 
 
 def send(connection: socket.socket, request: Request) -> None:
@@ -189,15 +238,30 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
     Raises:
         OSError: If it does not come whole.
-        ValueError, TypeError: If it is none.
+        ValueError, TypeError: If it is none, or one that no launcher sends.
     """
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, len(_STREAMS))
     try:
         if len(head) != _LENGTH.size or len(streams) != len(_STREAMS):
             raise ConnectionError("a launcher has gone")
+        (length,) = _LENGTH.unpack(head)
+        if length > _MOST_BYTES:
+            raise ValueError(f"a request of {length} bytes")
         with connection.makefile("rb") as stream:
-            return Request(*json.loads(stream.read(*_LENGTH.unpack(head)))), streams
+            return _checked(json.loads(stream.read(length))), streams
     except BaseException:
         for each in streams:
             os.close(each)
         raise
+
+
+def _checked(given: object) -> Request:
+    """Return a request whose parts are what they have to be, of a module that is served."""
+    if not isinstance(given, list):
+        raise TypeError("a request is a list")
+    request = Request(*given)
+    texts = [request.module, request.folder, *request.arguments, *request.python]
+    texts += [part for pair in dict(request.environment).items() for part in pair]
+    if not all(isinstance(text, str) for text in texts) or request.module not in SERVED:
+        raise ValueError("no process of Spark's is started like this")
+    return request

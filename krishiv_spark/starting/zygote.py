@@ -15,11 +15,12 @@ from typing import Any
 
 from krishiv_spark.starting.imported import Imported
 from krishiv_spark.starting.preloading import prefer_installed, preload
-from krishiv_spark.starting.requests import GREETING, Parent, Request, is_own, receive
+from krishiv_spark.starting.requests import GREETING, Parent, Request, is_child_of, is_own, receive
 
 __all__ = ["Zygote", "main"]
 
 _PATIENCE_S = 5.0
+_WAITING = 128
 _SIGNALLED = 128
 """Shells say so that a process was ended by a signal: this and its number."""
 
@@ -38,6 +39,9 @@ class Zygote:
     _imported: Imported
 
     def __init__(self, listener: socket.socket, parent: Parent) -> None:
+        # The kernel names to those who connect the process that listened last: this one lives on.
+        listener.listen(_WAITING)
+        self._jvm = parent
         self._selector = selectors.DefaultSelector()
         self._open: set[Any] = {listener}
         self._over = False
@@ -71,7 +75,7 @@ class Zygote:
 
     def _greet(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        if not is_own(connection):
+        if not (is_own(connection) and is_child_of(connection, self._jvm)):
             connection.close()
             return
         connection.settimeout(_PATIENCE_S)
@@ -83,7 +87,7 @@ class Zygote:
     def _read(self, connection: socket.socket) -> Request | None:
         try:
             request, streams = receive(connection)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             self._close(connection)
             return None
         fits = request.fits() and self._imported.is_installed()

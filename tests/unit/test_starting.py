@@ -1,5 +1,6 @@
 """Forks of a zygote instead of Spark's Python processes, without Spark: this test is the JVM."""
 
+import json
 import os
 import shutil
 import signal
@@ -282,6 +283,217 @@ def peer(listener, user):
         finally:
             os.seteuid(me)
         return listener.accept()[0]
+
+
+# --- who may ask a zygote, for what, and what it keeps
+
+
+def sockets(environment):
+    return list(Path(environment["TMPDIR"]).glob("krishiv-spark-*/*"))
+
+
+def environment_of(pid):
+    """The variables with which the kernel shows a process, whatever it has set since."""
+    return Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
+def test_no_zygote_and_no_fork_shows_the_secret_of_a_start(start, environment):
+    first, second = start(), start(PYTHON_WORKER_FACTORY_SECRET="another")
+    (zygote,) = zygotes(environment)
+    worker, connection = second.worker()
+    with connection:
+        for pid in (zygote.pid, first.pid(), second.pid(), worker.pid):
+            shown = "\n".join(environment_of(pid))
+            assert "TMPDIR=" in shown
+            assert "PYTHON_WORKER_FACTORY_SECRET" not in shown
+            assert SECRET not in shown
+    assert first.accepts(SECRET)
+    assert second.accepts("another")
+
+
+AS_LAUNCHER = """
+import json, os, socket, struct, sys
+from krishiv_spark.starting.requests import GREETING, Request, is_own, send
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.settimeout(20)
+if not is_own(connection):
+    sys.exit("a stranger listens")
+greeting = connection.recv(1)
+if greeting != GREETING:
+    sys.exit("no greeting")
+module, arguments, raw = json.loads(sys.argv[2])
+if raw is None:
+    send(connection, Request.own(module, arguments))
+else:
+    text = raw.encode()
+    socket.send_fds(connection, [struct.pack("!I", len(text))], (0, 1, 2))
+    connection.sendall(text)
+_, forked, _, _ = socket.recv_fds(connection, 1, 1)
+print("forked" if forked else "refused")
+"""
+
+
+def asked(environment, module="x", arguments=(), raw=None, command=()):
+    """What a process, a child of the JVM as launchers are, gets from the zygote."""
+    (path,) = sockets(environment)
+    given = json.dumps([module, list(arguments), raw])
+    # By a descriptor of its folder: the path is longer than that of a socket may be.
+    code = AS_LAUNCHER.replace(
+        "connection.connect(sys.argv[1])",
+        "home, name = os.path.split(sys.argv[1])\n"
+        "connection.connect(f'/proc/self/fd/{os.open(home, os.O_RDONLY)}/{name}')",
+    )
+    words = [*command, sys.executable, "-c", code, str(path), given]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    return (done.stdout + done.stderr).strip()
+
+
+def test_a_zygote_serves_no_module_but_spark_s_own(start, environment, tmp_path):
+    start()
+    (tmp_path / "probe_of_test.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    more = {**environment, "PYTHONPATH": str(tmp_path)}
+    assert asked(more, "probe_of_test") == "refused"
+    assert asked(environment, "timeit") == "refused"
+    assert not (tmp_path / "ran").exists()
+    assert is_fork(start(), environment)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "{}",
+        "[]",
+        "null",
+        "[" * 100_000,
+        '["pyspark.daemon", "x", "/", {}, []]',
+        '["pyspark.daemon", [], "/", [], []]',
+        '["pyspark.daemon", [1], "/", {}, []]',
+        '["pyspark.daemon", [], 3, {}, []]',
+        '["pyspark.daemon", [], "/", {"a": 1}, []]',
+        '["pyspark.daemon", [], "/", {}, null]',
+        '[["pyspark.daemon"], [], "/", {}, []]',
+    ],
+    ids=lambda raw: raw[:40],
+)
+def test_what_is_no_request_ends_no_zygote(start, environment, raw):
+    start()
+    (zygote,) = zygotes(environment)
+    assert asked(environment, raw=raw) == "refused"
+    assert zygote.is_running()
+    assert is_fork(start(), environment)
+
+
+def connected(environment):
+    (path,) = sockets(environment)
+    connection = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_RDONLY)
+    connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+    connection.settimeout(PATIENCE_S)
+    return connection
+
+
+def test_a_process_that_the_jvm_has_not_started_is_not_served(start, environment):
+    """This test is the JVM, and so no child of it; nor is what its children start."""
+    start()
+    with connected(environment) as own:
+        assert own.recv(1) == b""
+    between = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
+    assert asked(environment, command=between) == "no greeting"
+    assert is_fork(start(), environment)
+
+
+def test_a_launcher_that_dies_before_it_is_looked_at_harms_nobody(start, environment):
+    start()
+    (zygote,) = zygotes(environment)
+    zygote.suspend()
+    (path,) = sockets(environment)
+    connects = (
+        "import os, socket, sys\nhome, name = os.path.split(sys.argv[1])\n"
+        "c = socket.socket(socket.AF_UNIX)\n"
+        "c.connect(f'/proc/self/fd/{os.open(home, os.O_RDONLY)}/{name}')\n"
+        "os.dup2(c.fileno(), 1)\nos.execvp('sleep', ['sleep', '60'])"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", connects, str(path)])
+    await_true(lambda: psutil.Process(killed.pid).name() == "sleep")
+    killed.kill()
+    killed.wait()
+    zygote.resume()
+    assert is_fork(start(), environment)
+    assert zygote.is_running()
+
+
+def test_a_connection_is_known_by_its_process_and_not_by_the_number_alone():
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen()
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+            with accepted:
+                jvm = requests.Parent.of_this_process()
+                assert requests.is_child_of(accepted, jvm)
+                assert not requests.is_child_of(accepted, jvm._replace(begun=jvm.begun + 1))
+                assert not requests.is_child_of(accepted, jvm._replace(number=os.getpid()))
+
+
+@pytest.fixture
+def elsewhere():
+    """A command that runs another one in other namespaces, as in a container of its own."""
+    found = []
+    for spaces in (["--mount"], ["--pid", "--fork", "--mount-proc"]):
+        command = ["unshare", *spaces]
+        with suppress(OSError):
+            if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+                found.append(command)
+    if not found:
+        pytest.skip("needs the right to make namespaces")
+    return found
+
+
+LISTENS = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("listens", flush=True)
+connection, _ = listener.accept()
+with open(sys.argv[2], "wb") as file:
+    connection.settimeout(10)
+    connection.send(sys.argv[3].encode())
+    while part := connection.recv(65536):
+        file.write(part)
+"""
+
+
+def test_a_process_of_another_container_gets_no_request(start, environment, elsewhere, tmp_path):
+    """It has the same user and folder for sockets, and has taken the name of the JVM's first."""
+    folder = Path(environment["TMPDIR"], f"krishiv-spark-{os.geteuid()}")
+    folder.mkdir(mode=0o700)
+    here = requests.Parent.at(os.getpid())
+    for number, spaces in enumerate(elsewhere):
+        got, short = tmp_path / f"got-{number}", Path("/tmp", f"krishiv-{os.getpid()}-{number}")
+        words = [*spaces, sys.executable, "-c", LISTENS, str(short), str(got), "l"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as stranger:
+            try:
+                assert stranger.stdout.readline() == b"listens\n"
+                short.rename(folder / here.name)
+                daemon = start()
+                assert daemon.pid() == daemon.process.pid
+                await_true(got.exists)
+                stranger.wait(PATIENCE_S)
+                assert got.read_bytes() == b""
+            finally:
+                stranger.kill()
+        (folder / here.name).unlink()
+
+
+def test_a_process_of_another_container_is_not_served(start, environment, elsewhere):
+    start()
+    for spaces in elsewhere:
+        assert asked(environment, command=spaces) in {"no greeting", "a stranger listens"}
+    assert is_fork(start(), environment)
 
 
 # --- what changes while a zygote runs, and where there can be none

@@ -76,7 +76,7 @@ class Broker:
         self.version = version
         self.folder = folder
         self.properties = folder / "server.properties"
-        folder.mkdir(parents=True)
+        folder.mkdir(mode=0o700, parents=True)
         known = {**_properties(number, ports, folder), **settings}
         text = "".join(f"{key}={value}\n" for key, value in known.items())
         write_secret(self.properties, text)  # a password may be among them
