@@ -37,7 +37,12 @@ from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.wanted import RecordError
 from krishiv_spark.metrics.figures import METRICS
 from krishiv_spark.options import Options
-from krishiv_spark.parquet.footers import BadFileError, ChangedError, GoneError
+from krishiv_spark.parquet.footers import (
+    BadFileError,
+    ChangedError,
+    GoneError,
+    TooLargeError,
+)
 from krishiv_spark.queries.failures import may_pass
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sources.iceberg.history import ChangedRowsError
@@ -82,6 +87,7 @@ JOB_PARTS = {
 ERRORS: tuple[type[errors.KrishivError], ...] = (
     *(getattr(errors, name) for name in errors.__all__),
     BadFileError,
+    TooLargeError,
     CatalogFailedError,
     ChangedError,
     ChangedRowsError,

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from krishiv_spark.crashes import name_rows
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.iceberg.files import DeleteFile, TableFile
 from krishiv_spark.iceberg.options import FORMAT
@@ -100,7 +101,8 @@ def read_part(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
     deletes = _Deletes(scan.io)
     for piece in part.ranges:
         try:
-            yield from _read_range(piece, scan, deletes.of(piece.file))
+            rows = _read_range(piece, scan, deletes.of(piece.file))
+            yield from name_rows(piece.file.path, rows)
         except SchemaError as error:
             raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
 

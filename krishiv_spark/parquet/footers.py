@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import plain_schema
+from krishiv_spark.crashes import name_call
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.nested import children, is_list
 from krishiv_spark.offsets.watermark import epoch_ms
@@ -28,6 +30,7 @@ __all__ = [
     "Footer",
     "GoneError",
     "OpenedParquet",
+    "TooLargeError",
     "file_errors",
     "file_schema",
     "frugal",
@@ -40,6 +43,9 @@ __all__ = [
 # in memory as a whole.
 _BUFFER_BYTES = 2**20
 
+_TAIL_BYTES, _LENGTH_BYTES = 8, 4
+"""A file ends with the length of its footer, and a magic."""
+
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
@@ -49,6 +55,10 @@ class BadFileError(DataLossError):
 
 class GoneError(DataLossError):
     """A file that was listed is no longer there."""
+
+
+class TooLargeError(DataLossError):
+    """A file needs more memory than the process may have. It is not skipped as a damaged one."""
 
 
 class ChangedError(DataLossError):
@@ -108,14 +118,32 @@ def opened(
 
 
 def frugal(source: Any) -> pq.ParquetFile:
-    """A Parquet file that is read in little memory, whatever the size of its row groups."""
-    return pq.ParquetFile(
+    """Return a Parquet file that is read in little memory, whatever the size of its row groups.
+
+    Raises:
+        OSError: If it is damaged, or some of its columns are encrypted.
+    """
+    file = pq.ParquetFile(
         source,
         pre_buffer=False,
         buffer_size=_BUFFER_BYTES,
         coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
         page_checksum_verification=True,  # where there are any; Spark's files have them
     )
+    _check_readable(file, source)
+    return file
+
+
+def _check_readable(file: pq.ParquetFile, source: Any) -> None:
+    """Read a row of each row group, if the footer has more than PyArrow has read of it.
+
+    A signature does, behind a footer that is plain though columns are encrypted. PyArrow ends the
+    process when the metadata of such a column are asked for, and raises when its rows are read.
+    """
+    source.seek(-_TAIL_BYTES, os.SEEK_END)
+    if int.from_bytes(source.read(_LENGTH_BYTES), "little") != file.metadata.serialized_size:
+        for group in range(file.metadata.num_row_groups):
+            next(file.iter_batches(1, [group], use_threads=False), None)
 
 
 @contextmanager
@@ -126,6 +154,7 @@ def file_errors(path: str) -> Iterator[None]:
         GoneError: If it is not there.
         ChangedError: If it was replaced while it was read.
         BadFileError: If it is damaged.
+        TooLargeError: If there is not enough memory for it.
         OptionError: If it may not be read.
     """
     try:
@@ -134,7 +163,12 @@ def file_errors(path: str) -> Iterator[None]:
         raise GoneError(f"{path} was listed, but is no longer there") from error
     except PermissionError as error:
         raise OptionError(f"may not read {path}: {error}") from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except MemoryError as error:
+        raise TooLargeError(
+            f"{path} cannot be read with the memory that this process may have: {error}. Give "
+            "Spark's Python processes more, or remove the file: a small one can claim any size"
+        ) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ESTALE:
             raise ChangedError(f"{path} was replaced while it was read: {_START_AGAIN}") from error
         if isinstance(error, OSError) and error.errno is not None:
@@ -191,12 +225,16 @@ def read_footer(
     Raises:
         OptionError: If the file may not be read.
     """
-    try:
+
+    def read() -> Footer:
         with opened(path, files=files) as file:
             metadata = file.parquet.metadata
             if event_time is None:
                 return Footer(metadata.num_rows)
             return _timed(metadata, event_time, path, _Reading(times, wanted))
+
+    try:
+        return name_call(path, read)
     except DataLossError as error:
         return Footer(0, unknown=str(error))
 
@@ -218,7 +256,11 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
         return Footer(metadata.num_rows, unknown=f"{path}: {event_time} is stored as {physical}")
     newest = None
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        statistics = group.column(index).statistics
+        chunk = group.column(index)
+        if chunk.physical_type != metadata.schema.column(index).physical_type:
+            # PyArrow would end the process when it is asked for these statistics.
+            return Footer(metadata.num_rows, unknown=f"{path}: {event_time} has two physical types")
+        statistics = chunk.statistics
         if statistics is not None and statistics.has_min_max:
             # As it is stored: datetime would lose nanoseconds, and ends with the year 9999.
             reached = statistics.max_raw
@@ -277,8 +319,12 @@ def file_schema(path: str, files: Files = DISK) -> pa.Schema:
         DataLossError: If the file is damaged or gone.
         OptionError: If it may not be read.
     """
-    with opened(path, files=files) as file:
-        return plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
+
+    def read() -> pa.Schema:
+        with opened(path, files=files) as file:
+            return plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
+
+    return name_call(path, read)
 
 
 def _field(field: pa.Field) -> pa.Field:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from krishiv_spark.crashes import file_of_crash
 from krishiv_spark.errors import KrishivError, QueryFailed
 
 __all__ = ["Failure", "failure_of", "may_pass"]
@@ -23,6 +26,7 @@ _PLANNING = "PlanningFailed"
 
 _OF_SPARK = re.compile(r"\[[A-Z_.0-9]+\][^\n]*")
 _TERMINATED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_DIED = "Python worker exited unexpectedly"
 _AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:", "failed to connect back")
 """What is said of a server that is not there, and of a Python process that took too long to start
 (Spark gives that of a source ten seconds)."""
@@ -55,6 +59,11 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, KrishivError):
         return _ours(type(error).__name__, str(error))
     text = str(error)
+    if _DIED in text and (file := file_of_crash(text)) is not None:
+        return Failure(
+            f"PyArrow {pa.__version__} has ended the Python process that read {file}: the file is "
+            f"damaged, or made to do this. Remove it, and see docs/upstream/: {_one_line(text)}"
+        )
     if found := _OURS.findall(text):
         return _ours(*_unwrapped(*found[-1]))
     if any(sign in text for sign in _AWAY):

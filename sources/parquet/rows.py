@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.arrow import conform
+from krishiv_spark.crashes import name_rows
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.names import places
 from krishiv_spark.nested import Convert
@@ -106,7 +107,7 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
     for piece in part.ranges:
         rows = 0
         try:
-            for batch in _read_range(piece, rules):
+            for batch in name_rows(piece.path, _read_range(piece, rules)):
                 yield batch
                 rows += batch.num_rows
         except (BadFileError, GoneError) as error:

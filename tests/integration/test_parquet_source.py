@@ -8,7 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from parquet_fuzzing import fatal
 from patience import PATIENCE
+from pyspark.errors import StreamingQueryException
+
+from krishiv_spark.queries.failures import failure_of
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -232,3 +236,17 @@ def test_errors_reach_the_user(spark, folder, tmp_path):
         spark.read.format("krishiv-parquet").load(str(tmp_path / "nowhere"))
     with pytest.raises(Exception, match=r"did you mean 'maxFilesPerTrigger'"):
         stream(spark, folder, maxFilePerTrigger=1)
+
+
+def test_a_file_that_ends_the_python_process_is_named_in_the_error(spark, folder, checkpoint):
+    """By Spark's own setting: its text of what died has the name of the file that was read."""
+    path = fatal(folder)
+    spark.conf.set("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")
+    try:
+        with pytest.raises(StreamingQueryException) as caught:
+            Run(stream(spark, folder), checkpoint)
+    finally:
+        spark.conf.unset("spark.sql.execution.pyspark.udf.faulthandler.enabled")
+    line = failure_of(caught.value).line
+    assert f"has ended the Python process that read {path}: " in line
+    assert f"PyArrow {pa.__version__}" in line
