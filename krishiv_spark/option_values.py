@@ -24,7 +24,8 @@ _MILLISECONDS = {
     for unit in units
 }
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_QUANTITY = re.compile(r"\s*(\d+)\s*([a-zA-Z]*)\s*")
+# Python converts no more than 4 300 digits, and no number of these is longer than 18.
+_QUANTITY = re.compile(r"\s*(\d{1,18})\s*([a-zA-Z]*)\s*")
 
 
 def parse_duration(text: object) -> object:

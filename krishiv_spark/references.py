@@ -16,7 +16,16 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.suggestions import suggest
 
-__all__ = ["Referenced", "has_reference", "resolved", "resolved_options", "variables"]
+__all__ = [
+    "Referenced",
+    "has_reference",
+    "read_small",
+    "resolved",
+    "resolved_options",
+    "variables",
+]
+
+_MOST_BYTES = 2**20
 
 _REFERENCE = re.compile(r"(\$?)\$\{(\w+):([^}]*)\}")
 
@@ -48,6 +57,21 @@ class Referenced(str):
 def has_reference(text: str) -> bool:
     """Whether a value names something that is to be looked up, or writes that it does not."""
     return isinstance(text, str) and "${" in text and _REFERENCE.search(text) is not None
+
+
+def read_small(file: Path) -> str:
+    """Return the text of a file that a user wrote, or that contains one value.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is larger than 1 MiB, or is no UTF-8.
+    """
+    with file.open("rb") as opened:
+        found = opened.read(_MOST_BYTES + 1)  # a device has no end
+    if len(found) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+    # As `Path.read_text` translates line ends.
+    return found.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def variables(reference: str) -> list[str]:
@@ -116,10 +140,12 @@ def _of_file(name: str) -> str:
     if not os.path.isabs(name):
         raise ValueError(f"write the whole path of the file, not {name!r}")
     try:
-        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise ValueError(f"{name!r} cannot be read on the driver's machine: {reason}") from None
+        return read_small(Path(name)).rstrip("\n")
+    except UnicodeDecodeError:
+        reason = "it is no text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    raise ValueError(f"{name!r} cannot be read on the driver's machine: {reason}")
 
 
 _KINDS: dict[str, Callable[[str], str]] = {"env": _of_environment, "file": _of_file}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from krishiv_spark.commands.common import name_and_value, open_session
+from krishiv_spark.commands.common import name_and_value, open_session, say
 from krishiv_spark.commands.validate import JOB_FILE, loaded
 from krishiv_spark.jobs.ready import LoadedJobs
+from krishiv_spark.logs import write_to_terminal
 
 if TYPE_CHECKING:
     from krishiv_spark.jobs.running import JobRunner
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _FAILED, _NO_SPARK = 1, 3
+_ECHOES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers by which PySpark writes each error of Spark's to standard error as well, with the text of
+the query, in which values of variables are."""
 
 
 @click.command()
@@ -41,12 +46,17 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     nothing was started; 3 there is no Spark session.
     """
     found = loaded(file, depots, given)
-    sys.path.insert(0, str(file.resolve().parent))  # where functions of steps may be
+    write_to_terminal(found.redacted)
+    for name in _ECHOES:
+        logging.getLogger(name).disabled = True
+    if found.calls_python:
+        # The last one: a module beside the job file must not replace an installed one.
+        sys.path.append(str(file.resolve().parent))
     spark = _session(found, said)
 
     from krishiv_spark.jobs.running import JobRunner
 
-    runner = JobRunner(spark, lambda line: click.echo(found.redacted(line)), strict=said["strict"])
+    runner = JobRunner(spark, lambda line: say(found.redacted(line)), strict=said["strict"])
     _end_on_signals(runner)
     try:
         if said["dry_run"]:
@@ -56,7 +66,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     except Exception as error:  # noqa: BLE001  whatever a source, a sink or Spark raises
         _fail(found, error)
     except KeyboardInterrupt:
-        click.echo("stopped before the end of a batch: the next start does it again", err=True)
+        say("stopped before the end of a batch: the next start does it again", err=True)
         sys.exit(_FAILED)
     finally:
         _stop(spark)
@@ -65,7 +75,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
 def _try(runner: JobRunner, found: LoadedJobs) -> None:
     for job in found.jobs:
         runner.check(job)
-        click.echo(f"{job.name}: Spark understands it")
+        say(f"{job.name}: Spark understands it")
 
 
 def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
@@ -79,7 +89,7 @@ def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
     try:
         spark = open_session(said["remote"], said["master"], conf, found.jobs[0].name)
     except Exception as error:  # noqa: BLE001  likewise
-        click.echo(f"there is no Spark session: {_line(error)}", err=True)
+        say(found.redacted(f"there is no Spark session: {_line(error)}"), err=True)
         sys.exit(_NO_SPARK)
     if said["remote"] is None:
         spark.sparkContext.setLogLevel(found.jobs[0].model.log_level)
@@ -94,7 +104,7 @@ def _end_on_signals(runner: JobRunner) -> None:
         del number, frame
         if runner.stop.is_set() or runner.is_in_batch:
             raise KeyboardInterrupt
-        click.echo("ending after the epoch under way", err=True)
+        say("ending after the epoch under way", err=True)
         runner.stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,7 +112,7 @@ def _end_on_signals(runner: JobRunner) -> None:
 
 
 def _fail(found: LoadedJobs, error: Exception) -> None:
-    click.echo(found.redacted(_line(error)), err=True)
+    say(found.redacted(_line(error)), err=True)
     sys.exit(_FAILED)
 
 

@@ -186,7 +186,7 @@ class JobChecker:
     def _note_address(self, text: str | None) -> None:
         if text is not None and text.startswith(_ADDRESS) and "?" in text:
             query = text.partition("?")[2]
-            self._notes.append(f"not used here: ?{query} of addresses")
+            self._notes.append(f"not used here: {f'?{query}'!r} of addresses")
 
     # --- options
 

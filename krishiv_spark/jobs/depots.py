@@ -16,7 +16,7 @@ from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.reading import read_tree, validated
 from krishiv_spark.jobs.values import NotUsed
 from krishiv_spark.jobs.variables import Variables
-from krishiv_spark.references import Referenced
+from krishiv_spark.references import Referenced, read_small
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["Address", "Depot", "Depots", "read_depots"]
@@ -74,9 +74,12 @@ class _Secret(JobModel):
         if self.file is None:
             raise ValueError("give 'env' with the name of a variable, or 'file' with a path")
         try:
-            text = self.file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ValueError(f"{self.file} cannot be read: {error.strerror}") from None
+            text = read_small(self.file).strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.file} cannot be read: it is no text") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"{self.file} cannot be read: {reason}") from None
         return Referenced(text, f"${{file:{self.file.absolute()}}}")
 
 
@@ -161,7 +164,7 @@ def read_depots(file: Path | None, variables: Variables) -> Depots:
     """
     if file is None:
         return Depots()
-    problems = Problems(str(file))
+    problems = Problems(str(file), variables.hide)
     found, _ = validated(_DepotFile, read_tree(file, problems, variables), problems)
     problems.raise_if_any()
     return Depots({} if found is None else found.depots, file)

@@ -18,6 +18,7 @@ from krishiv_spark.jobs.reading import not_used, read_tree, validated
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.jobs.workflows import Workflow
+from krishiv_spark.redaction import without_secrets
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["load"]
@@ -45,7 +46,11 @@ def load(
     beside = file.with_name(_BESIDE)
     values = Variables(variables or {}, os.environ)
     known = read_depots(Path(depots) if depots else beside if beside.exists() else None, values)
-    problems, notes = Problems(str(file)), list[str]()
+
+    def hide(text: str) -> str:
+        return values.hide(without_secrets(text, known.secrets()))
+
+    problems, notes = Problems(str(file), hide), list[str]()
     tree = arranged(read_tree(file, problems, values), notes, problems)
     for name, hint in values.unused():
         problems.add(tree.mark, f"--set {name}=...: no ${{{name}}} is in the file; {hint}")
@@ -65,7 +70,8 @@ def load(
     if unused:
         notes.append(f"not used here: {', '.join(unused)}")
     notes += _never_reached(jobs, side_by_side=side_by_side)
-    return LoadedJobs(jobs, side_by_side, tuple(dict.fromkeys(notes)), known.secrets())
+    shown = tuple(dict.fromkeys(map(hide, notes)))
+    return LoadedJobs(jobs, side_by_side, shown, known.secrets(), values.hide)
 
 
 def _form_of(tree: Located) -> type[Workflow | JobList | JobSpec]:

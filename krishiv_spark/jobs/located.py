@@ -20,6 +20,11 @@ _BOOLEANS = {"true": True, "false": False}
 _NULLS = {"", "~", "null"}
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DEEPEST = 40
+_MOST_VALUES = 10_000
+_LONG_TEXT = 1_000
+"""So many characters of a text count as a further value."""
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Entry(NamedTuple):
@@ -130,7 +135,8 @@ def read_yaml(text: str, problems: Problems, substitute: Callable[[str], str]) -
     """Read one document.
 
     Booleans are ``true`` and ``false``; what looks like a number but is not written as one is a
-    text, so that options keep their spelling.
+    text, so that options keep their spelling. Time and memory are bounded, whatever the text is:
+    an alias counts as all values that it stands for.
 
     Args:
         text: Of the file.
@@ -138,22 +144,81 @@ def read_yaml(text: str, problems: Problems, substitute: Callable[[str], str]) -
         substitute: Given each text that is a value; raises ValueError with what is wrong.
 
     Raises:
-        ManifestError: If it is no YAML.
+        ManifestError: If it is no YAML, or has too many values.
     """
-    loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
+        node, loader = _compose(text)
+        if node is None:
+            return Located({}, TextMark(1, 1))
+        return _TreeReader(loader, problems, substitute).located(node, 0)
+    except _TooMuchError as error:
+        problems.add(_mark(error.problem_mark), str(error.problem))
     except yaml.MarkedYAMLError as error:
-        problems.add(_mark(error.problem_mark), _said(error))
-        raise problems.error() from None
-    except yaml.YAMLError as error:
-        problems.add(TextMark(1, 1), f"this is no YAML: {error}".partition("\n")[0])
-        raise problems.error() from None
+        problems.add(_mark(error.problem_mark), _reason(error))
+    except yaml.reader.ReaderError as error:
+        line_start = text.rfind("\n", 0, error.position) + 1
+        mark = TextMark(text.count("\n", 0, line_start) + 1, error.position - line_start + 1)
+        problems.add(mark, f"this is no YAML: it contains the character U+{error.character:04X}")
+    raise problems.error()
+
+
+def _compose(text: str) -> tuple[yaml.Node | None, _Loader]:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node(), loader
+    except (ValueError, OverflowError) as error:
+        # PyYAML computes with what it reads, as a character of the number 0x110000.
+        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from None
     finally:
         loader.dispose()
-    if node is None:
-        return Located({}, TextMark(1, 1))
-    return _TreeReader(loader, problems, substitute).located(node, 0)
+
+
+class _TooMuchError(yaml.MarkedYAMLError):
+    """The values of a document are too many, too long or nested too deeply."""
+
+
+class _Budget:
+    """Counts the values of one document."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_VALUES
+
+    def spend(self, part: Any, depth: int = 0) -> None:
+        """Count one value; a long text counts as several.
+
+        Args:
+            part: The node, or the event from which it is composed.
+            depth: Number of values that contain it.
+
+        Raises:
+            _TooMuchError: If there are too many, or it is nested too deeply.
+        """
+        self._left -= 1
+        text = getattr(part, "value", None)
+        if isinstance(text, str):
+            self._left -= len(text) // _LONG_TEXT
+        if self._left < 0:
+            problem = f"there are more than {_MOST_VALUES} values here, with each alias in full"
+            raise _TooMuchError(problem=problem, problem_mark=part.start_mark)
+        if depth > _DEEPEST:
+            problem = f"values are nested more than {_DEEPEST} levels deep"
+            raise _TooMuchError(problem=problem, problem_mark=part.start_mark)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes a bounded number of nodes, nested to a bounded depth."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._budget = _Budget()
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._budget.spend(self.peek_event(), self._depth)  # type: ignore[no-untyped-call]  # PyYAML
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _TreeReader:
@@ -163,12 +228,11 @@ class _TreeReader:
         self._loader = loader
         self._problems = problems
         self._substitute = substitute
+        self._budget = _Budget()
 
     def located(self, node: yaml.Node, depth: int) -> Located:
+        self._budget.spend(node, depth)  # by an anchor, a value can also contain itself
         mark = _mark(node.start_mark)
-        if depth > _DEEPEST:  # by an anchor, a value can hold itself
-            self._problems.add(mark, f"values stand more than {_DEEPEST} levels deep")
-            return Located(None, mark)
         if isinstance(node, yaml.MappingNode):
             entries = self._entries(node, depth)
             values = {key: entry.value for key, entry in entries.items()}
@@ -178,16 +242,44 @@ class _TreeReader:
         return Located(self._scalar(node, mark), mark)
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> dict[str, _Entry]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value != "<<" and str(key.value) in seen:
-                self._problems.add(_mark(key.start_mark), f"{key.value!r} is there twice")
-            seen.add(str(key.value))
-        self._loader.flatten_mapping(node)  # merges ``<<``; its values come first
         return {
-            str(key.value): _Entry(_mark(key.start_mark), self.located(inner, depth + 1))
-            for key, inner in node.value
+            key: _Entry(_mark(at), self.located(inner, depth + 1))
+            for key, (at, inner) in self._pairs(node, depth).items()
         }
+
+    def _pairs(self, node: yaml.MappingNode, depth: int) -> dict[str, tuple[Any, yaml.Node]]:
+        """Return the keys of a mapping, each with its mark and node; merged keys (``<<``) first.
+
+        A key of its own wins over a merged one, and an earlier mapping of a merged list over a
+        later one. PyYAML's ``flatten_mapping`` keeps every copy of a merged key, so that a file of
+        a few lines makes lists of any length.
+        """
+        own: dict[str, tuple[Any, yaml.Node]] = {}
+        merges: list[yaml.Node] = []
+        for key, inner in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._problems.add(_mark(key.start_mark), "a key has to be a text")
+            elif key.tag == _MERGE:
+                merges.append(inner)
+            else:
+                if key.value in own:
+                    self._problems.add(_mark(key.start_mark), f"{key.value!r} is there twice")
+                own[key.value] = (key.start_mark, inner)
+        merged: dict[str, tuple[Any, yaml.Node]] = {}
+        for mapping in (each for inner in reversed(merges) for each in self._mappings(inner)):
+            self._budget.spend(mapping, depth)
+            for name, pair in self._pairs(mapping, depth + 1).items():
+                self._budget.spend(mapping)
+                merged.setdefault(name, pair)
+        return {**merged, **own}
+
+    def _mappings(self, merged: yaml.Node) -> Iterator[yaml.MappingNode]:
+        for each in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
+            if isinstance(each, yaml.MappingNode):
+                yield each
+            else:
+                text = "'<<' merges a mapping, or a list of mappings"
+                self._problems.add(_mark(each.start_mark), text)
 
     def _scalar(self, node: yaml.Node, mark: TextMark) -> Any:
         text = str(node.value)
@@ -212,6 +304,6 @@ def _mark(found: Any) -> TextMark:
     return TextMark(1, 1) if found is None else TextMark(found.line + 1, found.column + 1)
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _reason(error: yaml.MarkedYAMLError) -> str:
     parts = [part for part in (error.context, error.problem) if part]
     return f"this is no YAML: {', '.join(parts)}"

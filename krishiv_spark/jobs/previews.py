@@ -26,13 +26,13 @@ def show_rows(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) 
     Args:
         spark: A session of its own, since the views get its names.
         job: Says how many rows.
-        say: Given each text.
+        say: Given each line.
     """
     lines = job.model.show_preview_lines
 
     def show(name: str, frame: DataFrame) -> None:
         say(f"{job.name}: {name}, from the first {_SAMPLED} rows of each stream")
-        say(_printed(lambda: frame.show(lines, truncate=60)))
+        _say_printed(say, lambda: frame.show(lines, truncate=60))
 
     if lines:
         _look(spark, job, say, show, _SAMPLED)
@@ -48,7 +48,7 @@ def show_plans(spark: SparkSession, job: ReadyJob, say: Callable[[str], object])
         for output in job.outputs:
             if output.model.source == name:
                 say(f"{job.name}: plan of {output.model.name}")
-                say(_printed(frame.explain))
+                _say_printed(say, frame.explain)
 
     if job.model.explain:
         _look(spark, job, say, explain, None)
@@ -70,7 +70,8 @@ def _look(
         say(f"{job.name}: cannot be shown: {failure_of(error).line}")
 
 
-def _printed(function: Callable[[], object]) -> str:
+def _say_printed(say: Callable[[str], object], function: Callable[[], object]) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         function()
-    return text.getvalue().rstrip()
+    for line in text.getvalue().rstrip().split("\n"):
+        say(line)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from krishiv_spark.errors import ManifestError
+from krishiv_spark.terminal import show_text
 
 __all__ = ["Problems", "TextMark"]
+
+
+_MOST = 500
+_LONGEST = 2_000
+"""Characters of one text: a value of a file may be as long as the file, and be shown often."""
 
 
 @dataclass(frozen=True, order=True)
@@ -23,21 +30,31 @@ class Problems:
 
     Attributes:
         file: Its name, as the user knows it.
+        hide: Given each text, returns it without values that must not be shown.
         found: Each once.
     """
 
     file: str
+    hide: Callable[[str], str] = str
     found: set[tuple[TextMark, str]] = field(default_factory=set)
 
     def add(self, mark: TextMark, text: str) -> None:
-        """One more: where, what, and what to do."""
-        self.found.add((mark, " ".join(text.splitlines())))
+        """Add a problem: where, what, and what to do.
+
+        Raises:
+            ManifestError: If there are so many already that more would help no reader.
+        """
+        shown = show_text(" ".join(self.hide(text).splitlines()))
+        if len(shown) > _LONGEST:
+            shown = f"{shown[:_LONGEST]}... ({len(shown)} characters)"
+        self.found.add((mark, shown))
+        if len(self.found) >= _MOST:
+            raise self.error()
 
     def lines(self) -> list[str]:
         """``file:line:column: text``, in the order of the file."""
-        return [
-            f"{self.file}:{mark.line}:{mark.column}: {text}" for mark, text in sorted(self.found)
-        ]
+        file = show_text(self.file)
+        return [f"{file}:{mark.line}:{mark.column}: {text}" for mark, text in sorted(self.found)]
 
     def error(self) -> ManifestError:
         """All of them as one error."""

@@ -15,7 +15,9 @@ from krishiv_spark.jobs.located import Located, LocatedPath, read_yaml
 from krishiv_spark.jobs.problems import Problems, TextMark
 from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.references import read_small
 from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.terminal import show_text
 
 __all__ = ["not_used", "read_tree", "validated"]
 
@@ -44,9 +46,10 @@ def read_tree(file: Path, problems: Problems, variables: Variables) -> Located:
         ManifestError: If it cannot be read, or is no YAML of a mapping.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{problems.file}: cannot be read: {error}") from None
+        text = read_small(file)
+    except (OSError, ValueError) as error:
+        raise ManifestError(show_text(f"{problems.file}: cannot be read: {error}")) from None
+    variables.read_from(text)
     tree = read_yaml(text, problems, variables.substitute)
     if not tree.entries:
         problems.add(tree.mark, "there is no mapping, of 'key: value', in this file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
@@ -97,13 +98,21 @@ class LoadedJobs:
         side_by_side: Whether they run at the same time.
         notes: What the user may want to know, a line each.
         secrets: Values that are shown nowhere.
+        hide: Returns a text with the names of variables instead of their values.
     """
 
     jobs: tuple[ReadyJob, ...]
     side_by_side: bool
     notes: tuple[str, ...]
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    hide: Callable[[str], str] = field(default=str, repr=False, compare=False)
+
+    @property
+    def calls_python(self) -> bool:
+        """Return True if a step is a Python function."""
+        steps = (step for job in self.jobs for step in job.model.flat_steps())
+        return any(step.python is not None for step in steps)
 
     def redacted(self, text: str) -> str:
-        """A text without the secrets."""
-        return without_secrets(text, self.secrets)
+        """Return a text without the secrets and the values of variables."""
+        return self.hide(without_secrets(text, self.secrets))

@@ -22,12 +22,19 @@ __all__ = [
 ]
 
 
+_LONGEST_MS = 100 * 366 * 86_400_000
+"""Python's own waits end with an OverflowError after 292 years."""
+
+
 def _span(given: object) -> object:
     if not isinstance(given, str):
         raise ValueError(  # noqa: TRY004  pydantic takes no other one as a refusal
             f"{given!r} has no unit: write '30 seconds', '10 minutes' or '1 hour'"
         )
-    return parse_duration(given)
+    found = parse_duration(given)
+    if isinstance(found, int) and found > _LONGEST_MS:
+        raise ValueError(f"{given!r} is longer than 100 years")
+    return found
 
 
 def _texts(given: object) -> object:

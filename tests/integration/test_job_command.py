@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from iceberg_life import ids
@@ -94,6 +95,54 @@ def test_what_fails_is_one_line_and_a_code(tmp_path):
     code, said = ended(tmp_path, JOB, session=("--master", "nothing"))
     assert code == 3, said
     assert "there is no Spark session" in said.splitlines()[-1]
+
+
+STANDARD = ("pandas", "numpy", "pyarrow", "kafka", "pyspark_krishiv_mine", "sitecustomize")
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_module_beside_the_job_file_is_imported_only_if_a_step_names_it(tmp_path, monkeypatch):
+    """As in a folder of downloads. Named modules are found there after all installed ones."""
+    beside, cwd = tmp_path / "beside", tmp_path / "cwd"
+    beside.mkdir()
+    cwd.mkdir()
+    for name in STANDARD:
+        (beside / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})")
+    (beside / "mine.py").write_text("def both(rows): return rows.union(rows)\n")
+    (beside / "job.yaml").write_text(JOB)
+    # As pip installs the command: `python -m` has the working directory first on its path.
+    program = Path(sys.executable).with_name("krishiv-spark")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+
+    def run(file):
+        words = [program, "run", "--dry-run", "--master", "local[2]", "--set", f"FOLDER={tmp_path}"]
+        return subprocess.run(
+            [*words, file], capture_output=True, text=True, cwd=cwd, timeout=PATIENCE, check=False
+        )
+
+    done = run(beside / "job.yaml")
+    assert (done.returncode, (tmp_path / "ran").exists()) == (0, False), done
+    step = "steps: [{name: made, python: 'mine:both', inputs: [rows]}]\n"
+    (beside / "job.yaml").write_text(
+        JOB.replace("outputs:\n  - name: rows", "outputs:\n  - name: made") + step
+    )
+    done = run(beside / "job.yaml")
+    assert (done.returncode, (tmp_path / "ran").exists()) == (0, False), done
+
+
+@pytest.mark.usefixtures("rows")
+def test_what_spark_says_of_a_job_shows_the_name_of_a_variable_and_not_its_value(tmp_path):
+    options = ["--set", "SECRET=CANARY_of_this_test", "--dry-run"]
+    bad = "steps: [{name: bad, sql: 'SELECT ${SECRET}, \"${SECRET}\" FROM rows'}]\n"
+    code, said = ended(tmp_path, JOB + bad, *options)
+    assert code == 1, said
+    assert "${SECRET}" in said.splitlines()[-1]
+    assert "canary" not in said.lower()
+    escapes = 'steps: [{name: bad, sql: "SELECT `\\x1b]0;owned\\a\\n\\u202e` FROM rows"}]\n'
+    code, said = ended(tmp_path, JOB + escapes, "--dry-run")
+    assert code == 1, said
+    assert r"\x1b]0;owned" in said
+    assert not {"\x1b", "\a", "\u202e"} & set(said)
 
 
 TWO = """

@@ -157,7 +157,7 @@ def test_a_published_workflow_runs_unchanged_beside_its_depots():
     notes = "\n".join(loaded.notes)
     assert "'steps' belongs into 'job'" in notes
     assert "not used here: compute, driver, executor, tags" in notes
-    assert "not used here: ?acl=rw of addresses" in notes
+    assert "not used here: '?acl=rw' of addresses" in notes
 
 
 @pytest.mark.parametrize("key", ["logLevel", "outputs", "steps"])
