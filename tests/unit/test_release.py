@@ -184,7 +184,9 @@ def test_a_package_without_an_allowed_licence_is_refused():
 
 def test_each_promise_about_security_names_tests_that_are_there():
     rows = [line.split("|") for line in (ROOT / "SECURITY.md").read_text().splitlines()]
-    promises = [row for row in rows if len(row) == 6 and "never" not in row[2] and "---" not in row[2]]
+    promises = [
+        row for row in rows if len(row) == 6 and "never" not in row[2] and "---" not in row[2]
+    ]
     assert len(promises) > 15
     for _, _, _, shown_by, *_ in promises:
         named = re.findall(r"`(tests/[\w/]+\.py)`", shown_by)
