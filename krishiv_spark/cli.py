@@ -13,7 +13,9 @@ import click
 
 from krishiv_spark import commands
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.exception_chains import raise_alone, scrub
 from krishiv_spark.logs import write_to_terminal
+from krishiv_spark.redaction import redact
 from krishiv_spark.terminal import show_lines, show_text
 
 __all__ = ["main"]
@@ -52,7 +54,11 @@ class _Commands(click.Group):
             vars(error)["message"] = show_text(error.message)
             raise
         except (KrishivError, PermissionError) as error:
-            raise click.ClickException(show_text(str(error))) from error
+            raise_alone(click.ClickException(show_text(redact(str(error)))))
+        except Exception as error:
+            if (shown := scrub(error)) is not error:
+                raise_alone(shown)
+            raise
 
 
 def _show_traceback(

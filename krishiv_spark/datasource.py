@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -18,7 +19,7 @@ from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
-from krishiv_spark.plain_secrets import warn_of_plain_secrets
+from krishiv_spark.plain_secrets import secrets_among, warn_of_plain_secrets
 from krishiv_spark.start_check import StartCheck
 
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
@@ -54,6 +55,16 @@ class KrishivDataSource(DataSource):
         """The sink for these options: `writer_type`, unless a format has several."""
         del options
         return cls.writer_type
+
+    @final
+    def known_secrets(self) -> set[str]:
+        """Return the secrets among the options, which no error may show."""
+        found = set()
+        for role in (self.reader_type, self.writer_type):
+            if role is not None:
+                with contextlib.suppress(OptionError):
+                    found |= secrets_among(role.options_type, self.options)
+        return found
 
     @final
     @sentence_first

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from krishiv_spark.redaction import redact
 from krishiv_spark.terminal import show_lines, show_text
 from krishiv_spark.workers import is_of_spark
 
@@ -38,17 +39,17 @@ _about = _About()
 class _OneLine(logging.Formatter):
     """Writes each message as one line, whatever a name or a text of another party in it contains.
 
-    The lines of a traceback stay.
+    The lines of a traceback stay. Logins are left out of both.
     """
 
-    redact: Callable[[str], str] = str
+    hide: Callable[[str], str] = str
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        record.message = show_text(self.redact(record.message))
+        record.message = show_text(redact(self.hide(record.message)))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
-        return show_lines(self.redact(super().formatException(ei)))
+        return show_lines(redact(self.hide(super().formatException(ei))))
 
 
 def lines_are_of(level: str, **about: object) -> None:
@@ -71,24 +72,24 @@ def lines_are_of(level: str, **about: object) -> None:
         _root.addHandler(_handler(_FORM))
 
 
-def write_to_terminal(redact: Callable[[str], str] = str) -> None:
+def write_to_terminal(hide: Callable[[str], str] = str) -> None:
     """Write this package's warnings to standard error, as one line each. For commands.
 
     Where Python's root logger or ``krishiv_spark`` has a handler of another kind, that stays.
 
     Args:
-        redact: Given each text, returns it without values that must not be shown.
+        hide: Given each text, returns it without values that must not be shown.
     """
     ours = [each for each in _root.handlers if isinstance(each.formatter, _OneLine)]
     if ours or not _root.hasHandlers():
         for each in ours:
             _root.removeHandler(each)
-        _root.addHandler(_handler("%(message)s", redact))
+        _root.addHandler(_handler("%(message)s", hide))
 
 
-def _handler(form: str, redact: Callable[[str], str] = str) -> logging.Handler:
+def _handler(form: str, hide: Callable[[str], str] = str) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter := _OneLine(form))
-    formatter.redact = redact
+    formatter.hide = hide
     handler.addFilter(_about)
     return handler

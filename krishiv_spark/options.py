@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.models import LateModel
 from krishiv_spark.option_values import (
     ByteSize,
@@ -198,6 +199,20 @@ class Options(LateModel):
             if field is not None and _is_secret(cls.model_fields[field].annotation)
         }
 
+    def secrets(self) -> set[str]:
+        """Return the secrets that these options hold, for texts that must not show them.
+
+        Fields of type ``SecretStr``, and what a gathering field returns by a method `secrets` of
+        its value.
+        """
+        found: set[str] = set()
+        for value in vars(self).values():
+            if isinstance(value, SecretStr):
+                found.add(value.get_secret_value())
+            elif (own := getattr(value, "secrets", None)) is not None:
+                found |= own()
+        return found - {""}
+
     @classmethod
     def offered(cls) -> dict[str, str]:
         """The options that users have: by the name that they write, the field."""
@@ -235,7 +250,7 @@ class Options(LateModel):
         except ValidationError as error:
             # Without its cause, which holds what was given, secrets included.
             lines = [text for _, text in _explained(error, cls, values, format_name)]
-            raise OptionError("; ".join(lines)) from None
+            raise_alone(OptionError("; ".join(lines)))
 
 
 def _without_reference(text: str) -> str:

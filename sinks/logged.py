@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from typing import final
 
 from krishiv_spark.errors import CommitRejected, Fenced, SinkError
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
 from krishiv_spark.sinks.history import (
@@ -175,8 +176,12 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         for job in self.participant.unattended():
             try:
                 self.roll_forward(job.log, job.query, job.log.state())
-            except Exception:  # noqa: BLE001  whatever its disk, its log or its store raise
-                _log.exception("%s has published, but not all of it can be made visible", job.query)
+            except Exception as error:  # noqa: BLE001  whatever its disk, its log or its store raise
+                _log.error(
+                    "%s has published, but not all of it can be made visible",
+                    job.query,
+                    exc_info=scrub(error),
+                )
 
     # --- committer
 
@@ -228,8 +233,9 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def _discard_refused(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         try:
             self.discard(staged)
-        except Exception:  # noqa: BLE001  why it was refused is what the user must see
-            _log.exception("what epoch %d had staged could not be removed", epoch.number)
+        except Exception as error:  # noqa: BLE001  why it was refused is what the user must see
+            text = "what epoch %d had staged could not be removed"
+            _log.error(text, epoch.number, exc_info=scrub(error))
 
     def discard(self, staged: Sequence[ModelT]) -> None:
         """As the participant does it."""
@@ -245,8 +251,9 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """The job has succeeded: an error from here on would have it run again."""
         try:
             self._forget(query)
-        except Exception:  # noqa: BLE001  nobody needs what is left
-            _log.exception("job %s is done, but its epoch log could not be removed", query)
+        except Exception as error:  # noqa: BLE001  nobody needs what is left
+            text = "job %s is done, but its epoch log could not be removed"
+            _log.error(text, query, exc_info=scrub(error))
 
     def _forget(self, query: str) -> None:
         """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""

@@ -55,7 +55,7 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     lines = []
     with suppress(FileNotFoundError):
         where = usual / SOURCES if state is None else StoreUrl.parse(state)
-        for stream, skip in all_skips(where, storage_of(given)):
+        for stream, skip in all_skips(where, storage_of(given).also_at(where)):
             of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
             lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows of it: {skip.reason}")
     say_lines(lines, f"nothing is noted for {place}: no stream left anything out")
@@ -93,7 +93,7 @@ def _vacuum_store(url: StoreUrl, given: tuple[str, ...], guard_s: float, *, dry_
     from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
     from krishiv_spark.sinks.parquet.tables import StoreTable
 
-    table = StoreTable(url, storage_of(given))
+    table = StoreTable(url, storage_of(given).also_at(url))
     clear(store_orphans(table, guard_s), lambda orphan: orphan.remove(), dry_run=dry_run)
 
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.iceberg.embedded import find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
+from krishiv_spark.redaction import excerpt
 from krishiv_spark.storage.hints import known_silence, meaning
 from krishiv_spark.suggestions import suggest
 
@@ -46,6 +48,7 @@ _BAD_SETTINGS = (
     "UnauthorizedError",
     "ForbiddenError",
     "OAuthError",
+    "RedirectRefusedError",
     "ArgumentError",  # sqlalchemy: a URI that it cannot read
     "NoSuchModuleError",  # sqlalchemy: a database that it does not know
     "ModuleNotFoundError",  # the client of a database is not installed
@@ -92,20 +95,20 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
         yield
     except StorageError as error:  # of the bucket that its tables are in
         forget_catalog(options)
-        raise CatalogFailedError(
-            f"{FORMAT}: cannot {doing}: {options.redacted(str(error))}"
-        ) from None
+        why = options.redacted(str(error))
+        raise_alone(CatalogFailedError(f"{FORMAT}: cannot {doing}: {why}"))
     except KrishivError:
         raise
     except Exception as error:  # noqa: BLE001  clients of catalogs raise what they like
         name = type(error).__name__
-        reason = options.redacted(_silence(error, options) or f"{name}: {error}{_advice(error)}")
+        told = f"{name}: {excerpt(str(error), options.secrets())}{_advice(error)}"
+        reason = options.redacted(_silence(error, options) or told)
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
-            raise SchemaError(f"{text}. PyIceberg does not know every type, as variant") from None
+            raise_alone(SchemaError(f"{text}. PyIceberg does not know every type, as variant"))
         kind = OptionError if name in _BAD_SETTINGS else CatalogFailedError
         forget_catalog(options)
-        raise kind(text) from None  # the cause's own text may show what was taken out of this one
+        raise_alone(kind(text))  # the cause's own text may show what was taken out of this one
 
 
 _OF_CONNECTIONS = ("ConnectTimeout", "ConnectionError", "ReadTimeout", "SSLError")

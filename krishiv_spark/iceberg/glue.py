@@ -82,7 +82,7 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
 
 def _was_repeated(error: Any) -> bool:
     """Whether boto3 has sent a request more than once."""
-    answer: dict[str, Any] = getattr(error, "response", {})
+    answer: dict[str, Any] = getattr(error, "response", None) or {}
     return bool(answer.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 

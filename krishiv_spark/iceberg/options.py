@@ -15,10 +15,9 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import ByteSize
 from krishiv_spark.paths import local_path
-from krishiv_spark.redaction import without_secrets
+from krishiv_spark.redaction import redact
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
-from krishiv_spark.storage.settings import secrets_in
 
 __all__ = ["FORMAT", "MAX_METADATA_BYTES", "CatalogSettings", "IcebergOptions"]
 
@@ -216,8 +215,7 @@ class IcebergOptions(StorageOptions):
 
     def redacted(self, text: str) -> str:
         """A text without the secrets of catalog and stores."""
-        secrets = self.catalog.secrets() | secrets_in(dict(self.storage.options))
-        return without_secrets(text, secrets)
+        return redact(text, self.secrets())
 
     def catalog_properties(self) -> dict[str, str]:
         """All that PyIceberg's ``load_catalog`` is given; some of it is secret.

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 from requests import Session
 
+from krishiv_spark.http_sessions import guard
 from krishiv_spark.iceberg.guarded import GuardedRestCatalog
+from krishiv_spark.plain_secrets import warn_of_plain_http
 from krishiv_spark.reached import note_reached, was_reached
 
 __all__ = ["PatientRestCatalog", "TimeoutRestCatalog"]
@@ -26,11 +28,18 @@ looked up."""
 _FIRST_CONNECT_S, _FIRST_READ_S = 4.0, 8.0
 
 
+_LOGINS = ("auth", "credential", "token")
+
+
 class TimeoutRestCatalog(GuardedRestCatalog):
     """Fails when the catalog does not answer. Driver."""
 
     def _config_headers(self, session: Session) -> None:
         # The first that PyIceberg does with a new session; next it may ask for a token.
+        guard(session)
+        if any(key in _LOGINS or key.startswith("header.") for key in self.properties):
+            for uri in (self.uri, self.properties.get("oauth2-server-uri", "")):
+                warn_of_plain_http(uri, "the login of the catalog ('catalog.uri')")
         session.request = partial(_ask, session.request)  # type: ignore[method-assign]  # the only way in
         super()._config_headers(session)
 

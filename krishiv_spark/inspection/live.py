@@ -88,7 +88,9 @@ def look_live(
             if isinstance(error, ValueError):  # an option
                 raise
             unknown.append(f"Kafka: {error}")
-    staged = None if table is None else _staged(Storage.given(given), table, status.query)
+    staged = (
+        None if table is None else _staged(Storage.given(given).also_at(table), table, status.query)
+    )
     return LiveStatus(
         lags,
         transactions,

@@ -39,7 +39,7 @@ def check_mode_is_kept(job: ReadyJob) -> None:
 
 def _is_there(output: ReadyOutput, location: str) -> bool:
     try:
-        storage = Storage.given(output.place.options)
+        storage = Storage.given(output.place.options).also_at(location)
         return storage.folder(StoreUrl.parse(location)).read(_WRITTEN) is not None
     except (OptionError, StorageError, OSError):
         return False  # only Spark can read it, and will say what it finds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
 from krishiv_spark.jobs.places import DataPlace
-from krishiv_spark.redaction import without_secrets
+from krishiv_spark.redaction import redact
 
 __all__ = ["LoadedJobs", "ReadyInput", "ReadyJob", "ReadyOutput"]
 
@@ -115,4 +115,4 @@ class LoadedJobs:
 
     def redacted(self, text: str) -> str:
         """Return a text without the secrets and the values of variables."""
-        return self.hide(without_secrets(text, self.secrets))
+        return self.hide(redact(text, self.secrets))

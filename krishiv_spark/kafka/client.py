@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection
 
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
@@ -79,9 +80,9 @@ class Client(Connections):
             found = query.topics(answer)
         except AuthorizationError as error:
             hint = "the user needs the ACL DESCRIBE on it"
-            raise self.failed(_READ_METADATA, error, hint) from error
+            raise_alone(self.failed(_READ_METADATA, error, hint))
         except KafkaError as error:
-            raise self.failed(_READ_METADATA, error) from error
+            raise_alone(self.failed(_READ_METADATA, error))
         self._topics.update(found)
         self._seen_s.update(dict.fromkeys(found, time.monotonic()))
         return found

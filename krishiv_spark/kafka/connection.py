@@ -176,6 +176,10 @@ class Connection:
         check_security(dict(self.settings), found)
         return found
 
+    def secrets(self) -> set[str]:
+        """Return the passwords among the settings, for texts that must not show them."""
+        return {text for key, text in self.settings if _SECRET.search(key)} - {""}
+
     def missing_file(self) -> str | None:
         """The setting of a file that is not on this machine, with its name; None for none."""
         for key, text in self.settings:

@@ -11,9 +11,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Network, Node
+from krishiv_spark.redaction import excerpt
 from krishiv_spark.retry import Backoff
 
 __all__ = ["Connections"]
@@ -53,7 +55,7 @@ class Connections:
         except KafkaError as error:
             why, hint = self._troubles(error), self._login_hint(error)
             self.close()
-            raise self.failed("reach the cluster", why, hint) from error
+            raise_alone(self.failed("reach the cluster", why, hint))
 
     def close(self) -> None:
         """End the I/O thread and the connections; so does the garbage collector."""
@@ -89,11 +91,16 @@ class Connections:
         return f"{'' if heard else 'or '}the login of user {user!r} is refused: see its password"
 
     def failed(self, what: str, error: object, hint: str = "") -> KafkaFailedError:
-        """An error that says what could not be done, where, why, and what to do."""
+        """An error that says what could not be done, where, why, and what to do.
+
+        Raise it by `raise_alone` while kafka-python's error is being handled.
+        """
         from kafka.errors import AuthorizationError
 
         kind = KafkaRefusedError if isinstance(error, AuthorizationError) else KafkaFailedError
-        why = f"{error}; {hint}" if hint else f"{error}"
+        # A broker that refuses may repeat what it was sent.
+        why = excerpt(str(error), self.connection.secrets())
+        why = f"{why}; {hint}" if hint else why
         return kind(f"Kafka at {self.connection.bootstrap}: cannot {what}: {why}")
 
     # --- messages
@@ -136,7 +143,7 @@ class Connections:
             if self._network.is_alive:
                 raise
             why = f"the thread of its connections has ended: {type(error).__name__}: {error}"
-            raise self.failed("go on", why) from error
+            raise_alone(self.failed("go on", why))
 
     def ask_any(
         self, what: str, message: Any, code_of: Callable[[Any], int] = lambda r: int(r.error_code)
@@ -163,9 +170,9 @@ class Connections:
             if error is None:
                 return answer
             if not is_retriable(error):
-                raise self.failed(what, error) from error
+                raise self.failed(what, error)
         self.note_silence(begun_s)
-        raise self.failed(what, f"{error}, time is up") from error
+        raise self.failed(what, f"{error}, time is up")
 
     def note_silence(self, since_s: float) -> None:
         """Time is up for something: if no broker has answered since then, all may be elsewhere.

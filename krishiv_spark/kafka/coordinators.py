@@ -132,7 +132,7 @@ class ToCoordinators:
         if isinstance(answer, KafkaError):
             why = answer
             if not is_retriable(answer):
-                raise client.failed(what, answer) from answer
+                raise client.failed(what, answer)
             return why
         for each in answer.coordinators:
             error = for_code(each.error_code)() if each.error_code else None

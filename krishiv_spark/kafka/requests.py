@@ -215,7 +215,7 @@ def _passing(client: Client, kind: BatchedRequest[K, V], error: Exception) -> Ex
     )
 
     if not is_retriable(error):
-        raise client.failed(kind.what, error) from error
+        raise client.failed(kind.what, error)
     if isinstance(error, UnknownBrokerIdError):
         client.topics([])  # the answer names all brokers
     return error

@@ -115,6 +115,13 @@ class _Push:
 class _Travels:
     """What a task is given as a part of the function that it runs."""
 
+    _reader: StreamReader[Any, Any]
+
+    def known_secrets(self) -> set[str]:
+        """Return the secrets in the options, which no error may show."""
+        found: set[str] = self._reader.options.secrets()
+        return found
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Here, not in `read` alone: its call waits until PySpark has received which partition it

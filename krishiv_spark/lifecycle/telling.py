@@ -4,10 +4,14 @@ Spark shows what ``pyspark.util.handle_worker_exception`` makes of an error: a t
 line says what is wrong, behind ten to fifty others. With ``SPARK_HIDE_TRACEBACK`` (by which
 ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` works) it is that line alone, and the
 notes of the error (PEP 678); the traceback is made one of them.
+
+Spark shows whatever leaves here, in the driver's exception, its UI and the log: so here no error
+leaves with a secret in it or in its chain.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -17,6 +21,7 @@ from pickle import PicklingError
 from typing import Any, TypeVar, cast
 
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.exception_chains import raise_alone, scrub
 from krishiv_spark.workers import is_of_spark
 
 __all__ = ["sentence_first"]
@@ -31,27 +36,46 @@ that there is to know."""
 def sentence_first(method: MethodT) -> MethodT:
     """For a method that Spark calls: of an error of ours, the text comes before the traceback.
 
-    Python 3.10 has no notes: there it stays as it is.
+    No error leaves it with a secret of the options, nor with what looks like a login. Python 3.10
+    has no notes: there the traceback stays where it is.
     """
 
     @functools.wraps(method)
     def called(*given: Any, **named: Any) -> Any:
         try:
             found = method(*given, **named)
-        except _OURS as error:
-            _arrange(error)
+        except Exception as error:
+            if (shown := _prepare(error, given[0])) is not error:
+                raise_alone(shown)
             raise
-        return _each(found) if isinstance(found, Iterator) else found
+        return _each(found, given[0]) if isinstance(found, Iterator) else found
 
     return cast("MethodT", called)
 
 
-def _each(found: Iterator[Any]) -> Iterator[Any]:
+def _each(found: Iterator[Any], called: Any) -> Iterator[Any]:
     try:
         yield from found
-    except _OURS as error:
-        _arrange(error)
+    except Exception as error:
+        if (shown := _prepare(error, called)) is not error:
+            raise_alone(shown)
         raise
+
+
+def _prepare(error: Exception, called: Any) -> Exception:
+    """Return what Spark may see of an error: mostly the same one."""
+    shown = scrub(error, _secrets_of(called))
+    if isinstance(shown, _OURS):
+        _arrange(shown)
+    return shown
+
+
+def _secrets_of(called: Any) -> set[str]:
+    """Return the secrets in the options of what Spark has called: a format, a reader, a writer."""
+    with contextlib.suppress(Exception):  # it must not hide what has failed
+        found: set[str] = called.known_secrets()
+        return found
+    return set()
 
 
 def _arrange(error: Exception) -> None:

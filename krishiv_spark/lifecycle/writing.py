@@ -14,6 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from krishiv_spark.arrow import conform
 from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
 from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.lifecycle.telling import sentence_first
@@ -46,6 +47,11 @@ class Write:
         self._writer = writer.sealed()
         self._plan: Plan | None = None
 
+    def known_secrets(self) -> set[str]:
+        """Return the secrets in the options, which no error may show."""
+        found: set[str] = self._writer.options.secrets()
+        return found
+
     @sentence_first
     def __getstate__(self) -> dict[str, Any]:
         """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
@@ -53,8 +59,9 @@ class Write:
             try:
                 with naming_full_disks(self._writer.options):
                     self._plan = self._begin()
-            except Exception as error:
-                raise PlanningFailed(f"{type(error).__name__}: {error}") from error
+            except Exception as error:  # noqa: BLE001  it is raised as the only one that passes
+                clean = scrub(error, self.known_secrets())
+                raise PlanningFailed(f"{type(error).__name__}: {clean}") from clean
             _log.info("planned, as generation %s", self._plan.generation)
         return self.__dict__
 
@@ -222,8 +229,9 @@ class Write:
             committer.discard([m.payload for m in received if m.payload is not None])
             for epoch in {m.epoch for m in received} or self._silent(committer, number):
                 committer.abandon(epoch)
-        except Exception:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
-            _log.exception("what the failed tasks had staged could not be removed")
+        except Exception as error:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
+            shown = scrub(error, self.known_secrets())
+            _log.error("what the failed tasks had staged could not be removed", exc_info=shown)
 
     def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
         """The epoch none of whose tasks has sent a message, as far as that can be told."""

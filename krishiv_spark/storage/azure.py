@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from krishiv_spark.errors import StorageError
+from krishiv_spark.errors import KrishivError, StorageError
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.storage.hints import refusal, silence
 from krishiv_spark.storage.patience import Patience
-from krishiv_spark.storage.settings import AzureSettings, said
+from krishiv_spark.storage.settings import AZURE_ENDPOINTS, AzureSettings, said
 from krishiv_spark.storage.urls import StoreUrl
 
 __all__ = ["AzureClient", "code_of"]
@@ -52,14 +53,15 @@ class AzureClient:
         Raises:
             StorageError: If that fails, in one line, without secrets.
         """
-        from azure.core.exceptions import AzureError
-
         place = (self.url.scheme, self.url.authority)
         key: Any = (os.getpid(), *place, self.settings, self.settings.patience(place))
         try:
             found = function(_client(*key))
-        except (AzureError, OSError, ValueError) as error:
-            raise StorageError(f"cannot {what}: {_explain(error, self.settings)}") from error
+        except KrishivError:
+            raise
+        except Exception as error:  # noqa: BLE001  clients raise what they like
+            why = self.settings.redacted(_explain(error, self.settings))
+            raise_alone(StorageError(f"cannot {what}: {why}"))
         self.settings.note_answer(place)
         return found
 
@@ -90,7 +92,7 @@ def _client(
     named = settings.account_name or url.account or None
     account = said(named, "AZURE_STORAGE_ACCOUNT_NAME") or ""
     given = settings.endpoint or url.endpoint
-    endpoint = said(given, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    endpoint = said(given, *AZURE_ENDPOINTS)
     proxy = settings.proxy.get_secret_value() if settings.proxy else None
     retries = _FIRST_RETRIES if patience.is_short else _RETRIES
     more: dict[str, Any] = {"proxies": {"http": proxy, "https": proxy}} if proxy else {}
@@ -100,6 +102,7 @@ def _client(
         credential=_credential(account, settings),
         retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=retries),
         transport=_transport(settings, patience),
+        permit_redirects=False,  # with the signature of a SAS token
         **more,
     )
 
@@ -109,7 +112,11 @@ def _transport(settings: AzureSettings, patience: Patience) -> Any:
     from requests import Session
     from requests.adapters import HTTPAdapter
 
+    from krishiv_spark.http_sessions import bound_errors, ignore_netrc
+
     session = Session()
+    ignore_netrc(session)
+    bound_errors(session)
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
     return RequestsTransport(
@@ -137,9 +144,8 @@ def _credential(account: str, settings: AzureSettings) -> Any:
         )
     if tenant and client and secret:
         return identity.ClientSecretCredential(tenant, client, secret)
-    sas = said(settings.sas_token, "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
-    if sas is not None:
-        return AzureSasCredential(sas.lstrip("?"))
+    if settings.sas is not None:
+        return AzureSasCredential(settings.sas.lstrip("?"))
     if os.environ.get("AZURE_USE_AZURE_CLI", "").lower() in {"1", "true", "yes", "on", "y"}:
         return identity.AzureCliCredential()
     return identity.ManagedIdentityCredential(client_id=client)

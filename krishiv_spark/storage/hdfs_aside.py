@@ -108,7 +108,7 @@ class _SentFile:
     def _send(self) -> None:
         try:
             self._hdfs.stream(self._path, self._taken())
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001  else the file would count as written
             self._error = error
 
     def _taken(self) -> Iterator[bytes]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-__all__ = ["IDENTITY", "known_silence", "meaning", "one_line", "refusal", "silence"]
+from krishiv_spark.redaction import first_line as one_line
 
-_QUERY = re.compile(r"(https?://[^\s?]*|/[^\s?]*)\?[^\s)\"]*")
-"""A URL, or its path, with what follows that: Azure's SAS tokens are there."""
-
-_LOGIN = re.compile(r"//[^/\s@]+@")
-"""A user and a password of a URL, as of a proxy."""
+__all__ = ["IDENTITY", "elsewhere", "known_silence", "meaning", "one_line", "refusal", "silence"]
 
 _KEYS = {
     "s3": "'storage.s3.accessKeyId' and '.secretAccessKey'",
@@ -65,6 +60,7 @@ _HINTS = {
     "403": _RIGHTS,
 }
 _UNKNOWN = _Hint("the store refuses it", "")
+_REDIRECTS = ("302", "303", "307", "308")
 
 IDENTITY = "169.254.169.254"
 """Where a machine of a cloud asks who it is, if nothing says how to log in."""
@@ -84,6 +80,8 @@ def refusal(kind: str, code: str, status: object, said: str) -> str:
         status: Of HTTP.
         said: What else is in its answer, or what was asked for.
     """
+    if not code and str(status) in _REDIRECTS:
+        return f"{elsewhere(kind, 'the store')} ({status})"
     found = _HINTS.get(code) or _HINTS.get(str(status), _UNKNOWN)
     advice = found.advice.format(keys=_keys(kind))
     answer = f"{code or status}: {one_line(said)}".rstrip(": .")
@@ -92,6 +90,15 @@ def refusal(kind: str, code: str, status: object, said: str) -> str:
 
 def _keys(kind: str) -> str:
     return _KEYS.get(kind, "the options 'storage.…'")
+
+
+def elsewhere(kind: str, where: str) -> str:
+    """Return what it means that a store redirects to another host, and what to do."""
+    region = "'storage.s3.region' and " if kind == "s3" else ""
+    return (
+        f"{where} redirects to another server, which is given no login: correct {region}"
+        f"'storage.{kind}.endpoint'"
+    )
 
 
 def silence(kind: str, where: str, why: str) -> str:
@@ -128,14 +135,10 @@ _SILENCES = {
     "ame or service not known": "the host of {where} is not known",
     "lookup address": "the host of {where} is not known",
     "ameResolution": "the host of {where} is not known",
+    "ould not connect": "nobody listens at {where}",
     "efused": "nobody listens at {where}",
     "ertificate": "the certificate of {where} is not trusted",
     "imed": "{where} does not answer",
     "imeout": "{where} does not answer",
     "reset": "{where} breaks connections off",
 }
-
-
-def one_line(text: str) -> str:
-    """The first line of a message; signatures and logins in URLs are cut out."""
-    return _LOGIN.sub("//", _QUERY.sub(r"\1", (text.splitlines() or [""])[0]))

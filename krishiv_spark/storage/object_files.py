@@ -176,10 +176,7 @@ class ObjectFiles:
         return iter(side_by_side(function, items))
 
     def _ask(self, verb: str, path: str, function: Callable[[Any], _T]) -> _T:
-        try:
-            return self.bucket.ask(f"{verb} {path}", function)
-        except StorageError as error:
-            raise _of_file(error, path) from error
+        return self.bucket.ask(f"{verb} {path}", function, partial(_of_file, path))
 
     def _key(self, path: str) -> str:
         url = self.bucket.url
@@ -237,15 +234,14 @@ def _identity(item: Mapping[str, Any]) -> Identity:
     return Identity(item["size"], int(item["last_modified"].timestamp()) * _SECOND_NS + version)
 
 
-def _of_file(error: StorageError, path: str) -> Exception:
-    """What a store says of one object, as a disk would."""
+def _of_file(path: str, error: Exception, text: str) -> Exception:
+    """Return what a disk would raise for what a store says of one object, without its own error."""
     from obstore.exceptions import PermissionDeniedError, PreconditionError
 
-    cause = error.__cause__
-    if isinstance(cause, FileNotFoundError) and is_absent(cause):
+    if isinstance(error, FileNotFoundError) and is_absent(error):
         return FileNotFoundError(errno.ENOENT, "no such object", path)
-    if isinstance(cause, PermissionDeniedError):
-        return PermissionError(errno.EACCES, str(error), path)
-    if isinstance(cause, PreconditionError):
+    if isinstance(error, PermissionDeniedError):
+        return PermissionError(errno.EACCES, text, path)
+    if isinstance(error, PreconditionError):
         return OSError(errno.ESTALE, "replaced while it was read", path)
-    return error
+    return StorageError(text)

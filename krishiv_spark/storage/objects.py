@@ -10,12 +10,20 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from krishiv_spark.errors import NotExclusiveError, OptionError, StorageError
+from krishiv_spark.errors import KrishivError, NotExclusiveError, StorageError
+from krishiv_spark.exception_chains import describe, raise_alone
 from krishiv_spark.parallel import side_by_side
 from krishiv_spark.storage.answers import explain, is_absent, is_busy
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.profiles import profile_credentials
-from krishiv_spark.storage.settings import S3Settings, StoreSettings
+from krishiv_spark.storage.settings import (
+    AZURE_ENDPOINTS,
+    S3_ENDPOINTS,
+    AzureSettings,
+    S3Settings,
+    StoreSettings,
+    said,
+)
 from krishiv_spark.storage.urls import StoreUrl
 
 __all__ = ["Bucket", "ObjectFolder"]
@@ -78,7 +86,8 @@ class ObjectFolder:
             except AlreadyExistsError:
                 return False
             except (NotSupportedError, NotImplementedError) as error:
-                raise NotExclusiveError(f"{self} cannot create exclusively: {error}") from error
+                why = describe(error, self._bucket.settings.secrets())
+                raise_alone(NotExclusiveError(f"{self} cannot create exclusively: {why}"))
             return True
 
         return self._ask("create", name, create)
@@ -151,32 +160,39 @@ class Bucket:
     url: StoreUrl
     settings: StoreSettings
 
-    def ask(self, what: str, function: Callable[[Any], _T]) -> _T:
+    def ask(
+        self,
+        what: str,
+        function: Callable[[Any], _T],
+        as_ours: Callable[[Exception, str], Exception] | None = None,
+    ) -> _T:
         """What a function makes of obstore's store.
 
         Args:
             what: It does, for the message, as a verb and its object.
             function: Takes the store. It is called again if a store that was never asked is busy.
+            as_ours: Makes the error that is raised of obstore's own and a text; None makes a
+                `StorageError`.
 
         Raises:
-            StorageError: If that fails, in one line, without secrets.
+            StorageError: If that fails, in one line, without secrets and without obstore's error.
             OptionError: As `profile_credentials`.
         """
-        from obstore.exceptions import BaseError
-
         if self.url.kind != "memory":
             _check_not_forked()
         place = (self.url.scheme, self.url.authority)
         patience = self.settings.patience(place)
         try:
             found = function(open_store(os.getpid(), *place, self.settings, patience))
-        except OptionError:  # is a ValueError too
+        except KrishivError:
             raise
-        except (BaseError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  obstore raises built-in classes too
             if patience.is_short and is_busy(error):
                 self.settings.note_answer(place)  # it is there, and asked too much
-                return self.ask(what, function)
-            raise StorageError(f"cannot {what}: {explain(self.url.kind, error)}") from error
+                return self.ask(what, function, as_ours)
+            why = self.settings.redacted(explain(self.url.kind, error))
+            text = f"cannot {what}: {why}"
+            raise_alone(StorageError(text) if as_ours is None else as_ours(error, text))
         self.settings.note_answer(place)
         return found
 
@@ -243,7 +259,7 @@ def open_store(
 
     url = StoreUrl.parse(f"{scheme}://{authority}")
     limits: Any = {
-        "client_options": settings.client(patience.request_s),
+        "client_options": settings.client(patience.request_s, _endpoint(url, settings)),
         "retry_config": {
             "retry_timeout": timedelta(seconds=patience.total_s),
             "max_retries": _RETRIES,
@@ -262,6 +278,15 @@ def open_store(
     if url.endpoint is not None:
         config = {"endpoint": url.endpoint, **config}
     return store.AzureStore(url.bucket, config=config, **limits)
+
+
+def _endpoint(url: StoreUrl, settings: StoreSettings) -> str | None:
+    """Return where obstore asks, if it is not a provider's own public address."""
+    if isinstance(settings, S3Settings):
+        return said(settings.endpoint, *S3_ENDPOINTS)
+    if isinstance(settings, AzureSettings):
+        return said(settings.endpoint or url.endpoint, *AZURE_ENDPOINTS)
+    return settings.endpoint
 
 
 @lru_cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from krishiv_spark.options import Options
 from krishiv_spark.storage.settings import check_settings, secret_settings
@@ -34,6 +35,14 @@ class StorageOptions(Options):
         description="How stores are reached, where the environment does not say it; "
         "[storage.md](storage.md).",
     )
+
+    @model_validator(mode="after")
+    def _bind_logins(self) -> Self:
+        """Have logins go to the places that these options name, and to no other server."""
+        named = (value for name, value in vars(self).items() if name != "storage")
+        texts = (each for value in named for each in (value if type(value) is tuple else (value,)))
+        vars(self)["storage"] = self.storage.also_at(*texts)  # the model is frozen for users
+        return self
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.exception_chains import describe, raise_alone
 
 if TYPE_CHECKING:
     from krishiv_spark.storage.settings import S3Settings
@@ -58,7 +59,7 @@ def profile_credentials(settings: S3Settings) -> Any:
     try:
         return Boto3CredentialProvider(boto3.Session(profile_name=named), ttl=_KEPT)
     except (BotoCoreError, ValueError) as error:
-        raise OptionError(f"the profile {shown!r} does not log in to S3: {error}") from error
+        raise_alone(OptionError(f"the profile {shown!r} does not log in to S3: {describe(error)}"))
 
 
 def _profile() -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from krishiv_spark.errors import StorageError
+from krishiv_spark.errors import KrishivError, StorageError
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.storage.hints import refusal, silence
 from krishiv_spark.storage.patience import Patience
-from krishiv_spark.storage.settings import S3Settings, said
+from krishiv_spark.storage.settings import S3_ENDPOINTS, S3Settings, said
 from krishiv_spark.storage.urls import StoreUrl
 
 __all__ = ["S3Client", "code_of", "endpoint_of"]
@@ -55,28 +56,29 @@ class S3Client:
         Raises:
             StorageError: If that fails, in one line, without secrets.
         """
-        from botocore.exceptions import BotoCoreError, ClientError
-
         place = (self.url.scheme, self.url.authority)
         patience = self.settings.patience(place)
         key: Any = (os.getpid(), self.url.bucket, self.settings, patience)
         try:
             found = function(_client(*key))
-        except (BotoCoreError, ClientError, OSError, ValueError) as error:
-            raise StorageError(f"cannot {what}: {_explain(error)}") from error
+        except KrishivError:
+            raise
+        except Exception as error:  # noqa: BLE001  clients raise what they like
+            why = self.settings.redacted(_explain(error))
+            raise_alone(StorageError(f"cannot {what}: {why}"))
         self.settings.note_answer(place)
         return found
 
 
 def code_of(error: Exception) -> str:
     """S3's code in an answer that refuses; a bare status where it has no body."""
-    answer: Mapping[str, Any] = getattr(error, "response", {})
+    answer: Mapping[str, Any] = getattr(error, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
 
 
 def _explain(error: Exception) -> str:
     if code := code_of(error):
-        answer: Mapping[str, Any] = getattr(error, "response", {})
+        answer: Mapping[str, Any] = getattr(error, "response", None) or {}
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return refusal("s3", code, status, str(error).partition("operation: ")[2])
     where = _URL.search(str(error))
@@ -126,7 +128,7 @@ def endpoint_of(bucket: str, settings: S3Settings) -> str | None:
 
     Without the bucket, which obstore wants in the host's name, and other clients put there.
     """
-    found = said(settings.endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    found = said(settings.endpoint, *S3_ENDPOINTS)
     if found is None or settings.path_style is not False:
         return found
     return found.replace(f"://{bucket}.", "://", 1)

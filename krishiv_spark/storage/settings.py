@@ -7,18 +7,23 @@ import os
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import Duration, Options
 from krishiv_spark.reached import note_reached
+from krishiv_spark.redaction import redact
 from krishiv_spark.storage.patience import Patience, patience_with
 from krishiv_spark.storage.urls import StoreUrl
 from krishiv_spark.suggestions import suggest
 
 __all__ = [
+    "AZURE_ENDPOINTS",
     "MODELS",
+    "NOWHERE",
+    "S3_ENDPOINTS",
     "AzureSettings",
     "GcsSettings",
     "HdfsSettings",
@@ -65,6 +70,17 @@ class StoreSettings(Options):
         found = super().secret_keys(given)
         return {key for key in found if key.lower() != "proxy" or "@" in given[key]}
 
+    logins: ClassVar[tuple[str, ...]] = ()
+    """Variables of the environment that hold secrets of such a store."""
+
+    def secrets(self) -> set[str]:
+        """See `Options`; also those of the environment, which log in where no option does."""
+        return super().secrets() | {os.environ.get(name, "") for name in self.logins} - {""}
+
+    def redacted(self, text: str) -> str:
+        """Return what a client or a server says, without secrets."""
+        return redact(text, self.secrets())
+
     def __hash__(self) -> int:
         """By all that is said, for connections are kept by it."""
         return hash(tuple(vars(self).items()))
@@ -89,11 +105,20 @@ class StoreSettings(Options):
     def _name(self, store: Hashable) -> str:
         return f"store {store!r} at {self.endpoint}"
 
-    def client(self, within_s: float) -> dict[str, Any]:
+    def login_on_redirect(self) -> bool:
+        """Return True if a redirect would take a secret along, and obstore logs in nowhere else.
+
+        HTTP clients keep what stands in a URL or in a header that they do not know as a login.
+        """
+        return False
+
+    def client(self, within_s: float, endpoint: str | None = None) -> dict[str, Any]:
         """For obstore's HTTP client.
 
         Args:
             within_s: How long one request may take.
+            endpoint: Where the store is, if that is known. Where a redirect would take a secret to
+                another host, it fails.
         """
         found: dict[str, Any] = {
             "timeout": f"{round(within_s * 1000)}ms",
@@ -105,7 +130,23 @@ class StoreSettings(Options):
             found["root_certificate"] = Path(self.ca_file).read_bytes()
         if self.proxy is not None:
             found["proxy_url"] = self.proxy.get_secret_value()
+        elif endpoint is not None and self.login_on_redirect() and not said(None, *_PROXIES):
+            # obstore follows redirects, and has no option about it. So all other hosts are behind
+            # a proxy that cannot be there.
+            found["proxy_url"] = f"http://{NOWHERE}"
+            found["proxy_excludes"] = urlsplit(endpoint).hostname or ""
         return found
+
+
+NOWHERE = "127.0.0.1:0"
+"""An address where nothing can listen."""
+
+_PROXIES = tuple(
+    name
+    for scheme in ("http", "https", "all")
+    for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper())
+)
+"""The environment's proxies, which obstore uses if it is given none."""
 
 
 def _given(**values: object) -> dict[str, Any]:
@@ -124,8 +165,15 @@ def said(value: str | SecretStr | None, *names: str) -> str | None:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
+S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+AZURE_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+"""Variables of the environment that name an endpoint, as obstore reads them."""
+
+
 class S3Settings(StoreSettings):
     """S3 and what speaks its language."""
+
+    logins = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
     region: str | None = Field(default=None, description="Of the bucket, as `eu-central-1`.")
     access_key_id: SecretStr | None = Field(default=None, description="Key of a user.")
@@ -140,6 +188,14 @@ class S3Settings(StoreSettings):
         default=None, description="Whether the bucket is in the path and not in the host's name."
     )
     anonymous: bool | None = Field(default=None, description="Whether requests are not signed.")
+
+    def login_on_redirect(self) -> bool:
+        """See `StoreSettings`. The session token; signatures are dropped by clients."""
+        if self.anonymous:
+            return False
+        if self.access_key_id is not None or self.profile is not None:
+            return self.session_token is not None or self.access_key_id is None
+        return all(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"))
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
@@ -184,6 +240,15 @@ class GcsSettings(StoreSettings):
 class AzureSettings(StoreSettings):
     """Azure's Blob Storage and Data Lake Storage."""
 
+    logins = (
+        "AZURE_CLIENT_SECRET",
+        "AZURE_STORAGE_ACCESS_KEY",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_CLIENT_SECRET",
+        "AZURE_STORAGE_SAS_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+    )
+
     account_name: str | None = Field(
         default=None, description="Storage account, if the URL does not name it."
     )
@@ -194,6 +259,25 @@ class AzureSettings(StoreSettings):
         default=None, description="Of a service principal, or of a managed identity."
     )
     client_secret: SecretStr | None = Field(default=None, description="Of a service principal.")
+
+    def login_on_redirect(self) -> bool:
+        """See `StoreSettings`. A shared access signature, where obstore uses it."""
+        others = (
+            self.signs(),
+            said(self.client_secret, "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET"),
+            said(None, "AZURE_FEDERATED_TOKEN_FILE"),
+        )
+        return self.sas is not None and not any(others)
+
+    def signs(self) -> bool:
+        """Return True if requests are signed by a key of the account, which is not sent."""
+        names = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY")
+        return said(self.account_key, *names) is not None
+
+    @property
+    def sas(self) -> str | None:
+        """The shared access signature, by option or by environment."""
+        return said(self.sas_token, "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
@@ -280,8 +364,7 @@ def secrets_in(given: Mapping[str, str]) -> set[str]:
         OptionError: As `settings_for`.
     """
     parsed = (MODELS[kind].parse(values, kind) for (kind, _), values in _by_bucket(given).items())
-    found = (value for settings in parsed for value in vars(settings).values())
-    return {value.get_secret_value() for value in found if isinstance(value, SecretStr)} - {""}
+    return {secret for settings in parsed for secret in Options.secrets(settings)}
 
 
 def _by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.references import resolved_options
@@ -14,6 +15,9 @@ from krishiv_spark.storage.files import Files
 from krishiv_spark.storage.folder import Folder
 from krishiv_spark.storage.uploads import Uploads
 from krishiv_spark.storage.urls import StoreUrl
+
+if TYPE_CHECKING:
+    from krishiv_spark.storage.settings import StoreSettings
 
 __all__ = ["ENVIRONMENT", "PREFIX", "Storage"]
 
@@ -27,9 +31,12 @@ class Storage:
 
     Attributes:
         options: By name, in the order of their names; never shown, for there are secrets in them.
+        places: Scheme and authority of each place in a store that the user has named: other servers
+            are given no login. None if nothing is known of them.
     """
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    places: frozenset[str] | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Storage:
@@ -38,13 +45,30 @@ class Storage:
 
     @classmethod
     def given(cls, options: Mapping[str, str]) -> Storage:
-        """From all options of a query; others are passed over.
+        """From all options of a query; of others, those count that name a place in a store.
 
         Raises:
             OptionError: If what one of them names cannot be looked up (`krishiv_spark.references`).
         """
         own = {key: text for key, text in options.items() if key.lower().startswith(PREFIX)}
-        return cls.of(resolved_options(own))
+        found = cls.of(resolved_options(own))
+        others = [text for key, text in options.items() if key not in own]
+        return found.also_at(*others) if any(map(_roots, others)) else found
+
+    def also_at(self, *locations: object) -> Storage:
+        """Return the same for places that the user has named; others are given no login then.
+
+        Args:
+            locations: Paths and URLs; what is neither is ignored.
+        """
+        roots = {root for location in locations for root in _roots(location)}
+        return replace(self, places=(self.places or frozenset()) | roots)
+
+    def secrets(self) -> set[str]:
+        """Return the secrets among the options."""
+        from krishiv_spark.storage.settings import secrets_in
+
+        return secrets_in(dict(self.options))
 
     def folder(self, location: str | StoreUrl) -> Folder:
         """A folder of whichever store a path or URL lies in. Nothing is asked yet.
@@ -58,9 +82,9 @@ class Storage:
         url = _parsed(location)
         if url.kind == "disk":
             return DiskFolder(Path(url.path))
-        from krishiv_spark.storage.settings import HdfsSettings, settings_for
+        from krishiv_spark.storage.settings import HdfsSettings
 
-        settings = settings_for(url, dict(self.options))
+        settings = self._settings(url)
         if isinstance(settings, HdfsSettings):
             from krishiv_spark.storage.hdfs import HdfsFolder
 
@@ -88,10 +112,9 @@ class Storage:
             AzureSettings,
             HdfsSettings,
             S3Settings,
-            settings_for,
         )
 
-        settings = settings_for(url, dict(self.options))
+        settings = self._settings(url)
         if isinstance(settings, S3Settings):
             from krishiv_spark.storage.s3_uploads import S3Uploads
 
@@ -119,9 +142,9 @@ class Storage:
         url = _parsed(location)
         if url.kind == "disk":
             return DISK
-        from krishiv_spark.storage.settings import HdfsSettings, settings_for
+        from krishiv_spark.storage.settings import HdfsSettings
 
-        settings = settings_for(url, dict(self.options))
+        settings = self._settings(url)
         if isinstance(settings, HdfsSettings):
             from krishiv_spark.storage.hdfs_files import HdfsFiles
 
@@ -131,9 +154,35 @@ class Storage:
 
         return ObjectFiles(Bucket(url, settings))
 
+    def _settings(self, url: StoreUrl) -> StoreSettings:
+        """Return how a store is reached.
+
+        Raises:
+            OptionError: As `settings_for`; or if the login would go to a server that the user has
+                not named.
+        """
+        from krishiv_spark.storage.logins import check_login
+        from krishiv_spark.storage.settings import settings_for
+
+        settings = settings_for(url, dict(self.options))
+        check_login(url.root, settings, self.places)
+        return settings
+
 
 def _parsed(location: str | StoreUrl) -> StoreUrl:
     return location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+
+
+def _roots(location: object) -> set[str]:
+    """Return scheme and authority of a place in a store; nothing for a disk or no place."""
+    if isinstance(location, StoreUrl):
+        return {location.root} - {""}
+    if not isinstance(location, str) or "://" not in location:
+        return set()
+    try:
+        return {StoreUrl.parse(location).root} - {""}
+    except OptionError:
+        return set()
 
 
 ENVIRONMENT = Storage()

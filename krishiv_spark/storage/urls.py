@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from posixpath import normpath
 
@@ -19,6 +20,11 @@ _KINDS = {
     "memory": ("memory",),  # of this process, for tests
 }
 _KIND_OF = {scheme: kind for kind, schemes in _KINDS.items() for scheme in schemes}
+_AUTHORITIES = {
+    "s3": re.compile(r"[A-Za-z0-9._-]+"),
+    "gcs": re.compile(r"[A-Za-z0-9._-]+"),
+    "azure": re.compile(r"[^/?#@\\]+(@[A-Za-z0-9.-]+(:\d+)?)?"),
+}
 _SHOWN = "a path, " + ", ".join(f"{scheme}:" for scheme in _KIND_OF if scheme != "memory")
 
 
@@ -71,7 +77,15 @@ class StoreUrl:
             return cls(kind, scheme, authority, path)
         if not authority.partition("@")[0] and kind != "memory":
             raise OptionError(f"{text!r} names no bucket: write {scheme}://<bucket>/<path>")
+        # What stands here becomes part of the name of a host, which a '#' would end.
+        if (pattern := _AUTHORITIES.get(kind)) is not None and not pattern.fullmatch(authority):
+            raise OptionError(f"{text!r}: {authority!r} is no name of a bucket or container")
         return cls(kind, scheme, authority, path[1:])
+
+    @property
+    def root(self) -> str:
+        """Scheme and authority; empty for a disk."""
+        return "" if self.kind == "disk" else f"{self.scheme}://{self.authority}"
 
     @property
     def bucket(self) -> str:

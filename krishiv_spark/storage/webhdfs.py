@@ -7,20 +7,25 @@ a file's content, and does not read whether a rename was refused. So its five ca
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
+
+import requests
+from urllib3.exceptions import HTTPError
 
 from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.exception_chains import describe, raise_alone
+from krishiv_spark.http_sessions import bound_errors, origin_of
+from krishiv_spark.redaction import first_line
 from krishiv_spark.retry import Backoff
 from krishiv_spark.storage.hints import refusal, silence
 
 if TYPE_CHECKING:
-    import requests
-
     from krishiv_spark.storage.settings import HdfsSettings
 
 __all__ = ["WebHdfs"]
@@ -28,6 +33,17 @@ __all__ = ["WebHdfs"]
 _ROOT = "/webhdfs/v1"
 _STANDBY = {"StandbyException", "RetriableException", "429", "502", "503", "504"}
 """Answers after which another NameNode is asked, or the same one again."""
+
+_TO_DATANODES = frozenset({"OPEN", "CREATE"})
+"""Operations that a NameNode hands on to a DataNode, by a redirect with the login that it needs."""
+
+_MOST_REDIRECTS = 4
+
+_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+_FAILURES = (OSError, ValueError, HTTPError)
+"""Raised by requests, also about what a server has written: a bad URL, a bad encoding. Its own
+errors are OSErrors."""
 
 _NO_FOLDER = "(is not a directory)"
 """Of a place below a file the NameNode says that access is denied (``FSPermissionChecker``)."""
@@ -62,20 +78,21 @@ class WebHdfs:
         """
         after = ""
         while True:
-            answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {"startAfter": after})
-            if answer is None:
+            page = self._look_up("LISTSTATUS_BATCH", folder, "DirectoryListing", startAfter=after)
+            if page is None:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
-            page = answer.json()["DirectoryListing"]
-            found = page["partialListing"]["FileStatuses"]["FileStatus"]
+            with self._understood("LISTSTATUS_BATCH", folder):
+                found = page["partialListing"]["FileStatuses"]["FileStatus"]
+                is_last = not found or not page["remainingEntries"]
+                after = "" if is_last else found[-1]["pathSuffix"]
             yield from found
-            if not found or not page["remainingEntries"]:
+            if is_last:
                 return
-            after = found[-1]["pathSuffix"]
 
     def status(self, path: str) -> Mapping[str, Any] | None:
         """Hadoop's ``FileStatus`` of a file or folder; None if there is none."""
-        answer = self._ask("GET", "GETFILESTATUS", path)
-        return None if answer is None else answer.json()["FileStatus"]
+        found: Mapping[str, Any] | None = self._look_up("GETFILESTATUS", path, "FileStatus")
+        return found
 
     def touch(self, path: str, modified_ms: int) -> bool:
         """Set the time of a file; False if there is none."""
@@ -89,18 +106,20 @@ class WebHdfs:
     def entries(self, path: str) -> list[tuple[str, bool]]:
         """The names in a folder, and whether each is a folder; nothing if it is not there."""
         found = self.statuses(path)
-        return [(item["pathSuffix"], item["type"] == "DIRECTORY") for item in found]
+        with self._understood("LISTSTATUS", path):
+            return [(item["pathSuffix"], item["type"] == "DIRECTORY") for item in found]
 
     def statuses(self, path: str) -> list[dict[str, Any]]:
         """What is in a folder, as ``FileStatus`` of the interface; nothing if it is not there."""
-        answer = self._ask("GET", "LISTSTATUS", path)
-        found = [] if answer is None else answer.json()["FileStatuses"]["FileStatus"]
-        return [item for item in found if item["pathSuffix"]]
+        found = self._look_up("LISTSTATUS", path, "FileStatuses", "FileStatus")
+        with self._understood("LISTSTATUS", path):
+            return [item for item in found or () if item["pathSuffix"]]
 
     def length(self, path: str) -> int | None:
         """Bytes of a file; None if there is none."""
-        answer = self._ask("GET", "GETFILESTATUS", path)
-        return None if answer is None else int(answer.json()["FileStatus"]["length"])
+        found = self._look_up("GETFILESTATUS", path, "FileStatus", "length")
+        with self._understood("GETFILESTATUS", path):
+            return None if found is None else int(found)
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""
@@ -116,21 +135,40 @@ class WebHdfs:
         Raises:
             StorageError: If it is not taken, to the last piece.
         """
-        import requests
-
-        asked = self._ask("PUT", "CREATE", path, {"overwrite": "true", "noredirect": "true"})
+        query = {"overwrite": "true", "noredirect": "true"}
+        asked = self._ask("PUT", "CREATE", path, query)
         if asked is None:
             raise StorageError(f"HDFS does not say where {path} is to be written")
-        headers = {"Content-Type": "application/octet-stream"}
-        within_s = self._settings.timeout / 1000
+        answer = self._send_on(asked, path, pieces)
+        if isinstance(answer, StorageError):
+            raise answer
+        self._checked(answer, f"CREATE of {path}")
+
+    def _send_on(
+        self, asked: requests.Response, path: str, pieces: Iterable[bytes]
+    ) -> requests.Response | StorageError:
+        """Return the answer of the DataNode that a NameNode has named, or what went wrong.
+
+        Nothing is raised here, where variables have the login in them: Spark can show those of all
+        functions that a traceback goes through.
+        """
+        with self._understood("CREATE", path):
+            # HttpFS of old knows no ``noredirect``.
+            location = asked.headers.get("Location") or asked.json()["Location"]
+        target = self._next_url(asked, location, "CREATE")
+        if isinstance(target, StorageError):
+            return target
         try:
-            answer = self._session.put(
-                asked.json()["Location"], data=iter(pieces), headers=headers, timeout=within_s
+            return self._session.put(
+                target,
+                data=iter(pieces),
+                headers={"Content-Type": "application/octet-stream"},
+                timeout=self._settings.timeout / 1000,
+                allow_redirects=False,
             )
-        except requests.RequestException as error:
+        except _FAILURES as error:
             name = type(error).__name__
-            raise StorageError(f"HDFS broke off while {path} was written ({name})") from error
-        _checked(answer, f"CREATE of {path}")
+            return StorageError(f"HDFS broke off while {path} was written ({name})")
 
     def make_folder(self, path: str) -> None:
         """Make a folder, and those above it; one that is there is no error."""
@@ -142,13 +180,42 @@ class WebHdfs:
         answer = self._ask("PUT", "RENAME", path, {"destination": to, **more})
         if answer is None:
             return False
-        return not answer.content or bool(answer.json()["boolean"])
+        with self._understood("RENAME", path):
+            return not answer.content or bool(answer.json()["boolean"])
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, or a folder with all in it; what is gone already is no error."""
         self._ask("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
 
     # --- asking
+
+    def _look_up(self, op: str, path: str, *keys: str, **query: str) -> Any:
+        """Return a part of the answer to a question, by its keys; None if there is no file."""
+        answer = self._ask("GET", op, path, query)
+        if answer is None:
+            return None
+        with self._understood(op, path):
+            found = answer.json()
+            for key in keys:
+                found = found[key]
+            return found
+
+    @contextlib.contextmanager
+    def _understood(self, op: str, path: str) -> Iterator[None]:
+        """Turn what is wrong with an answer's JSON into an error of ours, which shows none of it.
+
+        Raises:
+            StorageError: If it is no JSON, or another one.
+        """
+        try:
+            yield
+        except (ValueError, LookupError, TypeError) as error:
+            raise_alone(
+                StorageError(
+                    f"what answers {op} of {path} at {', '.join(self._addresses)} does not speak "
+                    f"WebHDFS ({type(error).__name__}): correct 'storage.hdfs.endpoint'"
+                )
+            )
 
     def _ask(
         self,
@@ -172,7 +239,9 @@ class WebHdfs:
             answer = self._send(method, url, data, query, patience.request_s)
             if not isinstance(answer, str):
                 self._settings.note_answer(tuple(sorted(self._addresses)))
-                return _checked(answer, f"{op} of {path} on {address}")
+                if answer.is_redirect:  # it was asked for where to write, and says so in this way
+                    return answer
+                return self._checked(answer, f"{op} of {path} on {address}")
             asked += 1
             self._addresses.append(self._addresses.pop(0))  # the next one may be active
             if asked % len(self._addresses) == 0 and not backoff.pause():
@@ -186,28 +255,121 @@ class WebHdfs:
         query: Mapping[str, str],
         within_s: float,
     ) -> requests.Response | str:
-        """An answer, or why there is none that counts.
+        """Return an answer, or why there is none that counts.
+
+        Raises:
+            StorageError: If another attempt would not help.
+        """
+        try:
+            answer = self._exchange(method, url, data, query, within_s)
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
+            asked = getattr(error.request, "url", None) or url
+            why = str(error).partition("Caused by")[2] or type(error).__name__
+            return self._redacted(silence("hdfs", origin_of(asked), why))
+        except _FAILURES as error:
+            where, why = url.partition(_ROOT)[0], describe(error, self._settings.secrets())
+            raise_alone(StorageError(f"HDFS cannot be asked for {query['op']} at {where}: {why}"))
+        return answer if self._remote_error(answer)[0] not in _STANDBY else f"{url} is not active"
+
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        data: bytes | None,
+        query: Mapping[str, str],
+        within_s: float,
+    ) -> requests.Response:
+        """Send a request and follow its redirects, as far as WebHDFS has some.
 
         A NameNode is sent no data: it says which DataNode takes them.
         """
-        import requests
+        answer = self._session.request(
+            method,
+            url,
+            params={**query, **self._who()},
+            allow_redirects=False,
+            timeout=within_s,
+        )
+        for _ in range(_MOST_REDIRECTS):
+            if not answer.is_redirect or "noredirect" in query:
+                return answer
+            followed = self._follow(answer, method, query["op"], data, within_s)
+            if isinstance(followed, StorageError):
+                raise followed
+            answer = followed
+        raise StorageError(f"{url} redirects more than {_MOST_REDIRECTS} times")
 
-        who = self._who()
+    def _follow(
+        self,
+        answer: requests.Response,
+        method: str,
+        op: str,
+        data: bytes | None,
+        within_s: float,
+    ) -> requests.Response | StorageError:
+        """Return the answer of where a redirect leads, or why it is not followed."""
+        target = self._next_url(answer, answer.headers["Location"], op)
+        if isinstance(target, StorageError):
+            return target
+        return self._session.request(
+            method,
+            target,
+            data=data,
+            headers={} if data is None else {"Content-Type": "application/octet-stream"},
+            allow_redirects=False,
+            timeout=within_s,
+        )
+
+    def _next_url(self, answer: requests.Response, location: str, op: str) -> str | StorageError:
+        """Return where a redirect leads, or why no request may go on there.
+
+        That it is no address, less safe, or not where this operation goes. The NameNode has put a
+        login for the DataNode into it, if there is to be one: so nothing is raised here.
+        """
+        here = origin_of(answer.url)
         try:
-            answer = self._session.request(
-                method, url, params={**query, **who}, allow_redirects=data is None, timeout=within_s
+            url = urljoin(answer.url, location)  # a reverse proxy writes no host
+            there = origin_of(url)
+        except ValueError:
+            return StorageError(f"{here} redirects {op} to what is no http: or https: URL")
+        is_on_way = op in _TO_DATANODES and here in map(origin_of, self._addresses)
+        if there != here and not is_on_way:
+            return StorageError(
+                f"{here} redirects {op} to {there}, which is given no login: set "
+                "'storage.hdfs.endpoint' to that address, if it is the right one"
             )
-            if data is not None and answer.is_redirect:
-                answer = self._session.put(
-                    answer.headers["Location"],
-                    data=data,
-                    headers={"Content-Type": "application/octet-stream"},
-                    timeout=within_s,
-                )
-        except (requests.ConnectionError, requests.Timeout) as error:
-            why = str(error).partition("Caused by")[2] or type(error).__name__
-            return silence("hdfs", url.partition(_ROOT)[0], why)
-        return answer if _remote_error(answer)[0] not in _STANDBY else f"{url} is not active"
+        if here.startswith("https:") and there.startswith("http:"):
+            return StorageError(
+                f"{here} redirects {op} to {there}, without encryption: set 'dfs.http.policy' of "
+                "the cluster to HTTPS_ONLY"
+            )
+        return url
+
+    def _checked(self, answer: requests.Response, what: str) -> requests.Response | None:
+        name, message = self._remote_error(answer)
+        if name == "FileNotFoundException" or _NO_FOLDER in message:
+            return None
+        if name:
+            why = refusal("hdfs", name, answer.status_code, message)
+            raise StorageError(f"HDFS refuses {what}: {why}")
+        return answer
+
+    def _remote_error(self, answer: requests.Response) -> tuple[str, str]:
+        """The name of Java's exception and its message, redacted; twice nothing if all is well."""
+        if answer.ok and not answer.is_redirect:
+            return "", ""
+        try:
+            said = answer.json()["RemoteException"]
+            return first_line(str(said["exception"])), self._redacted(said["message"])
+        except (ValueError, LookupError, TypeError):
+            return str(answer.status_code), first_line(str(answer.reason))
+
+    def _redacted(self, text: object) -> str:
+        return first_line(str(text), self._settings.secrets())
 
     def _who(self) -> dict[str, str]:
         if self._settings.token is not None:
@@ -217,11 +379,15 @@ class WebHdfs:
 
 
 def _session(settings: HdfsSettings) -> requests.Session:
-    import requests
+    """Return a session that knows the settings alone.
 
+    The environment's proxies and ``.netrc`` are not read, but its certificates are.
+    """
     session = requests.Session()
-    if settings.ca_file is not None:
-        session.verify = settings.ca_file
+    session.trust_env = False
+    bound_errors(session)
+    trusted = (os.environ.get(name) for name in _CERTIFICATES)
+    session.verify = settings.ca_file or next(filter(None, trusted), True)
     if settings.proxy is not None:
         session.proxies = dict.fromkeys(("http", "https"), settings.proxy.get_secret_value())
     if settings.kerberos:
@@ -233,25 +399,3 @@ def _session(settings: HdfsSettings) -> requests.Session:
             ) from error
         session.auth = kerberos.HTTPKerberosAuth()
     return session
-
-
-def _remote_error(answer: requests.Response) -> tuple[str, str]:
-    """The name of Java's exception and its message; twice nothing if all is well."""
-    if answer.ok:
-        return "", ""
-    try:
-        said = answer.json()["RemoteException"]
-        return str(said["exception"]), str(said["message"]).partition("\n")[0]
-    except (ValueError, LookupError, TypeError):
-        return str(answer.status_code), str(answer.reason)
-
-
-def _checked(answer: requests.Response, what: str) -> requests.Response | None:
-    name, message = _remote_error(answer)
-    if name == "FileNotFoundException" or _NO_FOLDER in message:
-        return None
-    if name:
-        raise StorageError(
-            f"HDFS refuses {what}: {refusal('hdfs', name, answer.status_code, message)}"
-        )
-    return answer

@@ -62,6 +62,11 @@ class FanoutOptions(LogPlaceOptions):
                 found |= {own[k] for k in kind_of_route(options).options_type.secret_keys(options)}
         return found
 
+    def secrets(self) -> set[str]:
+        """See `Options`; also those of the routes."""
+        given = {f"{_PREFIX}{r}.{k}": t for r, own in self.routes.items() for k, t in own.items()}
+        return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
+
     routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(_by_route)] = (
         Field(
             default={},

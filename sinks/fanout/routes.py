@@ -14,7 +14,7 @@ from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
 from krishiv_spark.sinks.logged_writer import LoggedWriter
-from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.storage import Storage
 from krishiv_spark.suggestions import suggest
 
 __all__ = ["check_columns", "make_routes", "naming"]
@@ -76,8 +76,11 @@ def _route(
     if options.job is None and options.query_id is None and options.checkpoint_location is not None:
         own["checkpointLocation"] = options.checkpoint_location
     parsed = kind.options_type.parse(own, str(given.get("format", FORMAT)))
-    if getattr(parsed, "storage", None) == ENVIRONMENT:
-        parsed = parsed.model_copy(update={"storage": options.storage})
+    own_storage: Storage | None = getattr(parsed, "storage", None)
+    if own_storage is not None:
+        logins = own_storage.options or options.storage.options
+        places = (own_storage.places or frozenset()) | (options.storage.places or frozenset())
+        parsed = parsed.model_copy(update={"storage": Storage(logins, places)})
     if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
         raise OptionError("'delivery' = 'at-least-once' would write rows of epochs that come again")
     return kind(parsed, columns, mode, streaming=streaming)

@@ -25,6 +25,7 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivE
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.redaction import excerpt
 from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.iceberg import marks
@@ -236,7 +237,8 @@ class Committer:
 
     def _failed(self) -> KrishivError:
         what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
-        reason = self._options.redacted(f"{type(self._last).__name__}: {self._last}")
+        why = excerpt(str(self._last), self._options.secrets())
+        reason = self._options.redacted(f"{type(self._last).__name__}: {why}")
         if self.unknown:
             return CommitUnknown(
                 f"{what} may or may not be in the table: {reason}; restart the query, which looks "

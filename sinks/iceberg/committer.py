@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected, SinkError
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.paths import url_scheme
@@ -172,5 +173,6 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
         try:
             remove_unused(self._options, staged)
-        except Exception:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
-            _log.warning("staged files are left for vacuum to remove", exc_info=True)
+        except Exception as error:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
+            shown = scrub(error, self._options.secrets())
+            _log.warning("staged files are left for vacuum to remove", exc_info=shown)

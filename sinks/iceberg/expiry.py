@@ -12,6 +12,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
@@ -88,8 +89,9 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
         if gone and is_expired_by_us(after.properties):
             own = OwnFiles.named_by(after, guarded_io(table))
             own.delete(set(_unused(table, before, gone)))
-    except Exception:  # noqa: BLE001  whatever it is, the epoch is true
-        _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=True)
+    except Exception as error:  # noqa: BLE001  whatever it is, the epoch is true
+        shown = scrub(error)
+        _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=shown)
 
 
 def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
     Client,
@@ -186,8 +187,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
     def _remove_dead_logs(self, base: str) -> None:
         try:
             remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S, self._options.storage)
-        except Exception:  # noqa: BLE001  no job's business but to be tidy
-            _log.exception("logs of dead jobs in %s are left", base)
+        except Exception as error:  # noqa: BLE001  no job's business but to be tidy
+            shown = scrub(error, self._options.secrets())
+            _log.error("logs of dead jobs in %s are left", base, exc_info=shown)
 
     # --- operator
 
@@ -277,8 +279,12 @@ class KafkaParticipant(Participant[StagedTransaction]):
             transactions.await_markers(self._client, unseen, _VISIBLE_S)
             doomed = [name for name in siblings if states.get(name) == ONGOING]
             abort_siblings(self._client, doomed, lambda: self._is_owner(epoch))
-        except Exception:  # noqa: BLE001  an error here would have a job run again that is done
-            _log.exception("epoch %d is visible, but what else was open is not ended", epoch.number)
+        except Exception as error:  # noqa: BLE001  an error here would have a job run again that is done
+            _log.error(
+                "epoch %d is visible, but what else was open is not ended",
+                epoch.number,
+                exc_info=scrub(error, self._options.secrets()),
+            )
 
     def _abort_open(self, epoch: Epoch, spare: Collection[str]) -> None:
         """Abort what this query has open, if the epoch's generation still owns it."""

@@ -134,6 +134,12 @@ class ChainOptions(SourceOptions):
                 found |= {own[name] for name in model.secret_keys(options)}
         return found
 
+    def secrets(self) -> set[str]:
+        """See `Options`; also those of the parts."""
+        parts = (("first.", self.first_given), ("then.", self.then_given))
+        given = {f"{prefix}{key}": text for prefix, own in parts for key, text in own.items()}
+        return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
+
     def format_of(self, place: Place) -> str:
         """The name of one of the two."""
         return self.first_format if place == "first" else self.then_format

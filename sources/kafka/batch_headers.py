@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, Wanted, answers, request, usable_id
 from krishiv_spark.kafka.topic_partition import TopicPartition
@@ -85,7 +86,7 @@ def _asked(
             yield from answers(client.wait(future), names)
         except KafkaError as error:
             if not is_retriable(error):
-                raise client.failed("read records", error) from error
+                raise_alone(client.failed("read records", error))
 
 
 def _error(answer: PartitionData) -> Exception:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, answers, request
 from krishiv_spark.kafka.offset_lookups import list_offsets
@@ -166,7 +167,7 @@ class Fetcher:
             response = self._client.wait(flight.future)
         except KafkaError as error:
             if not is_retriable(error):
-                raise self._failed(flight.cursors[0], error) from error
+                raise_alone(self._failed(flight.cursors[0], error))
             self._try_again(flight.cursors, error)
             return []
         found = list(self._taken(response, flight.cursors))

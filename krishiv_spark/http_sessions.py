@@ -1,0 +1,112 @@
+"""Sessions of ``requests`` whose logins go to one server, and whose errors have an end.
+
+``requests`` adds a login of its own accord (``.netrc``), follows a redirect to any host with the
+headers that a user has set, and reads the page of an error whole, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+
+__all__ = ["RedirectRefusedError", "bound_errors", "guard", "ignore_netrc", "origin_of"]
+
+_MOST_OF_ERROR = 64 * 2**10
+"""Bytes that are read of an answer that is an error or a redirect."""
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class RedirectRefusedError(requests.RequestException):
+    """A server has redirected a request to another server, which gets no login from us."""
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL, without the login that may be in it.
+
+    Raises:
+        ValueError: If it is none of http or https.
+    """
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme)
+    if port is None or parts.hostname is None:
+        raise ValueError("it is no http: or https: URL")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def guard(session: requests.Session) -> None:
+    """Have a session refuse redirects to other servers, and add no login by itself. Driver, task.
+
+    The proxies and certificates that the environment names are used as before. What the session is
+    given as its ``auth`` later takes precedence.
+
+    Args:
+        session: A new one. Its requests raise `RedirectRefusedError` then, which is a
+            ``RequestException``.
+    """
+    bound_errors(session)
+    ignore_netrc(session)
+    session.hooks["response"].append(_refuse_other_origin)
+
+
+def ignore_netrc(session: requests.Session) -> None:
+    """Have a session add no login of ``.netrc``, whatever else of the environment it uses."""
+    session.auth = _keep_headers  # with one, requests does not read it
+    vars(session)["rebuild_auth"] = _keep_auth  # the method reads .netrc after a redirect
+
+
+def bound_errors(session: requests.Session) -> None:
+    """Have a session read no more of an error page than 64 KiB."""
+    session.hooks["response"].append(_bound_error)
+
+
+def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _keep_auth(_: requests.PreparedRequest, __: requests.Response) -> None:
+    """Leave the login as it is: the redirect is one to the same server."""
+
+
+def _refuse_other_origin(answer: requests.Response, *_: Any, **__: Any) -> None:
+    if not answer.is_redirect:
+        return
+    here, location = origin_of(answer.url), answer.headers["Location"]
+    try:
+        there = origin_of(urljoin(answer.url, location))
+    except ValueError:
+        there = "what is no address"
+    if there != here:
+        answer.close()
+        raise RedirectRefusedError(
+            f"{here} redirects to {there} ({answer.status_code}), which is given no login: name "
+            "that server itself, if it is the right one"
+        )
+
+
+def _bound_error(answer: requests.Response, *_: Any, **__: Any) -> None:
+    if answer.is_redirect or not answer.ok:
+        answer.raw = _Bounded(answer.raw)
+
+
+class _Bounded:
+    """The body of an answer, up to `_MOST_OF_ERROR`; all else is that of urllib3."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def stream(self, amt: int = 2**14, decode_content: bool | None = None) -> Iterator[bytes]:
+        left = _MOST_OF_ERROR
+        for piece in self._raw.stream(min(amt, 2**14), decode_content=decode_content):
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:
+                self._raw.close()  # with its connection: what has not been read is still on it
+                return
