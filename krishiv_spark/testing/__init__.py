@@ -37,8 +37,14 @@ from krishiv_spark.testing.steps import (
     TakeOver,
     Trigger,
 )
-from krishiv_spark.testing.subjects import ROW_SCHEMA, SinkUnderTest, SourceUnderTest
+from krishiv_spark.testing.subjects import (
+    ROW_SCHEMA,
+    FailingConnector,
+    SinkUnderTest,
+    SourceUnderTest,
+)
 from krishiv_spark.testing.suites.offsets import OffsetConformance
+from krishiv_spark.testing.suites.secrets import SecretConformance
 from krishiv_spark.testing.suites.sinks import SinkConformance
 from krishiv_spark.testing.suites.sources import SourceConformance
 
@@ -56,6 +62,7 @@ __all__ = [
     "Crash",
     "EpochDriver",
     "Expire",
+    "FailingConnector",
     "Fault",
     "Faults",
     "Kill",
@@ -69,6 +76,7 @@ __all__ = [
     "RollBack",
     "Row",
     "Rule",
+    "SecretConformance",
     "Sequence",
     "SinkConformance",
     "SinkUnderTest",

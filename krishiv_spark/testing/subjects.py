@@ -16,7 +16,15 @@ from krishiv_spark.testing.processes.outside import OUTSIDE, Outside
 from krishiv_spark.testing.rows import Row, Rows, long_row, numbers_of
 from krishiv_spark.testing.values import odd_row, typed_schema
 
-__all__ = ["ROW_SCHEMA", "SampleRows", "SinkUnderTest", "SourceUnderTest", "Writing", "default_row"]
+__all__ = [
+    "ROW_SCHEMA",
+    "FailingConnector",
+    "SampleRows",
+    "SinkUnderTest",
+    "SourceUnderTest",
+    "Writing",
+    "default_row",
+]
 
 Writing: TypeAlias = Literal["append", "complete", "batch append", "batch overwrite"]
 """How a sink is written: a stream in one of two output modes, or batch jobs in two save modes."""
@@ -252,6 +260,60 @@ class SourceUnderTest:
         has_ours = reader and "max_rows_per_trigger" not in reader.options_type.refuses
         ours = {"maxRowsPerTrigger": "2"} if has_ours else None
         return ours if self.two_rows is None else self.two_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingConnector:
+    """A source, a sink or both, with secrets in its options, whose external system fails.
+
+    Attributes:
+        source: The class that Spark registers: of ours, or any ``DataSource``.
+        options: What a user would give with ``.option(...)``, without the checkpoint. Give short
+            limits of time: each step is tried until the connector gives up.
+        schema: Columns that are written and read.
+        row: The row of a number, a tuple in the order of `schema`.
+        stream: Whether it is used by streams; None if it has the method.
+        batch: Whether it is used by batches; None if it has the method.
+    """
+
+    source: type[DataSource]
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: pa.Schema = ROW_SCHEMA
+    row: Callable[[int], Row] = default_row
+    stream: bool | None = None
+    batch: bool | None = None
+
+    @property
+    def writes_streams(self) -> bool:
+        """Whether it is a sink of streams."""
+        return self._has("writer_type", self.stream, "streamWriter")
+
+    @property
+    def writes_batches(self) -> bool:
+        """Whether it is a sink of batches."""
+        return self._has("writer_type", self.batch, "writer")
+
+    @property
+    def reads_streams(self) -> bool:
+        """Whether it is a source of streams."""
+        return self._has("reader_type", self.stream, "streamReader", "simpleStreamReader")
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether it is a source of batches."""
+        return self._has("reader_type", self.batch, "reader")
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is a source."""
+        return self.reads_streams or self.reads_batches
+
+    def _has(self, role: str, declared: bool | None, *methods: str) -> bool:
+        """Return True if it has a role; a format of ours has all methods, and names its roles."""
+        is_ours = hasattr(self.source, role)
+        made = any(getattr(self.source, n) is not getattr(DataSource, n) for n in methods)
+        has_role = getattr(self.source, role) is not None if is_ours else made
+        return has_role and declared is not False
 
 
 def _odd_columns(schema: pa.Schema, given: Collection[str] | None) -> Collection[str]:

@@ -1,0 +1,165 @@
+"""No secret in any part of an exception chain, a log line or a message, when the system fails."""
+
+import pyarrow as pa
+import pytest
+from planted_sinks import leaking
+
+from examples.webhook_sink import WebhookDataSource
+from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.testing import Broken, FailingConnector, Rule, SecretConformance
+
+JAAS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{}";'
+)
+
+
+class TestWebhookSink(SecretConformance):
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=WebhookDataSource,
+            options={"url": f"http://{address}/", "token": secret, "timeout": "2s"},
+        )
+
+
+class TestKafka(SecretConformance):
+    # A broker repeats no request: what answers in another protocol is a connection that breaks.
+    ways = ("refuses", "hangs up")
+
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=KafkaDataSource,
+            options={
+                "kafka.bootstrap.servers": address,
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": JAAS.format(secret),
+                "kafka.default.api.timeout.ms": "500",
+            },
+            schema=pa.schema([("value", pa.string())]),
+            row=lambda number: (str(number),),
+        )
+
+
+class TestKafkaSource(TestKafka):
+    def connector(self, folder, address, secret):
+        found = super().connector(folder, address, secret)
+        return FailingConnector(
+            source=found.source,
+            options={**found.options, "subscribe": "topic"},
+            schema=found.schema,
+            row=found.row,
+        )
+
+
+class TestIcebergCatalog(SecretConformance):
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=IcebergDataSource,
+            options={
+                "table": "a.b",
+                "catalog.type": "rest",
+                "catalog.uri": f"http://{address}",
+                "catalog.credential": f"user:{secret}",
+                "catalog.header.X-Api-Key": secret,
+            },
+        )
+
+
+class TestParquetInS3(SecretConformance):
+    ways = ("repeats",)
+
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=ParquetDataSource,
+            options={
+                "path": "s3://bucket/table",
+                "storage.s3.endpoint": f"http://{address}",
+                "storage.s3.region": "eu-west-1",
+                "storage.s3.accessKeyId": "AK",
+                "storage.s3.secretAccessKey": secret,
+                "storage.s3.sessionToken": secret,
+                "storage.s3.timeout": "1s",
+            },
+        )
+
+
+class TestParquetInAzure(SecretConformance):
+    ways = ("repeats",)
+
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=ParquetDataSource,
+            options={
+                "path": "az://container/table",
+                "storage.azure.endpoint": f"http://{address}/acct",
+                "storage.azure.accountName": "acct",
+                "storage.azure.sasToken": f"sp=rcwdl&sig={secret}",
+                "storage.azure.timeout": "1s",
+            },
+        )
+
+
+class TestParquetInHdfs(SecretConformance):
+    ways = ("repeats",)
+
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=ParquetDataSource,
+            options={
+                "path": f"webhdfs://{address}/table",
+                "storage.hdfs.token": secret,
+                "storage.hdfs.timeout": "1s",
+            },
+        )
+
+
+@pytest.mark.long  # each role waits five seconds for a store that is away
+class TestParquetInS3ThatIsDown(TestParquetInS3):
+    ways = ("refuses", "hangs up")
+
+
+@pytest.mark.long
+class TestParquetInAzureThatIsDown(TestParquetInAzure):
+    ways = ("refuses", "hangs up")
+
+
+@pytest.mark.long
+class TestParquetInHdfsThatIsDown(TestParquetInHdfs):
+    ways = ("refuses", "hangs up")
+
+
+@pytest.mark.parametrize(
+    ("bug", "place"),
+    [
+        ("SaysItInTheError", "text: "),
+        ("KeepsTheCause", "traceback: "),
+        ("LogsIt", "log: "),
+        ("SendsItToTheCommitter", "what it returns: "),
+    ],
+)
+def test_a_planted_leak_is_found(bug, place, tmp_path):
+    class Planted(SecretConformance):
+        def connector(self, folder, address, secret):  # noqa: ARG002
+            return FailingConnector(
+                source=getattr(leaking, bug), options={"url": f"http://{address}", "token": secret}
+            )
+
+    with pytest.raises(Broken) as caught:
+        Planted().test_no_secret_is_shown_when_no_process_listens("a promise", tmp_path)
+    assert caught.value.rule is Rule.NO_SECRET_SHOWN
+    assert place in caught.value.seen
+    assert "canary" not in str(caught.value)  # a failure of the suite shows it neither
+
+
+def test_a_connector_that_does_not_fail_proves_nothing(tmp_path):
+    class Idle(SecretConformance):
+        def connector(self, folder, address, secret):  # noqa: ARG002
+            return FailingConnector(
+                source=leaking.AsksNobody, options={"url": f"http://{address}", "token": secret}
+            )
+
+    with pytest.raises(Broken) as caught:
+        Idle().test_no_secret_is_shown_when_no_process_listens("a promise", tmp_path)
+    assert caught.value.rule is Rule.SEEN
