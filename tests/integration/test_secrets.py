@@ -63,3 +63,25 @@ def test_a_secret_that_is_written_out_works_and_is_told_of(tmp_path):
     told = [line for line in log.splitlines() if "a secret is written out" in line]
     assert all("catalog.credential, storage.azure.accountkey" in line for line in told)
     assert 1 <= len(told) <= 6, "once for each process"
+
+
+# A store that is down is waited for, for some minutes.
+@pytest.mark.parametrize("way", ["repeats", pytest.param("down", marks=pytest.mark.long)])
+def test_no_signature_is_shown_when_a_store_fails_while_a_task_writes(tmp_path, way):
+    script = str(SCRIPT.with_name("azure_goes_down.py"))
+    own = {"SIGNATURE": "hunter7f3a+b/c=", "SPARK_LOCAL_IP": "127.0.0.1"}
+    most = {"SPARK_TRACEBACK_WITH_LOCALS": "1"}  # all that Spark can be told to show
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **own, **most}
+    done = subprocess.run(
+        [sys.executable, script, str(tmp_path / "spark"), way],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    shown = {**json.loads(lines[0].removeprefix("RESULT ")), "log": done.stderr}
+    assert "cannot write to the upload of az://c/table" in shown["exception"]
+    assert [place for place, text in shown.items() if "hunter7f3a" in text] == []
