@@ -1,5 +1,6 @@
 """What a release is refused for."""
 
+import re
 import sys
 import tarfile
 import zipfile
