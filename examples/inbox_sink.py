@@ -15,7 +15,15 @@ from pyarrow import RecordBatch, types
 from pydantic import BaseModel
 
 from krishiv_spark import datasource, durable, errors, options
-from krishiv_spark.sinks import Epoch, LoggedWriter, LogView, OutputMode, Participant, Task
+from krishiv_spark.sinks import (
+    Epoch,
+    FileName,
+    LoggedWriter,
+    LogView,
+    OutputMode,
+    Participant,
+    Task,
+)
 
 _HELD = types.is_boolean, types.is_integer, types.is_string
 
@@ -28,7 +36,7 @@ class _Options(options.Options):
 
 
 class _File(BaseModel):
-    name: str
+    name: FileName  # and no path: who may write the log could name any file
 
 
 class _Inbox(Participant[_File]):  # driver

@@ -37,16 +37,24 @@ def is_folder(path: str | Path) -> bool:
     return mode is not None and stat.S_ISDIR(mode)
 
 
-def write_aside(path: str | Path, data: bytes) -> None:
+def write_aside(
+    path: str | Path, data: bytes, *, folder: int | None = None, mode: int = 0o644
+) -> None:
     """Create a new file with its content on the disk; the folder is not synced.
 
     A file that could not be written whole is removed again.
+
+    Args:
+        path: Of the file.
+        data: Its content.
+        folder: Descriptor of the folder that a relative path starts from.
+        mode: Permission bits of the file, of which the umask takes some.
 
     Raises:
         FileExistsError: If the path is taken.
         OSError: If it cannot be written, for instance because the disk is full.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
     try:
         try:
             rest = memoryview(data)
@@ -56,18 +64,22 @@ def write_aside(path: str | Path, data: bytes) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        remove_file(path)
+        remove_file(path, folder=folder)
         raise
 
 
-def remove_file(path: str | Path) -> None:
-    """Remove a file, if it is there; the folder is not synced.
+def remove_file(path: str | Path, *, folder: int | None = None) -> None:
+    """Remove a file, if it is there; of a link, the link. The folder is not synced.
+
+    Args:
+        path: Of the file.
+        folder: Descriptor of the folder that a relative path starts from.
 
     Raises:
         OSError: If it is there and cannot be removed.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        os.unlink(path, dir_fd=folder)
 
 
 def make_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@
     │   ├── OffsetVersionError          it was written by a newer version
     │   └── DataLossError               the data that it points to is no longer there
     ├── StorageError                    a store (disk, bucket, HDFS) cannot be reached, or refuses
+    │   ├── LinkError                   a link is where a file of krishiv-spark's has to be
     │   ├── NotExclusiveError           it cannot create a file exclusively
     │   └── UploadGoneError             somebody has aborted what is being written
     ├── LogError                        the epoch log is damaged or its storage cannot hold one
@@ -35,6 +36,7 @@ __all__ = [
     "DataLossError",
     "Fenced",
     "KrishivError",
+    "LinkError",
     "LogError",
     "ManifestError",
     "NotExclusiveError",
@@ -81,6 +83,10 @@ class DataLossError(OffsetError):
 
 class StorageError(KrishivError):
     """A store cannot be reached, refuses, or cannot do what is needed of it."""
+
+
+class LinkError(StorageError):
+    """A link, or something else than a plain file or folder, is where none is followed."""
 
 
 class NotExclusiveError(StorageError):

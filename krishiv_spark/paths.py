@@ -1,13 +1,80 @@
-"""Paths as users write them."""
+"""Paths as users write them, and names that another party may have written."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator
 
 from krishiv_spark.errors import OptionError
 
-__all__ = ["local_path", "url_scheme"]
+__all__ = [
+    "FileName",
+    "FolderWithin",
+    "NameWithin",
+    "check_file_name",
+    "check_name_within",
+    "has_dot_part",
+    "local_path",
+    "url_scheme",
+]
+
+# A backslash separates too: Azure and Windows take it for a slash.
+_DOT_PART = re.compile(r"(?:\A|[/\\])\.{1,2}(?:[/\\]|\Z)")
+
+
+def has_dot_part(name: str) -> bool:
+    """Return True if a part of a path is ``.`` or ``..``, by which it may lead somewhere else."""
+    return "." in name and _DOT_PART.search(name) is not None
+
+
+def check_name_within(name: str) -> str:
+    """Return the relative path of a file or folder, if it stays below where it is joined to.
+
+    Raises:
+        ValueError: If it is absolute, holds NUL, or has an empty, ``.`` or ``..`` part.
+    """
+    is_plain = name and name[0] != "/" and name[-1] != "/" and "//" not in name
+    if not is_plain or "\0" in name or has_dot_part(name):
+        raise ValueError(
+            f"{_shown(name)} is no path within a folder: such a path is relative, and has no NUL "
+            "and no empty, '.' or '..' part"
+        )
+    return name
+
+
+def check_file_name(name: str) -> str:
+    """Return the name of a file or folder, if it is one and no path.
+
+    Raises:
+        ValueError: As `check_name_within`; or if it holds a separator.
+    """
+    if "/" in name or "\\" in name or "\0" in name or name in {"", ".", ".."}:
+        raise ValueError(f"{_shown(name)} is no file name: it is empty, a path, or holds NUL")
+    return name
+
+
+def _check_folder_within(name: str) -> str:
+    return name and check_name_within(name)
+
+
+_SHOWN = 200
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}..."
+
+
+NameWithin: TypeAlias = Annotated[str, AfterValidator(check_name_within)]
+"""A field of a model: the path of a file below a folder that the reader of the value knows."""
+
+FolderWithin: TypeAlias = Annotated[str, AfterValidator(_check_folder_within)]
+"""As `NameWithin`; empty for the folder itself."""
+
+FileName: TypeAlias = Annotated[str, AfterValidator(check_file_name)]
+"""A field of a model: the name of a file or folder, without separators."""
 
 # RFC 3986, but for schemes of one letter, which are drives elsewhere. Nothing has to follow the
 # colon: `hdfs:/x` and `gs:b/x` are as common as what has two slashes.

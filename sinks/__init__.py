@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.lazy import find
 
 if TYPE_CHECKING:
+    from krishiv_spark.paths import FileName, FolderWithin, NameWithin
     from krishiv_spark.sinks.base import (
         AtLeastOnceWriter,
         Publisher,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AtLeastOnceWriter",
     "Epoch",
+    "FileName",
+    "FolderWithin",
     "Guarantee",
     "LogCommitter",
     "LogView",
@@ -44,6 +47,7 @@ __all__ = [
     "LoggedWriter",
     "LostIntentError",
     "Mark",
+    "NameWithin",
     "NumberedJobOptions",
     "OutputMode",
     "Ownership",
@@ -60,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(__all__, "krishiv_spark.sinks.base"),
+    **dict.fromkeys(("FileName", "FolderWithin", "NameWithin"), "krishiv_spark.paths"),
     "LogCommitter": "krishiv_spark.sinks.logged",
     "LogView": "krishiv_spark.sinks.log_view",
     "LoggedWriter": "krishiv_spark.sinks.logged_writer",

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import final
 
-from krishiv_spark.errors import CommitRejected, Fenced, SinkError
+from pydantic import ValidationError
+
+from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
@@ -70,7 +72,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
-        return Ownership(state.owner, state.generations, self._salvaged(state))
+        return Ownership(state.owner, state.generations, self._salvaged(log, state))
 
     def seen(self, query: str) -> str:
         """What the log says, with the own owner entry at its end. See `SupportsRecall`."""
@@ -153,7 +155,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return  # only the tasks know which epoch it is
         is_again = state.committed_epoch == epoch.number
         if is_again and state.intent is not None and not log.is_finished(state):
-            self.participant.verify_held(epoch, self.loaded(state.intent.staged))
+            self.participant.verify_held(epoch, self.loaded(log, state.intent.staged))
         check_history(log, epoch, epoch.offsets, state)
         self._note_over(log, epoch, state)
 
@@ -162,10 +164,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if state.committed_epoch is not None and state.committed_epoch < epoch.number:
             log.note_finished(state)
 
-    def _salvaged(self, state: State) -> Salvaged[ModelT] | None:
+    def _salvaged(self, log: EpochLog, state: State) -> Salvaged[ModelT] | None:
         if state.salvaged_epoch is None:
             return None
-        return Salvaged(state.salvaged_epoch, self.loaded(state.salvaged or []))
+        return Salvaged(state.salvaged_epoch, self.loaded(log, state.salvaged or []))
 
     def _finish_unattended(self) -> None:
         """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
@@ -219,7 +221,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         try:
             # The void of an epoch comes before the owner entry of whoever stages it again, so a
             # look that is as old as that entry has seen it.
-            found = self._salvaged(log.recent(generation))
+            found = self._salvaged(log, log.recent(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]
@@ -285,7 +287,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         state = log.state()
         if state.intent is None or log.is_finished(state):
             return state.committed_epoch, ()
-        return state.committed_epoch, self.loaded(state.intent.staged)
+        return state.committed_epoch, self.loaded(log, state.intent.staged)
 
     # --- anybody
 
@@ -305,11 +307,35 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         epoch = Epoch(query, state.intent.epoch, state.intent_generation)
         was_finished = self.participant.is_finished(epoch)
         if not was_finished:
-            self.participant.salvage(epoch, self.loaded(state.intent.staged))
+            self.participant.salvage(epoch, self.loaded(log, state.intent.staged))
         log.note_finished(state)
         return was_finished
 
-    def loaded(self, staged: Sequence[object]) -> tuple[ModelT, ...]:
-        """What `stage` returned, from the JSON of an entry."""
-        texts = map(json.dumps, staged)  # strict models take a list for a tuple in JSON alone
-        return tuple(map(self.participant.staged_type.model_validate_json, texts))
+    def loaded(self, log: EpochLog, staged: Sequence[object]) -> tuple[ModelT, ...]:
+        """Return what `stage` returned, from the JSON of an entry of a log.
+
+        Raises:
+            LogError: If it is damaged, or names something outside of the target, such as
+                ``../other``: other users may be able to write the log.
+        """
+        try:
+            texts = map(json.dumps, staged)  # strict models take a list for a tuple in JSON alone
+            return tuple(map(self.participant.load, texts))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise LogError(
+                f"an entry of the epoch log {log} names what cannot have been staged: "
+                f"{_first_problem(error)}. It is damaged, or was not written by krishiv-spark; "
+                "nothing was read, changed or removed because of it. Put the log back from a copy, "
+                "and look who may write its folder"
+            ) from error
+
+
+def _first_problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"[:_SHOWN]
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"[:_SHOWN]
+
+
+_SHOWN = 500

@@ -110,7 +110,7 @@ class Operator:
         if intent is None or intent.epoch is None:
             raise LogError(f"the epoch log {self._log} has moved on: look again")
         epoch = Epoch(self._query, intent.epoch, taken.intent_generation)
-        staged = self._committer.loaded(intent.staged)
+        staged = self._committer.loaded(self._log, intent.staged)
         self._participant.assume(epoch, staged, committed=committed)
         if committed:
             self._log.note_finished(taken)

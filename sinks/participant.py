@@ -69,6 +69,17 @@ class Participant(ABC, Generic[ModelT]):
     may_lose: ClassVar[bool] = True
     salvages: ClassVar[bool] = False
 
+    def load(self, text: str) -> ModelT:
+        """Return a staged value from the JSON that an entry of the log holds. Driver.
+
+        Give `staged_type` fields of the types `FileName` and `NameWithin` where it names files: an
+        entry may have been written by another user, and is refused if it names something else.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        return self.staged_type.model_validate_json(text)
+
     # --- committer
 
     def prepare(

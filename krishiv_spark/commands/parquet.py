@@ -73,37 +73,62 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     help="Remove also what streams remember of PATH that have not run for so long, such as 90d; "
     "they could not go on.",
 )
+@click.option(
+    "--epoch-log",
+    "epoch_logs",
+    multiple=True,
+    help="Where the epoch logs of the table's queries are, if they are in another store than the "
+    "table: as the option 'epochLog' of a query, or the folder 'krishiv' in a checkpoint. What a "
+    "query has staged is left alone if its log is not found.",
+)
 @DRY_RUN
-def vacuum(
+def vacuum(  # noqa: PLR0913  click gives each option by its name
     place: Path | StoreUrl,
     given: tuple[str, ...],
     guard_s: float,
     unused_s: float | None,
+    epoch_logs: tuple[str, ...],
     *,
     dry_run: bool,
 ) -> None:
     """Remove what failed attempts left in the table at PATH, a folder or a URL."""
     if isinstance(place, Path):
-        _vacuum_disk(place, guard_s, unused_s, dry_run=dry_run)
+        _vacuum_disk(place, given, guard_s, unused_s, epoch_logs, dry_run=dry_run)
     else:
-        _vacuum_store(place, given, guard_s, dry_run=dry_run)
+        _vacuum_store(place, given, guard_s, epoch_logs, dry_run=dry_run)
 
 
-def _vacuum_store(url: StoreUrl, given: tuple[str, ...], guard_s: float, *, dry_run: bool) -> None:
+def _vacuum_store(
+    url: StoreUrl,
+    given: tuple[str, ...],
+    guard_s: float,
+    epoch_logs: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> None:
     from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
     from krishiv_spark.sinks.parquet.tables import StoreTable
 
     table = StoreTable(url, storage_of(given).also_at(url))
-    clear(store_orphans(table, guard_s), lambda orphan: orphan.remove(), dry_run=dry_run)
+    found = store_orphans(table, guard_s, epoch_logs)
+    clear(found, lambda orphan: orphan.remove(), dry_run=dry_run)
 
 
-def _vacuum_disk(path: Path, guard_s: float, unused_s: float | None, *, dry_run: bool) -> None:
+def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
+    path: Path,
+    given: tuple[str, ...],
+    guard_s: float,
+    unused_s: float | None,
+    epoch_logs: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> None:
     from krishiv_spark.parquet.progress import table_logs
     from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 
     if next(table_logs(path), None) is None:
         say(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
-    found = orphans(path.absolute(), guard_s)
+    found = orphans(path.absolute(), guard_s, epoch_logs, storage_of(given))
     if unused_s is not None:
         found = itertools.chain(found, unused_state(path.absolute(), unused_s))
     clear(found, remove, dry_run=dry_run)

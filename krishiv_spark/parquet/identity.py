@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from krishiv_spark.errors import NotExclusiveError
-from krishiv_spark.storage import Folder
+from krishiv_spark.errors import LogError, NotExclusiveError, OptionError, StorageError
+from krishiv_spark.routes import whole_query
+from krishiv_spark.storage import Folder, StoreUrl
 
-__all__ = ["Pointer", "read_pointer", "table_id", "write_pointer"]
+__all__ = ["Pointer", "has_pointer", "read_pointer", "read_text", "table_id", "write_pointer"]
 
 _TABLE, _POINTER = "table-id", "epoch-log"
+
+_MOST_BYTES = 64 * 2**10
+"""Of a small file in ``_krishiv``: a path has 4096 bytes at most."""
 
 
 def table_id(meta: Folder) -> str | None:
@@ -22,19 +28,42 @@ def table_id(meta: Folder) -> str | None:
     Returns:
         None on a file system that cannot create exclusively: two queries could give it two ids.
     """
-    found = meta.read(_TABLE)
+    found = read_text(meta, _TABLE)
     if found is None:
         try:
             meta.create(_TABLE, uuid.uuid4().hex.encode())
         except NotExclusiveError:
             return None
         # Another process's id may have taken the name first: then that is the table's.
-        found = meta.read(_TABLE)
-    return None if found is None else found.decode()
+        found = read_text(meta, _TABLE)
+    return found
+
+
+def read_text(folder: Folder, name: str) -> str | None:
+    """Return the text of a small file in ``_krishiv``; None if it is not there.
+
+    Raises:
+        LogError: If it is no text.
+        StorageError: If it cannot be read, or is large.
+    """
+    found = folder.read(name, _MOST_BYTES)
+    if found is None:
+        return None
+    text = found.decode(errors="surrogateescape")  # which is not printable
+    if not text.replace("\n", "").isprintable():
+        raise LogError(
+            f"{folder}/{name} is damaged, or was not written by krishiv-spark: it is no text. "
+            "Nothing was changed; look who may write the folder, and put back what was there"
+        )
+    return text
 
 
 class Pointer(NamedTuple):
     """To an epoch log that is not in the table's folder.
+
+    Whoever may write ``_krishiv`` may write a pointer. So one is followed within the table's own
+    store, where it leads to no more than such a writer could put there; and out of it only where
+    an option of the process that reads it names the same log.
 
     Attributes:
         location: Path or URL of the log.
@@ -44,6 +73,49 @@ class Pointer(NamedTuple):
     location: str
     route: str | None = None
 
+    def is_followed(self, table: StoreUrl, query: str, epoch_logs: Iterable[str] = ()) -> bool:
+        """Return True if the log may be read on behalf of a table.
+
+        Args:
+            table: Folder of the table.
+            query: Name of the folder in ``_krishiv`` that holds the pointer.
+            epoch_logs: What options ``epochLog`` of this process name.
+        """
+        log = self.parsed()
+        if log is None:
+            return False
+        return _store(log) == _store(table) or self.is_named(query, epoch_logs)
+
+    def is_named(self, query: str, epoch_logs: Iterable[str]) -> bool:
+        """Return True if an option ``epochLog`` of this process names the log."""
+        whole, log = whole_query(query, self.route), self.parsed()
+        bases = map(StoreUrl.parse, epoch_logs)
+        return any(_place(log) in {_place(base), _place(base / whole)} for base in bases)
+
+    def parsed(self) -> StoreUrl | None:
+        """Return the location of the log; None if it is in no store that is known."""
+        try:
+            return StoreUrl.parse(self.location)
+        except OptionError:
+            return None
+
+
+def _store(url: StoreUrl) -> tuple[str, str]:
+    # Of HDFS the scheme says whether the login is sent encrypted.
+    return (url.scheme if url.kind == "hdfs" else url.kind), url.authority
+
+
+def _place(url: StoreUrl | None) -> tuple[tuple[str, str], str] | None:
+    return None if url is None else (_store(url), url.path)
+
+
+def has_pointer(own: Folder) -> bool:
+    """Return True if a query seems not to keep its epoch log in the table's folder."""
+    try:
+        return read_text(own, _POINTER) is not None
+    except (LogError, StorageError):
+        return True  # a damaged one; who follows it says so
+
 
 def read_pointer(own: Folder) -> Pointer | None:
     """Where the epoch log of a query is that does not keep it in the table's folder.
@@ -51,10 +123,10 @@ def read_pointer(own: Folder) -> Pointer | None:
     Args:
         own: Of the query, in ``_krishiv``.
     """
-    found = own.read(_POINTER)
+    found = read_text(own, _POINTER)
     if found is None:
         return None
-    location, _, route = found.decode().partition("\n")
+    location, _, route = found.partition("\n")
     return Pointer(location, route or None)
 
 
@@ -65,8 +137,9 @@ def write_pointer(own: Folder, pointer: Pointer | None) -> None:
         own: Of the query, in ``_krishiv``.
         pointer: None if the log is in the table's folder.
     """
-    if read_pointer(own) == pointer:
-        return
+    with suppress(LogError, StorageError):  # what is damaged is replaced
+        if read_pointer(own) == pointer:
+            return
     if pointer is None:  # it was elsewhere, before the query had published anything
         own.remove([_POINTER])
     else:

@@ -22,6 +22,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+from krishiv_spark.beneath import META, SOURCES
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.names import is_data, is_hidden
@@ -47,8 +48,6 @@ __all__ = [
 PATH_OPTION = "krishiv-parquet: 'path'"
 """How messages name the option that says where the folder is."""
 
-META = "_krishiv"
-SOURCES = "_krishiv_sources"
 DONE_SUFFIX = ".done"
 
 SINK_LOG = "_spark_metadata"

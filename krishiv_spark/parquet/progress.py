@@ -6,29 +6,44 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from krishiv_spark.beneath import is_link, list_folder, open_folder
 from krishiv_spark.durable import exists, is_folder
+from krishiv_spark.errors import LogError, StorageError
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
-from krishiv_spark.parquet.identity import Pointer, read_pointer
-from krishiv_spark.parquet.layout import META, log_folder, staged_folder
+from krishiv_spark.offsets.journal import open_journal
+from krishiv_spark.once import warn_once
+from krishiv_spark.parquet.identity import Pointer, has_pointer, read_pointer
+from krishiv_spark.parquet.layout import META, log_folder, log_within, staged_folder
+from krishiv_spark.paths import check_file_name, check_name_within
 from krishiv_spark.routes import whole_query
-from krishiv_spark.storage import Folder
+from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 from krishiv_spark.storage.disk import DiskFolder
 
-__all__ = ["QueryLog", "TableLog", "table_logs"]
+__all__ = ["QueryLog", "TableLog", "query_folders", "table_logs"]
 
 _log = logging.getLogger(__name__)
 
 
 class QueryLog(ABC):
-    """The epoch log of one query that writes a table."""
+    """The epoch log of one query that writes a table.
+
+    Attributes:
+        query: Id of the query.
+        epoch_logs: What options ``epochLog`` of this process name: a log there is read, whatever
+            store it is in.
+        storage: How stores are reached.
+    """
 
     query: str
+    epoch_logs: tuple[str, ...]
+    storage: Storage
 
     @property
     @abstractmethod
@@ -42,8 +57,62 @@ class QueryLog(ABC):
 
     @property
     @abstractmethod
+    def table_url(self) -> StoreUrl:
+        """The table's folder."""
+
+    @property
     def log(self) -> EpochLog:
-        """The log itself, wherever it is."""
+        """The log itself.
+
+        Raises:
+            LogError: If it is in another store than the table, and no option of this process names
+                it (`is_followed`).
+        """
+        whole = whole_query(self.query, self.route)
+        if self.pointer is None:
+            near = self.table_url / log_within(self.query)
+            return open_log(str(near), whole, self.storage)
+        if not self.is_followed:
+            raise LogError(self._not_followed(self.pointer))
+        # Not the log that this process may have open for the query itself: what is found out here
+        # about an intent is about this table, and a pointer may have been written by anybody.
+        return _pointed_log(str(self.table_url), self.pointer.location, whole, self.storage)
+
+    @property
+    def is_followed(self) -> bool:
+        """Return True if the log is in the table's store, or named by an option of this process."""
+        pointer = self.pointer
+        return pointer is None or pointer.is_followed(self.table_url, self.query, self.epoch_logs)
+
+    def may_be_finished(self) -> bool:
+        """Return True if a writer of the table may finish what the query has published. Driver.
+
+        Not if that is a part of a fanout's epoch, which its own participant finishes with all
+        others. If the log is not followed, a warning says so, once in a process.
+        """
+        try:
+            is_followed = self.is_followed
+        except (LogError, StorageError) as error:
+            warn_once(_log, str(error), "%s", error)
+            return False
+        if not is_followed:
+            self._warn_not_followed()
+        return is_followed and self.route is None
+
+    def _warn_not_followed(self) -> None:
+        pointer = self.pointer
+        if pointer is not None:
+            about = (str(self.table_url), self.query, pointer)
+            warn_once(_log, about, "%s", self._not_followed(pointer))
+
+    def _not_followed(self, pointer: Pointer) -> str:
+        return (
+            f"{self.own}/epoch-log names {pointer.location[:_SHOWN]!r}, in another store than the "
+            f"table, as the epoch log of {self.query}. It is not read: another user who may write "
+            "the folder may have written that. What the query has staged is left alone, and an "
+            "epoch that it has published is not finished here. If the location is right, give it "
+            "by the option 'epochLog', or --epoch-log"
+        )
 
     @property
     def route(self) -> str | None:
@@ -68,6 +137,9 @@ class QueryLog(ABC):
         A log that is elsewhere has an entry before anything is staged. So an empty one is not
         mounted here, or was removed, and nobody can say which files its intent names.
         """
+        if not self.is_followed:
+            self._warn_not_followed()
+            return None
         state = self.log.state()
         if state.number > 0 or self.pointer is None:
             return state
@@ -112,17 +184,44 @@ class QueryLog(ABC):
         return {epoch: files for epoch, files in found.items() if not files & removed}
 
     def files_of(self, intent: Entry) -> set[str]:
-        """The files that an intent makes visible, relative to the table."""
-        return {
-            f"{file['folder']}/{file['name']}" if file["folder"] else file["name"]
-            for item in self.staged_by(intent)  # see `StagedFiles` and `StagedParts`
-            for file in item.get("files", ())
-        }
+        """The files that an intent makes visible, relative to the table.
+
+        Raises:
+            LogError: If it names something that is no file below the table.
+        """
+        with self._refusing_damage(intent):
+            return {
+                _path_of(file["folder"], file["name"])
+                for item in self.staged_by(intent)  # see `StagedFiles` and `StagedParts`
+                for file in item.get("files", ())
+            }
 
     def removed_by(self, intent: Entry | None) -> set[str]:
-        """The files that an intent takes the place of, relative to the table."""
-        staged = () if intent is None else self.staged_by(intent)
-        return {name for item in staged for name in item.get("removes", ())}
+        """The files that an intent takes the place of, relative to the table.
+
+        Raises:
+            LogError: As `files_of`.
+        """
+        if intent is None:
+            return set()
+        with self._refusing_damage(intent):
+            return {
+                check_name_within(name)
+                for item in self.staged_by(intent)
+                for name in item.get("removes", ())
+            }
+
+    @contextmanager
+    def _refusing_damage(self, intent: Entry) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise LogError(
+                f"the intent of epoch {intent.epoch} in the epoch log of {self.query} names "
+                f"what is no file of table {self.table_url}: {error}. The log is damaged, or "
+                "was not written by krishiv-spark; nothing was read or changed because of it. Put "
+                f"it back from a copy, or remove {self.own} if it belongs to no query of yours"
+            ) from error
 
     def staged_by(self, intent: Entry) -> Iterable[Mapping[str, Any]]:
         """What an intent names of this table, as JSON."""
@@ -132,12 +231,28 @@ class QueryLog(ABC):
         return (part for item in staged for part in item["parts"].get(self.route, ()))
 
 
+_SHOWN = 200
+
+
+def _path_of(folder: str, name: str) -> str:
+    file = check_file_name(name)
+    return f"{check_name_within(folder)}/{file}" if folder else file
+
+
+@lru_cache(maxsize=64)
+def _pointed_log(table: str, location: str, query: str, storage: Storage) -> EpochLog:
+    del table  # it tells apart the logs that pointers in two tables name
+    return EpochLog(open_journal(location, storage), query=query)
+
+
 @dataclass(frozen=True)
 class TableLog(QueryLog):
     """The epoch log that one query keeps in a table's folder on a disk."""
 
     table: Path
     query: str
+    epoch_logs: tuple[str, ...] = ()
+    storage: Storage = ENVIRONMENT
 
     @property
     def folder(self) -> Path:
@@ -145,14 +260,17 @@ class TableLog(QueryLog):
         return self.table / META / self.query
 
     @property
-    def log(self) -> EpochLog:
+    def table_url(self) -> StoreUrl:
         """See `QueryLog`."""
-        return open_log(self._place, whole_query(self.query, self.route))
+        return StoreUrl("disk", "file", "", str(self.table))
 
     @property
     def is_near(self) -> bool:
-        """Whether a reader may look into the log."""
-        return os.path.isabs(self._place) and is_folder(self._place)
+        """Whether a reader may look into the log. It may be another user's, and private."""
+        try:
+            return os.path.isabs(self._place) and self.is_followed and is_folder(self._place)
+        except PermissionError:
+            return False
 
     @property
     def own(self) -> Folder:
@@ -166,7 +284,10 @@ class TableLog(QueryLog):
 
     def near_state(self) -> State | None:
         """See `QueryLog`."""
-        return self.log.state() if self.is_near else None
+        try:
+            return self.log.state() if self.is_near else None
+        except PermissionError:
+            return None
 
     def unfinished(self, state: State) -> bool:
         """See `QueryLog`. The staged folder is removed last."""
@@ -175,21 +296,43 @@ class TableLog(QueryLog):
 
     def is_staging(self) -> bool:
         """See `QueryLog`."""
-        try:
-            return any(name.isdecimal() for name in os.listdir(self.folder / "staged"))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return any(map(str.isdecimal, list_folder(self.table, f"{META}/{self.query}/staged")))
 
 
-def table_logs(table: Path, prefix: str = "") -> Iterator[TableLog]:
-    """The log of every query that writes into a table's folder, and whose id begins so."""
+def table_logs(
+    table: Path,
+    prefix: str = "",
+    epoch_logs: tuple[str, ...] = (),
+    storage: Storage = ENVIRONMENT,
+) -> Iterator[TableLog]:
+    """Yield the log of every query that writes into a table's folder, and whose id begins so.
+
+    Args:
+        table: Folder of the table.
+        prefix: How the ids begin.
+        epoch_logs: As for `QueryLog`.
+        storage: Likewise.
+
+    Raises:
+        LinkError: If ``_krishiv`` is a link. Links in it are skipped.
+    """
     try:
-        names = os.listdir(f"{table}/{META}")
+        names = query_folders(table)
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         if name.startswith(prefix) and (
-            is_folder(log_folder(table, name))
-            or read_pointer(DiskFolder(table / META / name)) is not None
+            is_folder(log_folder(table, name)) or has_pointer(DiskFolder(table / META / name))
         ):
-            yield TableLog(table, name)
+            yield TableLog(table, name, epoch_logs, storage)
+
+
+def query_folders(table: Path) -> list[str]:
+    """Return the names of the folders that queries have in a table's folder; links are none.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: If the table has no ``_krishiv``.
+        LinkError: If that is a link.
+    """
+    with open_folder(table, META) as meta:
+        return [name for name in os.listdir(meta) if not is_link(meta, name)]

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from krishiv_spark.offsets import EpochLog, State, open_log
+from krishiv_spark.errors import LogError
+from krishiv_spark.offsets import State
 from krishiv_spark.offsets.entries import Entry
+from krishiv_spark.parquet.identity import read_text
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.progress import QueryLog
-from krishiv_spark.routes import whole_query
 from krishiv_spark.storage import Folder, Storage, StoreUrl
 
 __all__ = ["StoreTableLog"]
 
 _FINISHED = "finished"
 """In the folder of a query: the generation whose intent was made wholly visible last."""
+
+_MOST_DIGITS = 20
+"""Of the number of an entry, and so of a generation."""
 
 _whole: dict[tuple[StoreUrl, str], Entry] = {}
 """By table and query, the newest intent that this process has seen wholly visible."""
@@ -32,21 +36,18 @@ class StoreTableLog(QueryLog):
         table: Folder of the table.
         query: Whose log it is.
         storage: How the store is reached.
+        epoch_logs: As for `QueryLog`.
     """
 
     table: StoreUrl
     query: str
     storage: Storage
+    epoch_logs: tuple[str, ...] = ()
 
     @property
-    def log(self) -> EpochLog:
+    def table_url(self) -> StoreUrl:
         """See `QueryLog`."""
-        return open_log(str(self._place), whole_query(self.query, self.route), self.storage)
-
-    @property
-    def _place(self) -> StoreUrl:
-        near = self.table / META / self.query / "log"
-        return near if self.pointer is None else StoreUrl.parse(self.pointer.location)
+        return self.table
 
     @property
     def own(self) -> Folder:
@@ -55,8 +56,16 @@ class StoreTableLog(QueryLog):
 
     def is_finished(self, generation: int) -> bool:
         """Whether there is a mark that all is visible that a generation's intent names."""
-        mark = self.own.read(_FINISHED)
-        return mark is not None and int(mark) >= generation
+        mark = read_text(self.own, _FINISHED)
+        if mark is None:
+            return False
+        if not mark.isdecimal() or len(mark) > _MOST_DIGITS:
+            raise LogError(
+                f"{self.own}/{_FINISHED} is damaged, or was not written by krishiv-spark: "
+                f"{mark[:_MOST_DIGITS]!r} is no number of a generation. Nothing was changed. If "
+                "all files of the newest epoch are there, remove it"
+            )
+        return int(mark) >= generation
 
     def mark_finished(self, generation: int) -> None:
         """Say that all is visible that a generation's intent names. Driver."""
@@ -69,8 +78,7 @@ class StoreTableLog(QueryLog):
 
     def near_state(self) -> State | None:
         """See `QueryLog`. A reader may look into its own bucket."""
-        place = self._place
-        if (place.kind, place.authority) != (self.table.kind, self.table.authority):
+        if not self.is_followed:
             return None
         state = self.log.state()
         return state if state.owner else None
@@ -94,6 +102,19 @@ class StoreTableLog(QueryLog):
         files = self.storage.files(self.table)
         paths = [f"{self.table}/{name}" for name in sorted(names)]
         return [found is not None for found in files.each(files.identity, paths)]
+
+    def uploads_of(self, intent: Entry) -> set[str]:
+        """The ids of the uploads that an intent names.
+
+        Raises:
+            LogError: As `files_of`.
+        """
+        with self._refusing_damage(intent):
+            return {
+                str(file["upload"]["id"])
+                for item in self.staged_by(intent)  # see `StagedUploads`
+                for file in item.get("files", ())
+            }
 
     def is_staging(self) -> bool:
         """See `QueryLog`. What is staged in a store is not to be seen."""

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from krishiv_spark.errors import StorageError
+from krishiv_spark.paths import check_file_name
 from krishiv_spark.storage.uploads import Became, PendingUpload, Upload
 from krishiv_spark.storage.urls import StoreUrl
 
@@ -91,17 +93,18 @@ class AsideUploads:
 
     def complete(self, upload: Upload) -> bool:
         """See `Uploads`."""
-        return self._store.move(upload.id, upload.key) or self._store.exists(upload.key)
+        aside = _path_of(upload)
+        return self._store.move(aside, upload.key) or self._store.exists(upload.key)
 
     def look(self, upload: Upload) -> Became:
         """See `Uploads`."""
-        if self._store.exists(upload.id):
+        if self._store.exists(_path_of(upload)):
             return Became.OPEN
         return Became.VISIBLE if self._store.exists(upload.key) else Became.GONE
 
     def abort(self, upload: Upload) -> None:
         """See `Uploads`."""
-        self._store.delete(upload.id)
+        self._store.delete(_path_of(upload))
 
     def discard(self, upload: Upload) -> None:
         """See `Uploads`."""
@@ -122,6 +125,25 @@ class AsideUploads:
         upload = probe.close()
         list(self.pending())
         self.abort(upload)
+
+
+def _path_of(upload: Upload) -> str:
+    """Return the path of what an upload has written aside, which its id is.
+
+    Raises:
+        StorageError: If the id, which comes out of an epoch log, is that of another file.
+    """
+    folder, _, name = upload.id.rpartition("/")
+    try:
+        if folder == _FOLDER:
+            return f"{_FOLDER}/{check_file_name(name)}"
+    except ValueError:
+        pass
+    raise StorageError(
+        f"the upload of {upload.key!r} has the id {upload.id[:200]!r}, which is no file in "
+        f"{_FOLDER}: the epoch log that names it is damaged, or was not written by krishiv-spark; "
+        "nothing was read or changed. Put the log back from a copy"
+    )
 
 
 class _AsideUpload:

@@ -104,7 +104,7 @@ class AzureUploads:
         """What a function makes of the client of a blob; None if Azure refuses by such a code."""
         from azure.core.exceptions import HttpResponseError
 
-        path = f"{self.url.path}/{key}" if self.url.path else key
+        path = (self.url / key).path
 
         def ask(container: Any) -> _T | None:
             try:

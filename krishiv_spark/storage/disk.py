@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from krishiv_spark.durable import make_folder, remove_file, sync_folder, write_aside
+from krishiv_spark.beneath import (
+    make_folders,
+    open_folder,
+    open_own,
+    read_file,
+    remove_tree,
+    split_at_own,
+)
+from krishiv_spark.durable import remove_file, write_aside
 from krishiv_spark.errors import NotExclusiveError
+from krishiv_spark.storage.folder import MOST_BYTES
 
 __all__ = ["DiskFolder"]
 
@@ -19,14 +28,21 @@ __all__ = ["DiskFolder"]
 # itself; the others are what network file systems and FUSE answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
+_MODE = 0o644
+"""Of a new file, as far as its folder has these bits too: in a private folder it is private."""
+
 
 class DiskFolder:
     """A folder on a POSIX file system. See `krishiv_spark.storage.Folder`.
+
+    Files are plain ones. Below folders that krishiv-spark keeps in those of others, no link is
+    followed (`krishiv_spark.beneath`).
 
     Args:
         path: Absolute.
 
     Raises:
+        LinkError: By each call, if there is a link where none is followed.
         OSError: By each call, if the disk fails.
     """
 
@@ -40,17 +56,14 @@ class DiskFolder:
     def names(self) -> Mapping[str, str]:
         """See `Folder`."""
         try:
-            return dict.fromkeys(os.listdir(self._text), "")
+            with open_own(self._text) as folder:
+                return dict.fromkeys(os.listdir(folder), "")
         except FileNotFoundError:
             return {}
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
         """See `Folder`."""
-        try:
-            with open(f"{self._text}/{name}", "rb", buffering=0) as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return self._read(name, most)
 
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
         """See `Folder`."""
@@ -64,61 +77,80 @@ class DiskFolder:
 
     def tail(self, name: str, size: int) -> bytes | None:
         """See `Folder`."""
+        return self._read(name, size, size)
+
+    def _read(self, name: str, most: int, last: int | None = None) -> bytes | None:
+        path = f"{self._text}/{name}"
         try:
-            with open(f"{self._text}/{name}", "rb") as file:
-                file.seek(-min(size, os.fstat(file.fileno()).st_size), os.SEEK_END)
-                return file.read()
+            with open_own(os.path.dirname(path)) as folder:
+                return read_file(folder, path, most, last)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder`."""
-        aside = self._aside(name, data)
-        try:
-            # O_EXCL would show the name before its content, and rename(2) would overwrite: a link
-            # appears whole, and only where no name is.
-            os.link(aside, f"{self._text}/{name}")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise NotExclusiveError(
-                    f"the file system of {self.path} cannot create a hard link "
-                    f"({error.strerror}), by which a file is created exclusively"
-                ) from error
-            raise
-        finally:
-            # A process that is killed before this leaves a name that is no entry's.
-            remove_file(aside)
-        sync_folder(self._text)
+        with self._written_aside(name, data) as (folder, aside):
+            try:
+                # O_EXCL would show the name before its content, and rename(2) would overwrite: a
+                # link appears whole, and only where no name is.
+                os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise NotExclusiveError(
+                        f"the file system of {self.path} cannot create a hard link "
+                        f"({error.strerror}), by which a file is created exclusively"
+                    ) from error
+                raise
+            finally:
+                # A process that is killed before this leaves a name that is no entry's.
+                remove_file(aside, folder=folder)
+            os.fsync(folder)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Folder`."""
-        os.replace(self._aside(name, data), f"{self._text}/{name}")
-        sync_folder(self._text)
+        with self._written_aside(name, data) as (folder, aside):
+            os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Folder`."""
-        for name in names:
-            # Not synced: what comes back with the power is no more than it was before.
-            remove_file(f"{self._text}/{name}")
+        listed = list(names)
+        if not listed:
+            return
+        with suppress(FileNotFoundError), open_own(self._text) as folder:
+            for name in listed:
+                # Not synced: what comes back with the power is no more than it was before.
+                remove_file(name, folder=folder)
 
     def destroy(self) -> None:
         """See `Folder`. In one step: half of what was there might mean something else."""
-        gone = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
-        with contextlib.suppress(FileNotFoundError):
-            self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        gone = f".{self.path.name}.{uuid.uuid4().hex}"
+        root, within = split_at_own(self.path.parent)
+        with suppress(FileNotFoundError), open_folder(root, within) as above:
+            os.rename(self.path.name, gone, src_dir_fd=above, dst_dir_fd=above)
+            remove_tree(root, f"{within}/{gone}".lstrip("/"))
 
-    def _aside(self, name: str, data: bytes) -> str:
-        aside = f"{self._text}/.{name}.{uuid.uuid4().hex}"
-        try:
-            write_aside(aside, data)
-        except FileNotFoundError:
-            make_folder(self.path)
-            write_aside(aside, data)
-        return aside
+    @contextmanager
+    def _written_aside(self, name: str, data: bytes) -> Iterator[tuple[int, str]]:
+        """Write a file under another name; yield the descriptor of the folder, and that name."""
+        aside = f".{name}.{uuid.uuid4().hex}"
+        with ExitStack() as opened:
+            try:
+                folder = opened.enter_context(self._writing(aside, data))
+            except FileNotFoundError:
+                make_folders(self.path)
+                folder = opened.enter_context(self._writing(aside, data))
+            yield folder, aside
+
+    @contextmanager
+    def _writing(self, name: str, data: bytes) -> Iterator[int]:
+        with open_own(self._text) as folder:
+            mode = _MODE & stat.S_IMODE(os.fstat(folder).st_mode)
+            write_aside(name, data, folder=folder, mode=mode)
+            yield folder
 
 
 def _refuse_unless_gone(error: OSError) -> None:

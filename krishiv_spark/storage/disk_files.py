@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.beneath import open_own
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, Take
@@ -65,9 +67,12 @@ class DiskFiles:
 
     def tail(self, path: str, count: int, size: int | None = None) -> tuple[Identity, bytes]:
         """See `Files`."""
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait
         try:
-            found = _identity(os.fstat(file))
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError(errno.ENOENT, "no plain file", path)
+            found = _identity(status)
             end = found.size if size is None else size
             return found, os.pread(file, count, max(0, end - count))
         finally:
@@ -77,13 +82,16 @@ class DiskFiles:
     def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
         """See `Files`."""
         del size
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would wait
+            raise FileNotFoundError(errno.ENOENT, "no plain file", path)
         with pa.OSFile(path) as source:
             yield OpenedFile(source, _identity(os.stat(path)), None)
 
     def touch(self, path: str) -> bool:
         """See `Files`."""
         try:
-            os.utime(path)
+            with open_own(os.path.dirname(path)) as folder:
+                os.utime(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Folder"]
+__all__ = ["MOST_BYTES", "Folder"]
+
+MOST_BYTES = 256 * 2**20
+"""Most bytes that one read takes into memory: the intent of an epoch of a million files."""
 
 
 class Folder(Protocol):
@@ -23,11 +26,16 @@ class Folder(Protocol):
         """
         ...
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
         """The content of a file right below; None when it is not there.
 
+        Args:
+            name: Of the file.
+            most: Bytes that it may have at most.
+
         Raises:
-            StorageError: If that cannot be found out.
+            LinkError: If it is no plain file, on a disk.
+            StorageError: If that cannot be found out, or it is larger.
         """
         ...
 

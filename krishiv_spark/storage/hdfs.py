@@ -6,7 +6,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from krishiv_spark.beneath import check_size
 from krishiv_spark.errors import StorageError
+from krishiv_spark.storage.folder import MOST_BYTES
 from krishiv_spark.storage.hadoop import web_addresses
 from krishiv_spark.storage.settings import HdfsSettings
 from krishiv_spark.storage.urls import StoreUrl
@@ -39,9 +41,12 @@ class HdfsFolder:
         """See `Folder`."""
         return dict.fromkeys(self._hdfs.names(self.url.path), "")
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
         """See `Folder`."""
-        return self._hdfs.read(self._path(name))
+        data = self._hdfs.read(self._path(name), 0, most + 1)
+        if data is not None:
+            check_size(f"{self}/{name}", len(data), most)
+        return data
 
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
         """See `Folder`."""

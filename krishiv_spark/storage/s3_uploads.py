@@ -140,7 +140,7 @@ class S3Uploads:
         return False
 
     def _key(self, key: str) -> str:
-        return f"{self.url.path}/{key}" if self.url.path else key
+        return (self.url / key).path
 
 
 class _S3Sender:

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
+from krishiv_spark.paths import NameWithin
+
 __all__ = ["Became", "OpenUpload", "PendingUpload", "Upload", "Uploads"]
 
 
@@ -18,14 +20,14 @@ class Upload(BaseModel, frozen=True):
     Attributes:
         key: Where it will be visible, relative to the place of its `Uploads`.
         id: By what the store knows it: S3's upload id, the path of what is written aside; empty for
-            Azure, where the key is enough.
+            Azure, where the key is enough. A store that takes it for a path checks it.
         parts: Of what it consists, in order: S3's ETags, ids of Azure's blocks; else nothing.
         size: Bytes.
         nonce: Random; what is visible bears it, where the store can say so.
         begun_ms: When it was begun, milliseconds since 1970, by the clock of who began it.
     """
 
-    key: str
+    key: NameWithin
     id: str
     parts: tuple[str, ...] = ()
     size: int

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from posixpath import normpath
 
-from krishiv_spark.errors import OptionError
-from krishiv_spark.paths import local_path, url_scheme
+from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.paths import has_dot_part, local_path, url_scheme
 
-__all__ = ["StoreUrl"]
+__all__ = ["StoreUrl", "check_stays"]
 
 _KINDS = {
     "s3": ("s3", "s3a", "s3n"),
@@ -114,8 +114,30 @@ class StoreUrl:
         return f"{self.scheme}://{self.authority}/{self.path.lstrip('/')}".rstrip("/")
 
     def __truediv__(self, name: str) -> StoreUrl:
+        """Return the place of a name below this one.
+
+        Raises:
+            StorageError: If the name leads out of this place: clients resolve ``..`` before they
+                send a request, or the store does.
+        """
+        check_stays(f"{self}/{name}", name)
         path = f"{self.path.rstrip('/')}/{name}" if self.path else name
         return StoreUrl(self.kind, self.scheme, self.authority, path)
+
+
+def check_stays(shown: str, path: str) -> None:
+    """Refuse a path that a client or store would resolve to another one.
+
+    Names that come out of logs and offsets are checked when those are read; this is the last line.
+
+    Raises:
+        StorageError: If it has a ``.`` or ``..`` part, or NUL.
+    """
+    if has_dot_part(path) or "\0" in path:
+        raise StorageError(
+            f"{shown!r} leads to another location, so nothing was asked of the store: a name in it "
+            "has a part '.' or '..', or NUL, which no file of a table has"
+        )
 
 
 def _on_disk(text: str) -> str:

@@ -24,6 +24,7 @@ from krishiv_spark.http_sessions import bound_errors, origin_of
 from krishiv_spark.redaction import first_line
 from krishiv_spark.retry import Backoff
 from krishiv_spark.storage.hints import refusal, silence
+from krishiv_spark.storage.urls import check_stays
 
 if TYPE_CHECKING:
     from krishiv_spark.storage.settings import HdfsSettings
@@ -230,6 +231,8 @@ class WebHdfs:
         Raises:
             StorageError: If none answers in time, or it refuses.
         """
+        for given in (path, (query or {}).get("destination", "")):
+            check_stays(given, given)  # urllib3 resolves `..`, and the NameNode does
         patience = self._settings.patience(tuple(sorted(self._addresses)))
         backoff = Backoff(patience.total_s)
         asked, query = 0, {"op": op, **(query or {})}

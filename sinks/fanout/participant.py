@@ -46,6 +46,20 @@ class FanoutParticipant(Participant[StagedParts]):
     def __init__(self, parts: Mapping[str, _Part]) -> None:
         self._parts = dict(sorted(parts.items(), key=_precedence))
 
+    def load(self, text: str) -> StagedParts:
+        """Return what an intent names, with what each route calls staged: all of it is checked.
+
+        Raises:
+            ValueError: If a part is damaged.
+        """
+        found = StagedParts.model_validate_json(text)
+        parts = {
+            route: tuple(map(part.load, map(json.dumps, found.parts[route])))
+            for route, part in self._parts.items()
+            if route in found.parts
+        }
+        return StagedParts(parts={**found.parts, **parts})
+
     # --- committer
 
     def prepare(
@@ -176,9 +190,9 @@ class FanoutParticipant(Participant[StagedParts]):
         return Ownership(ownership.generation, ownership.generations, own)
 
     def _of(self, route: str, staged: Iterable[StagedParts]) -> tuple[Any, ...]:
-        kind = self._parts[route].staged_type
+        load = self._parts[route].load
         return tuple(
-            found if isinstance(found, BaseModel) else kind.model_validate_json(json.dumps(found))
+            found if isinstance(found, BaseModel) else load(json.dumps(found))
             for item in staged
             for found in item.parts.get(route, ())
         )

@@ -174,7 +174,9 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         is_asked = self._is_due or self._mode is not OutputMode.APPEND
         for name in self._table.meta().names() if is_asked else ():
             if name.startswith(BATCH_PREFIX):
-                yield self._table.log_of(name)
+                job = self._table.log_of(name, self._options.epoch_logs)
+                if job.may_be_finished():
+                    yield job
 
     # --- operator
 

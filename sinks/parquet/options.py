@@ -36,6 +36,11 @@ class ParquetSinkOptions(CheckpointOptions):
         description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
     )
 
+    @property
+    def epoch_logs(self) -> tuple[str, ...]:
+        """Where logs may be that are read, whatever a pointer in the table's folder says."""
+        return () if self.epoch_log is None else (self.epoch_log,)
+
     def layout(self) -> FileLayout:
         """How rows are cut into files."""
         plain = self.compression in {"none", "uncompressed"}

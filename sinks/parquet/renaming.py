@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
+from krishiv_spark.beneath import list_folder, open_folder, remove_tree, status_in
 from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.durable import exists, make_folder, remove_file, sync_folder, sync_folders
-from krishiv_spark.errors import CommitRejected, CommitUnknown
-from krishiv_spark.parquet.layout import (
-    DONE_SUFFIX,
-    META,
-    is_before,
-    staged_folder,
-    staged_within,
-)
+from krishiv_spark.durable import exists, remove_file
+from krishiv_spark.errors import CommitRejected, CommitUnknown, LinkError
+from krishiv_spark.parquet.layout import DONE_SUFFIX, META, is_before, staged_within
 from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import Epoch, OutputMode
@@ -25,7 +19,7 @@ from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.tables import DiskTable
 from krishiv_spark.sinks.parquet.targets import make_targets
-from krishiv_spark.sinks.parquet.values import StagedFile, StagedFiles, counted
+from krishiv_spark.sinks.parquet.values import StagedFiles, counted
 
 __all__ = ["DiskParticipant"]
 
@@ -67,53 +61,64 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         In mode REPLACE, look what will go.
         """
         del salvaged  # no part of an epoch is ever lost
-        folder = self._staged(epoch.query, epoch.generation)
+        folder = self._staged(epoch)
         # All that may fail for good fails here (docs/design.md, rule 5). Contents are on the disk
         # since the tasks closed their files; now their names are.
-        _check_whole(folder, epoch, staged)
-        sync_folder(folder)
-        make_targets(folder, set(map(self._path, _folders(staged))))
+        with _rejecting_links(epoch):
+            self._check_whole(folder, epoch, staged)
+            with open_folder(self._table, folder) as descriptor:
+                os.fsync(descriptor)
+            make_targets(self._table, folder, _by_folder(staged))
         whole = counted(staged)
         if self._mode is OutputMode.APPEND:
             return whole
         return [*whole, StagedFiles(removes=tuple(self.replaced(epoch)))]
 
     def finish(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
-        """Driver: rename what is not renamed yet, remove what is replaced, then clean up."""
-        folder = self._staged(epoch.query, epoch.generation)
+        """Driver: rename what is not renamed yet, remove what is replaced, then clean up.
+
+        Raises:
+            CommitUnknown: If a file is gone, or a link is in the way.
+        """
+        folder = self._staged(epoch)
         # The new names are on the disk before an old one goes, or a power cut could leave neither.
         # The staged folder goes last: as long as it is there, all of this is done again.
-        self._reveal(folder, staged)
-        touched = {path for each in _folders(staged) for path in self._up_to_table(each)}
-        # Another process may have finished the epoch meanwhile, and a folder be gone since: what
-        # becomes of published files is their owner's business.
-        sync_folders(filter(exists, touched))
-        self._remove_replaced(staged)
-        _remove_in_one_step(folder)
+        with _delayed_by_links(epoch):
+            self._reveal(folder, staged)
+            self._sync(each for name in _by_folder(staged) for each in _up_to_table(name))
+            self._remove_replaced(staged)
+            self._remove_in_one_step(folder)
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
-        removed = [self._path(name) for item in staged for name in item.removes]
-        for file in removed:
-            remove_file(file)
+        removed: dict[str, list[str]] = {}
+        for item in staged:
+            for path in item.removes:
+                folder, _, name = path.rpartition("/")
+                removed.setdefault(folder, []).append(name)
+        for folder, names in removed.items():
+            with suppress(FileNotFoundError), open_folder(self._table, folder) as descriptor:
+                for name in names:
+                    remove_file(name, folder=descriptor)
         # Before the log says that all is done: after a power cut nobody would remove them again.
-        sync_folders(filter(exists, set(map(os.path.dirname, removed))))
+        self._sync(removed)
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: `finish` takes the generation's folder away last, and in one step."""
-        return not exists(self._staged(epoch.query, epoch.generation))
+        return not exists(f"{self._table}/{self._staged(epoch)}")
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files."""
         for item in staged:
-            for file in item.files:
-                remove_file(f"{self._path(item.folder)}/{staged_name(file.name)}")
+            with suppress(FileNotFoundError), open_folder(self._table, item.folder) as folder:
+                for file in item.files:
+                    remove_file(staged_name(file.name), folder=folder)
 
     def forget(self, query: str) -> None:
         """Driver: a batch job is over; its folder goes.
 
         ``_krishiv`` stays: by it a source knows a table of ours from a copy of some of its files.
         """
-        shutil.rmtree(self._table / META / query, ignore_errors=True)
+        remove_tree(self._table, f"{META}/{query}")
 
     # --- planner
 
@@ -121,18 +126,26 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Planner: earlier generations of this query can publish nothing any more."""
         del clean  # stragglers may stage files at any time
         self._point_to_log(query)
-        own = staged_folder(self._table, query, generation)
+        own = staged_within(query, generation)
         # By the planner alone: a straggler that made it again would make the generation look
         # unfinished.
-        make_folder(own)
-        for name in _listing(own.parent):
+        with open_folder(self._table, own, make=True):
+            pass
+        above = os.path.dirname(own)
+        for name in list_folder(self._table, above):
             if is_before(name, generation):
                 # What is left now, the next planner removes: nothing can publish it.
-                shutil.rmtree(own.parent / name, ignore_errors=True)
+                remove_tree(self._table, f"{above}/{name}")
 
     def unattended(self) -> Iterator[TableLog]:
-        """Planner: batch jobs, whose drivers may have died; streams have a next driver."""
-        return table_logs(self._table, BATCH_PREFIX)
+        """Planner: batch jobs, whose drivers may have died; streams have a next driver.
+
+        A job whose log is in another store, and not where the option ``epochLog`` says, is left
+        alone, with a warning.
+        """
+        given = self._options
+        jobs = table_logs(self._table, BATCH_PREFIX, given.epoch_logs, given.storage)
+        return (job for job in jobs if job.may_be_finished())
 
     # --- operator
 
@@ -143,103 +156,168 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         staged stays until the next generation: without its folder the epoch would count as
         finished before the log says that it is void.
         """
-        folder = self._staged(epoch.query, epoch.generation)
-        for item in staged:
-            for file in item.files:
-                source, target = f"{folder}/{staged_name(file.name)}", self._final(file)
-                if not committed:
-                    remove_file(target)
-                elif exists(source):
-                    _reveal_one(source, target)
-        if committed:
-            self._remove_replaced(staged)
-            _remove_in_one_step(folder)
+        folder = self._staged(epoch)
+        with _delayed_by_links(epoch):
+            if committed:
+                self._reveal(folder, staged, must_be_there=False)
+                self._remove_replaced(staged)
+                self._remove_in_one_step(folder)
+                return
+            for name, files in _by_folder(staged).items():
+                with suppress(FileNotFoundError), open_folder(self._table, name) as target:
+                    for file in files:
+                        remove_file(file, folder=target)
 
-    # --- files; as text, since a path is made for each file of an epoch, and again in each step
+    # --- files: by descriptors, below which no link is followed
 
-    def _path(self, name: str) -> str:
-        """Of a name relative to the table; of the table itself if it is empty."""
-        return f"{self._table}/{name}" if name else str(self._table)
+    @staticmethod
+    def _staged(epoch: Epoch) -> str:
+        """The folder in which an epoch's files are staged, relative to the table."""
+        return staged_within(epoch.query, epoch.generation or 0)
 
-    def _final(self, file: StagedFile) -> str:
-        return f"{self._path(file.folder)}/{file.name}"
+    def _check_whole(self, folder: str, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        there: set[str] = set()
+        with suppress(FileNotFoundError), open_folder(self._table, folder) as descriptor:
+            there.update(os.listdir(descriptor))
+        names = (staged_name(file.name) for item in staged for file in item.files)
+        missing = next((name for name in names if name not in there), None)
+        if missing is not None:
+            raise CommitRejected(
+                f"epoch {epoch.number}: {self._table}/{folder}/{missing} was removed before it was "
+                "published; nothing is visible of the epoch: restart the query, which stages it "
+                "again"
+            )
 
-    def _up_to_table(self, folder: str) -> Iterator[str]:
-        """A partition's folder, and those above it up to the table: each may be new."""
-        while folder:
-            yield self._path(folder)
-            folder = folder.rpartition("/")[0]
-        yield self._path("")
+    def _reveal(
+        self, folder: str, staged: Sequence[StagedFiles], *, must_be_there: bool = True
+    ) -> None:
+        """Rename staged files to their final names; those that are gone were renamed before.
 
-    def _staged(self, query: str, generation: int | None) -> str:
-        return self._path(staged_within(query, generation or 0))
-
-    def _reveal(self, folder: str, staged: Sequence[StagedFiles]) -> None:
-        """Rename staged files to their final names; those that are gone were renamed before."""
-        for item in staged:
-            for file in item.files:
-                _reveal_one(f"{folder}/{staged_name(file.name)}", self._final(file))
-
-
-def _folders(staged: Sequence[StagedFiles]) -> set[str]:
-    """Into which files go, relative to the table."""
-    return {file.folder for item in staged for file in item.files}
-
-
-def _check_whole(folder: str, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
-    there = set(_listing(folder))
-    names = (staged_name(file.name) for item in staged for file in item.files)
-    missing = next((name for name in names if name not in there), None)
-    if missing is not None:
-        raise CommitRejected(
-            f"epoch {epoch.number}: {folder}/{missing} was removed before it was published; "
-            "nothing is visible of the epoch: restart the query, which stages it again"
-        )
-
-
-def _reveal_one(source: str, target: str) -> None:
-    try:
+        Args:
+            folder: In which they are staged.
+            staged: What the intent names.
+            must_be_there: Whether it is an error when a file is under neither name.
+        """
         try:
-            _appear(source, target)
+            with open_folder(self._table, folder) as source:
+                for name, files in _by_folder(staged).items():
+                    # `prepare` has made the folder, and another process may have removed it, also
+                    # since it was opened here: then it is made once more.
+                    try:
+                        missing = self._reveal_in(source, name, files)
+                    except FileNotFoundError:
+                        missing = self._reveal_in(source, name, files)
+                    if must_be_there:
+                        self._check_revealed(folder, name, missing)
         except FileNotFoundError:
-            if not exists(source):
+            if exists(f"{self._table}/{folder}"):  # the folder of a partition has gone once more
                 raise
-            # `prepare` has made the target's folder, and somebody has removed it.
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            _appear(source, target)
-    except FileNotFoundError:
-        if exists(source):  # the folder has gone once more
-            raise
-        # Without the generation's folder another process has finished the epoch, and what became of
-        # a published file since is its owner's business.
-        if not exists(target) and exists(os.path.dirname(source)):
+
+    def _reveal_in(self, source: int, folder: str, names: Sequence[str]) -> list[str]:
+        """Rename the files of one folder; return the names of those that are under neither name."""
+        with open_folder(self._table, folder, make=True) as target:
+            unstaged = [name for name in names if not _appear(source, target, name)]
+            return [name for name in unstaged if status_in(target, name) is None]
+
+    def _check_revealed(self, staged: str, folder: str, missing: Sequence[str]) -> None:
+        """Refuse to go on where a file is neither staged nor published.
+
+        Without the generation's folder another process has finished the epoch, and what became of a
+        published file since is its owner's business.
+        """
+        if missing and exists(f"{self._table}/{staged}"):
+            path = f"{folder}/{missing[0]}".lstrip("/")
             raise CommitUnknown(
-                f"{source}, which a logged epoch names, is gone, and {target} is not there: "
-                "somebody has removed one of them. 'krishiv-spark log resolve --assume committed' "
-                "passes over it, with 'aborted' it takes the epoch back, which is staged again"
-            ) from None
+                f"{self._table}/{staged}/{staged_name(missing[0])}, which a logged epoch names, is "
+                f"gone, and {self._table}/{path} is not there: somebody has removed one of them. "
+                "'krishiv-spark log resolve --assume committed' passes over it, with 'aborted' it "
+                "takes the epoch back, which is staged again"
+            )
+
+    def _sync(self, folders: Iterable[str]) -> None:
+        """Bring the names in folders to the disk.
+
+        Another process may have finished the epoch meanwhile, and a folder be gone since: what
+        becomes of published files is their owner's business.
+        """
+        for folder in sorted(set(folders)):
+            with suppress(FileNotFoundError), open_folder(self._table, folder) as descriptor:
+                os.fsync(descriptor)
+
+    def _remove_in_one_step(self, folder: str) -> None:
+        """Its absence says that an epoch is finished."""
+        above, name = os.path.split(folder)
+        with suppress(FileNotFoundError), open_folder(self._table, above) as parent:
+            try:
+                os.rmdir(name, dir_fd=parent)
+            except FileNotFoundError:
+                pass  # another recovery was faster
+            except OSError:  # attempts that lost have left something in it
+                # What is left under the second name, the next planner takes away (`is_before`).
+                os.rename(name, f"{name}{DONE_SUFFIX}", src_dir_fd=parent, dst_dir_fd=parent)
+                remove_tree(self._table, f"{folder}{DONE_SUFFIX}")
 
 
-def _appear(source: str, target: str) -> None:
-    os.utime(source)  # it appears now: whoever follows the folder goes by this time
-    os.rename(source, target)
+def _appear(source: int, target: int, name: str) -> bool:
+    """Rename a staged file; False if it is not there.
 
-
-def _remove_in_one_step(folder: str) -> None:
-    """Its absence says that an epoch is finished."""
+    Raises:
+        LinkError: If it is no plain file.
+    """
+    staged = staged_name(name)
+    found = status_in(source, staged)
+    if found is None:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise LinkError(
+            f"{staged}, which a logged epoch names, is a link, or no plain file: another than the "
+            "task of the epoch has put it there. Remove it"
+        )
     try:
-        os.rmdir(folder)
+        # It appears now: whoever follows the folder goes by this time.
+        os.utime(staged, dir_fd=source, follow_symlinks=False)
+        os.rename(staged, name, src_dir_fd=source, dst_dir_fd=target)
     except FileNotFoundError:
-        pass  # another recovery was faster
-    except OSError:  # attempts that lost have left something in it
-        # What is left under the second name, the next planner takes away (`is_before`).
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(folder, f"{folder}{DONE_SUFFIX}")
-            shutil.rmtree(f"{folder}{DONE_SUFFIX}", ignore_errors=True)
+        if status_in(source, staged) is not None:  # the target's folder is gone
+            raise
+        return False
+    return True
 
 
-def _listing(folder: str | Path) -> list[str]:
+def _by_folder(staged: Sequence[StagedFiles]) -> dict[str, list[str]]:
+    """The names of files, by the folders into which they go, relative to the table."""
+    found: dict[str, list[str]] = {}
+    for item in staged:
+        for file in item.files:
+            found.setdefault(file.folder, []).append(file.name)
+    return found
+
+
+def _up_to_table(folder: str) -> Iterator[str]:
+    """A partition's folder, and those above it up to the table: each may be new."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    yield ""
+
+
+@contextmanager
+def _rejecting_links(epoch: Epoch) -> Iterator[None]:
     try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
+        yield
+    except LinkError as error:
+        raise CommitRejected(
+            f"epoch {epoch.number}: {error}; nothing is visible of the epoch: restart the query "
+            "then"
+        ) from error
+
+
+@contextmanager
+def _delayed_by_links(epoch: Epoch) -> Iterator[None]:
+    try:
+        yield
+    except LinkError as error:
+        raise CommitUnknown(
+            f"epoch {epoch.number}: its intent is logged, but not all of its files could be made "
+            f"visible: {error}; then restart the query, which settles it"
+        ) from error

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from krishiv_spark.beneath import open_own
 from krishiv_spark.durable import remove_file, start_writing_back
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import check_shared
@@ -86,23 +87,33 @@ class DiskStaging:
             FileNotFoundError: If the generation is over.
         """
         try:
-            return _DiskFile(f"{self._folder}/{name}{STAGED_SUFFIX}", name, folder)
+            return _DiskFile(self._folder, name, folder)
         except FileNotFoundError:
             check_shared(self._folder.parents[2])  # `_krishiv`, which stays
             raise
 
     def remove(self, staged: StagedFile) -> None:
         """See `Staging`."""
-        (self._folder / f"{staged.name}{STAGED_SUFFIX}").unlink(missing_ok=True)
+        _remove(self._folder, staged.name)
+
+
+def _remove(staging: Path, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError), open_own(staging) as folder:
+        remove_file(f"{name}{STAGED_SUFFIX}", folder=folder)
+
+
+# Exclusive: a name that is taken is another attempt's, whatever it holds.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class _DiskFile:
-    def __init__(self, path: str, name: str, folder: str) -> None:
-        self._path = path
+    def __init__(self, staging: Path, name: str, folder: str) -> None:
+        self._staging = staging
         self._name = name
         self._folder = folder
-        # Exclusive: a name that is taken is another attempt's, whatever it holds.
-        self.sink = open(path, "xb")  # noqa: SIM115  closed in `close`
+        with open_own(staging) as above:
+            descriptor = os.open(f"{name}{STAGED_SUFFIX}", _NEW, 0o666, dir_fd=above)
+        self.sink = open(descriptor, "wb")  # noqa: SIM115  closed in `close`
 
     def start_writing_back(self) -> None:
         start_writing_back(self.sink.fileno())
@@ -117,7 +128,7 @@ class _DiskFile:
 
     def drop(self) -> None:
         self.sink.close()
-        remove_file(self._path)
+        _remove(self._staging, self._name)
 
 
 class UploadStaging:

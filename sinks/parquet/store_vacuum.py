@@ -12,7 +12,6 @@ from krishiv_spark.offsets import State
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.parquet.tables import StoreTable
-from krishiv_spark.sinks.parquet.values import StagedUploads
 
 __all__ = ["StoreOrphan", "store_orphans"]
 
@@ -35,7 +34,9 @@ class StoreOrphan:
         return self.shown
 
 
-def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrphan]:
+def store_orphans(
+    table: StoreTable, older_than_s: float, epoch_logs: tuple[str, ...] = ()
+) -> Iterator[StoreOrphan]:
     """What can go from a table, without touching what a live query may still need.
 
     Uploads do not say of which generation they are: one that is older than the guard goes, unless
@@ -44,6 +45,7 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
     Args:
         table: Its folder.
         older_than_s: Guard age in seconds, by the store's clock, of a job by its own.
+        epoch_logs: Where logs of queries may be that are in another store; see `QueryLog`.
 
     Raises:
         LogError: If a query's log is damaged.
@@ -54,7 +56,7 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
     named: set[str] = set()
     unknown: set[str] = set()
     for name in table.meta().names():
-        job = table.log_of(name)
+        job = table.log_of(name, epoch_logs)
         state = job.judging_state()
         if state is None:
             unknown.add(query_tag(name))
@@ -77,9 +79,7 @@ def store_orphans(table: StoreTable, older_than_s: float) -> Iterator[StoreOrpha
 
 def _named_by(job: StoreTableLog, state: State) -> set[str]:
     """The ids of the uploads that the newest intent of a log names, finished or not."""
-    staged = () if state.intent is None else job.staged_by(state.intent)
-    found = (StagedUploads.model_validate(item) for item in staged)
-    return {file.upload.id for item in found for file in item.files}
+    return set() if state.intent is None else job.uploads_of(state.intent)
 
 
 def _is_over(job: StoreTableLog, state: State, before_ms: float) -> bool:
@@ -90,5 +90,8 @@ def _is_over(job: StoreTableLog, state: State, before_ms: float) -> bool:
 
 
 def _forget(table: StoreTable, job: StoreTableLog) -> None:
-    job.log.destroy()
+    # A log that a pointer names may be another job's, of another table: whoever may write the
+    # folder may have written the pointer.
+    if job.pointer is None or job.pointer.is_named(job.query, job.epoch_logs):
+        job.log.destroy()
     table.meta(job.query).destroy()

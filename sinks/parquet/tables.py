@@ -21,6 +21,7 @@ from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
 from krishiv_spark.storage.disk import DiskFolder
+from krishiv_spark.storage.disk_files import DISK
 
 __all__ = ["DiskTable", "StoreTable", "TableFolder"]
 
@@ -110,7 +111,8 @@ class DiskTable:
     def schema_of(self, name: str) -> pa.Schema:
         """See `TableFolder`."""
         try:
-            return pq.read_schema(self.path / name)
+            with DISK.opened(f"{self.path}/{name}") as file:
+                return pq.read_schema(file.source)
         except (pa.ArrowException, OSError):
             return pa.schema([])
 
@@ -183,9 +185,14 @@ class StoreTable:
             url /= name
         return url
 
-    def log_of(self, query: str) -> StoreTableLog:
-        """What a query or a batch job keeps in the folder."""
-        return StoreTableLog(self.url, query, self.storage)
+    def log_of(self, query: str, epoch_logs: tuple[str, ...] = ()) -> StoreTableLog:
+        """What a query or a batch job keeps in the folder.
+
+        Args:
+            query: Id of the query or job.
+            epoch_logs: As for `QueryLog`.
+        """
+        return StoreTableLog(self.url, query, self.storage, epoch_logs)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files, side by side; what is gone already is no error."""

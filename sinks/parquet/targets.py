@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 
-from krishiv_spark.durable import make_folder
-from krishiv_spark.errors import CommitRejected
+from krishiv_spark.beneath import open_folder
+from krishiv_spark.errors import CommitRejected, LinkError
 
 __all__ = ["make_targets"]
 
 
-def make_targets(staged: str, folders: Collection[str]) -> None:
+def make_targets(table: Path, staged: str, folders: Iterable[str]) -> None:
     """Make the folders into which staged files are going to be renamed. Committer.
+
+    Args:
+        table: Folder of the table.
+        staged: Where the files are staged, relative to the table.
+        folders: Where they go, likewise.
 
     Raises:
         CommitRejected: If a file cannot be renamed into one of them, now or ever: it cannot be
-            made, or it is on another file system.
+            made, is a link, or is on another file system.
     """
-    device = os.stat(staged).st_dev
+    with open_folder(table, staged) as descriptor:
+        device = os.fstat(descriptor).st_dev
     for folder in sorted(folders):
         try:
-            elsewhere = _device_of(folder) != device
-        except OSError as error:
-            raise CommitRejected(f"folder {folder} cannot be made: {error}; {_NOTHING}") from error
-        if elsewhere:
+            with open_folder(table, folder, make=True) as descriptor:
+                is_elsewhere = os.fstat(descriptor).st_dev != device
+        except LinkError as error:
             raise CommitRejected(
-                f"folder {folder} is on another file system than {staged}, so that files cannot "
-                "appear in it in one step: is it, or one above it, a link or a mount? Make it a "
+                f"{error}, as a plain folder; or write into a table of its own; {_NOTHING}"
+            ) from error
+        except OSError as error:
+            raise CommitRejected(
+                f"folder {table}/{folder} cannot be made: {error}; {_NOTHING}"
+            ) from error
+        if is_elsewhere:
+            raise CommitRejected(
+                f"folder {table}/{folder} is on another file system than {table}/{staged}, so that "
+                "files cannot appear in it in one step: is it, or one above it, a mount? Make it a "
                 f"plain folder, or write into a table of its own; {_NOTHING}"
             )
-
-
-def _device_of(folder: str) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        found = os.stat(folder)
-        if stat.S_ISDIR(found.st_mode):
-            return found.st_dev
-    make_folder(Path(folder))
-    return os.stat(folder).st_dev
 
 
 _NOTHING = "nothing is visible of the epoch: restart the query then"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from krishiv_spark.beneath import is_link, open_folder, remove_tree, split_at_own
 from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.parquet.layout import META, SOURCES, walk
-from krishiv_spark.parquet.progress import TableLog, table_logs
+from krishiv_spark.errors import LinkError
+from krishiv_spark.parquet.layout import SOURCES, walk
+from krishiv_spark.parquet.progress import TableLog, query_folders, table_logs
+from krishiv_spark.storage import ENVIRONMENT, Storage
 
 __all__ = ["Orphan", "orphans", "remove", "unused_state"]
 
@@ -35,7 +37,12 @@ class Orphan:
         return f"{self.path}  {self.reason}"
 
 
-def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
+def orphans(
+    table: Path,
+    older_than_s: float,
+    epoch_logs: tuple[str, ...] = (),
+    storage: Storage = ENVIRONMENT,
+) -> Iterator[Orphan]:
     """What can go from a table, without touching what a live query may still need.
 
     Files of a generation that another has superseded can never be published, whatever their age.
@@ -47,18 +54,22 @@ def orphans(table: Path, older_than_s: float) -> Iterator[Orphan]:
     Args:
         table: The table's folder.
         older_than_s: Guard age in seconds, by the file's modification time.
+        epoch_logs: Where logs of queries may be that are in a store; see `QueryLog`.
+        storage: How it is reached.
 
     Raises:
         LogError: If a query's log is damaged.
+        LinkError: If a log, or a folder above it, is a link. Other links are skipped.
         OSError: If a folder cannot be listed: what is not seen could not be judged.
     """
     before = time.time() - older_than_s
-    for entry in table_logs(table):
+    for entry in table_logs(table, "", epoch_logs, storage):
         if not entry.query.startswith(BATCH_PREFIX):
             yield from _of_query(entry, before)
-    for folder in _listed(table / META):
-        if folder.name.startswith(BATCH_PREFIX):
-            yield from _of_batch_job(TableLog(table, folder.name), before)
+    with suppress(FileNotFoundError):
+        for name in query_folders(table):
+            if name.startswith(BATCH_PREFIX):
+                yield from _of_batch_job(TableLog(table, name, epoch_logs, storage), before)
 
 
 def unused_state(table: Path, older_than_s: float) -> Iterator[Orphan]:
@@ -80,11 +91,11 @@ def unused_state(table: Path, older_than_s: float) -> Iterator[Orphan]:
 
 
 def remove(orphan: Orphan) -> None:
-    """Remove one orphan: a file, or the folder of a batch job or of a stream."""
-    if orphan.path.is_dir():
-        shutil.rmtree(orphan.path, ignore_errors=True)
-    else:
-        orphan.path.unlink(missing_ok=True)
+    """Remove one orphan: a file, or the folder of a batch job or of a stream.
+
+    No link is followed that has taken its place, or that of a folder above it, since it was found.
+    """
+    remove_tree(*split_at_own(orphan.path))
 
 
 def _of_query(entry: TableLog, before: float) -> Iterator[Orphan]:
@@ -114,7 +125,7 @@ def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
 def _if_older(folder: Path, before: float, reason: str) -> Iterator[Orphan]:
     """A folder, if nothing in it was modified since."""
     try:
-        statuses = [path.stat() for path in [folder, *_below(folder)]]
+        statuses = [path.lstat() for path in [folder, *_below(folder)]]
     except FileNotFoundError:  # whose it is lives, and has just removed something
         return
     if max(status.st_mtime for status in statuses) < before:
@@ -122,9 +133,13 @@ def _if_older(folder: Path, before: float, reason: str) -> Iterator[Orphan]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    with contextlib.suppress(FileNotFoundError):  # and no other error, as `Path.glob` does
-        return [folder / name for name in os.listdir(folder)]
-    return []
+    """What is in a folder but for links; nothing in one that is a link."""
+    found: list[Path] = []
+    # No other error is passed over: what is not seen could not be judged.
+    with suppress(FileNotFoundError, LinkError), open_folder(*split_at_own(folder)) as descriptor:
+        names = os.listdir(descriptor)
+        found += [folder / name for name in names if not is_link(descriptor, name)]
+    return found
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -134,7 +149,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _judge(path: Path, before: float, *, superseded: bool) -> Orphan | None:
     try:
-        status = path.stat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
     if superseded:

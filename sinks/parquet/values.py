@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from krishiv_spark.parquet.names import counted_name
+from krishiv_spark.paths import FileName, FolderWithin, NameWithin
 from krishiv_spark.storage.uploads import Upload
 
 __all__ = ["StagedFile", "StagedFiles", "StagedUpload", "StagedUploads", "counted"]
@@ -24,8 +25,8 @@ class StagedFile(BaseModel, frozen=True):
         size: Bytes.
     """
 
-    name: str
-    folder: str
+    name: FileName
+    folder: FolderWithin
     rows: int
     size: int
 
@@ -39,9 +40,9 @@ class StagedFiles(BaseModel, frozen=True):
         removes: Visible files that go, relative to the table.
     """
 
-    folder: str = ""
+    folder: FolderWithin = ""
     files: tuple[StagedFile, ...] = ()
-    removes: tuple[str, ...] = ()
+    removes: tuple[NameWithin, ...] = ()
 
 
 class StagedUpload(StagedFile, frozen=True):

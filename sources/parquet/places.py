@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+from pydantic import AfterValidator
 
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION, SINK_LOG
-from krishiv_spark.paths import local_path, url_scheme
+from krishiv_spark.paths import check_name_within, local_path, url_scheme
 from krishiv_spark.sources.parquet.globs import has_magic
 from krishiv_spark.storage import ENVIRONMENT, Files, Storage, StoreUrl
 
@@ -20,6 +22,18 @@ __all__ = ["ITSELF", "FoundFile", "Place", "store_url"]
 
 ITSELF = "."
 """The relative path of the file that `Place.root` names itself."""
+
+
+def check_found(path: str) -> str:
+    """Return the relative path of a file, if it lies below the place or is the place itself.
+
+    Raises:
+        ValueError: As `check_name_within`.
+    """
+    return path if path == ITSELF else check_name_within(path)
+
+
+FoundPath: TypeAlias = Annotated[str, AfterValidator(check_found)]
 
 
 class FoundFile(NamedTuple):
@@ -31,7 +45,7 @@ class FoundFile(NamedTuple):
         modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
     """
 
-    path: str
+    path: FoundPath
     size: int
     modified_ns: int
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from krishiv_spark.offsets import Offset
+from krishiv_spark.paths import FileName
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.seen import Block
 
@@ -37,13 +38,13 @@ class ParquetOffset(Offset):
     version = 2
 
     files: tuple[FoundFile, ...] = ()
-    files_in: str | None = None
+    files_in: FileName | None = None
     seen: dict[str, str] = Field(default_factory=dict)
     seen_in: tuple[Block, ...] = ()
     newest: int | None = None
     epochs: dict[str, int] = Field(default_factory=dict)
-    epochs_in: str | None = None
-    stream: str | None = None
+    epochs_in: FileName | None = None
+    stream: FileName | None = None
     floor: int | None = None
     root: str | None = None
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import OffsetError
+from krishiv_spark.paths import FileName
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.state import StreamState
 
@@ -45,7 +46,7 @@ class Block(NamedTuple):
         size: How many ids are in it.
     """
 
-    name: str
+    name: FileName
     size: int
 
 

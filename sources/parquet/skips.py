@@ -65,7 +65,7 @@ def noted_skips(folder: Folder, known: dict[str, Skip]) -> list[Skip]:
     """
     names = {name for name in folder.names() if name.endswith(_ENDING)}
     for name in names.difference(known):
-        with suppress(ValueError, TypeError):  # no note
+        with suppress(ValueError, TypeError, StorageError):  # no note
             known[name] = Skip(**json.loads(folder.read(name) or b""))  # or removed meanwhile
     return [skip for name, skip in known.items() if name in names]
 

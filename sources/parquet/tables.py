@@ -14,7 +14,7 @@ from pathlib import Path
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.names import query_tag
-from krishiv_spark.parquet.progress import QueryLog, TableLog
+from krishiv_spark.parquet.progress import QueryLog, TableLog, query_folders
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sources.parquet.places import Place
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
@@ -99,7 +99,7 @@ def _logs(root: str, storage: Storage) -> Sequence[QueryLog] | None:
         names = storage.folder(url / META).names()
         return [StoreTableLog(url, name, storage) for name in names] or None
     try:
-        return [TableLog(Path(root), name) for name in os.listdir(Path(root, META))]
+        return [TableLog(Path(root), name) for name in query_folders(Path(root))]
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -149,6 +149,7 @@ FOUND = [
     ("NeverSweeps", "nothing_stays_staged", Rule.NOTHING_LEFT),
     ("DiscardsNothing", "nothing_stays_staged", Rule.NOTHING_LEFT),
     ("LeavesWhatWasLost", "lost_attempts_are_swept", Rule.NOTHING_LEFT),
+    ("BelievesNames", "forged_log_entries_touch_nothing_outside", Rule.STAYS_INSIDE),
     # commits and marks
     ("PassesOverAnErrorOfCommit", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
     ("TakesAnErrorOfCommitForNo", "an_unknown_outcome_is_looked_up", Rule.NO_IS_NO),
@@ -206,6 +207,7 @@ OF_A_FIRST_SINK = {
 NEEDS_MORE = {
     "death_at_any_moment",  # the same moment is another one on another day
     "discard_may_be_repeated",
+    "forged_log_entries_touch_nothing_outside",
     "lost_attempts_are_swept",
     "memory_of_a_task_is_bounded",
     "nothing_stays_staged",

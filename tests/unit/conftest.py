@@ -64,7 +64,8 @@ def refuse_to_list(monkeypatch):
 
 def refusing(list_names, folder):
     def listed(path="."):
-        if os.path.normpath(str(path)) == folder:
+        named = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+        if os.path.normpath(str(named)) == folder:
             raise PermissionError(13, "Permission denied", folder)
         return list_names(path)
 

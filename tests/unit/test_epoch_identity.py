@@ -196,7 +196,7 @@ def test_another_querys_log(stream, tmp_path):
 # --- what fails for good fails before the intent
 
 
-def test_a_partition_folder_on_another_file_system(stream, tmp_path):
+def test_a_partition_folder_that_is_a_link_to_another_file_system(stream, tmp_path):
     elsewhere = Path(
         "/dev/shm" if os.stat("/dev/shm").st_dev != os.stat(tmp_path).st_dev else "/tmp"
     )
@@ -206,7 +206,7 @@ def test_a_partition_folder_on_another_file_system(stream, tmp_path):
         shutil.rmtree(stream.table / "day=d1")
         (stream.table / "day=d1").symlink_to(target)
         left = stream.count()
-        with pytest.raises(CommitRejected, match=r"day=d1 is on another file system"):
+        with pytest.raises(CommitRejected, match=r"day=d1 is a link"):
             stream.epoch(3, 30)
         (stream.table / "day=d1").unlink()
         stream.epoch(3, 30)
@@ -240,8 +240,8 @@ def commit_and_die(monkeypatch, driver: Life, epoch: int, *messages: Staged) -> 
     """The driver ends after the first of its renames."""
     left = iter([os.rename])
 
-    def rename(source: str, target: str) -> None:
-        next(left, die)(source, target)
+    def rename(source: str, target: str, **folders: int) -> None:
+        next(left, die)(source, target, **folders)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", rename)
@@ -249,7 +249,7 @@ def commit_and_die(monkeypatch, driver: Life, epoch: int, *messages: Staged) -> 
             driver.commit(epoch, messages)
 
 
-def die(*_: object) -> None:
+def die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

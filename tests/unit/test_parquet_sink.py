@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -314,55 +315,62 @@ def test_jobs_side_by_side_do_not_disturb_one_another(table):
     assert not list(table.glob("_krishiv/batch-*"))
 
 
+@contextmanager
+def before_renames(act):
+    """Call a function with the two paths right before each rename, which goes by descriptors."""
+    rename = os.rename
+
+    def acting(source, target, *, src_dir_fd, dst_dir_fd):
+        above = (os.readlink(f"/proc/self/fd/{one}") for one in (src_dir_fd, dst_dir_fd))
+        act(*(f"{folder}/{name}" for folder, name in zip(above, (source, target), strict=True)))
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "rename", acting)
+        yield
+
+
 def test_a_removed_partition_folder_behind_the_intent_loses_nothing(table):
     # The folder vanishes between being made and being renamed into: the commit must not succeed.
     driver = life(table)
     driver.plan()
     messages = [driver.task(0, 0, rows(0, 6))]
-    made = os.rename
 
-    def rename(source, target):
-        if str(source).endswith(".staged"):
+    def removing(source, target):
+        if source.endswith(".staged"):
             os.rmdir(os.path.dirname(target))
-        return made(source, target)
 
-    os.rename = rename
-    try:
-        with pytest.raises(FileNotFoundError):
-            driver.commit(0, messages)
-    finally:
-        os.rename = made
+    with before_renames(removing), pytest.raises(FileNotFoundError):
+        driver.commit(0, messages)
     driver.abort(0, messages)
     life(table).epoch(0, rows(0, 6))
     exact(table, 6)
 
 
-def test_a_partition_folder_that_is_removed_once_more_is_made_again(table, monkeypatch):
+def test_a_partition_folder_that_is_removed_once_more_is_made_again(table):
     driver = life(table)
     driver.plan()
     messages = [driver.task(0, 0, rows(0, 6))]
-    rename, removed = os.rename, []
+    removed = []
 
     def removing(source, target):
+        del source
         if not removed:
             removed.append(os.path.dirname(target))
             os.rmdir(removed[0])
-        return rename(source, target)
 
-    monkeypatch.setattr(os, "rename", removing)
-    driver.commit(0, messages)
+    with before_renames(removing):
+        driver.commit(0, messages)
     assert Path(removed[0]).name.startswith("day=")
     exact(table, 6)
 
 
 @pytest.mark.parametrize("folder_stays", [True, False])
-def test_an_epoch_that_another_process_finishes_meanwhile_is_no_error(
-    table, monkeypatch, folder_stays
-):
+def test_an_epoch_that_another_process_finishes_meanwhile_is_no_error(table, folder_stays):
     driver = life(table)
     driver.plan()
     messages = [driver.task(0, 0, rows(0, 6))]
-    rename, others = os.rename, []
+    others = []
 
     def overtaken(source, target):
         if not others:  # the other one does all of it, while this one is asleep
@@ -374,31 +382,27 @@ def test_an_epoch_that_another_process_finishes_meanwhile_is_no_error(
             for day in table.glob("day=*"):
                 if not folder_stays:
                     os.rmdir(day)
-        return rename(source, target)
 
-    monkeypatch.setattr(os, "rename", overtaken)
-    driver.commit(0, messages)  # what has become of published files is their owner's business
+    with before_renames(overtaken):
+        driver.commit(0, messages)  # what has become of published files is their owner's business
     assert others
 
 
-def test_a_file_that_another_process_renames_first_into_a_new_folder_is_no_error(
-    table, monkeypatch
-):
+def test_a_file_that_another_process_renames_first_into_a_new_folder_is_no_error(table):
     driver = life(table)
     driver.plan()
     messages = [driver.task(0, 0, rows(0, 6))]
-    rename, seen = os.rename, []
+    seen = []
 
     def racing(source, target):
         seen.append(target)
         if len(seen) == 1:
             os.rmdir(os.path.dirname(target))
         if len(seen) == 2:
-            rename(source, target)  # another recovery, right before
-        return rename(source, target)
+            os.replace(source, target)  # another recovery, right before
 
-    monkeypatch.setattr(os, "rename", racing)
-    driver.commit(0, messages)
+    with before_renames(racing):
+        driver.commit(0, messages)
     exact(table, 6)
 
 

@@ -96,6 +96,46 @@ class EpochDriver(WritingDriver):
         self.tell(f"discard, {times} times: {words(answer)}")
         self.judged(lambda: self._must(Rule.WORKS, answer))
 
+    def locate_texts(self) -> list[write_roles.Location]:
+        """Return the locations of all texts in what the tasks of the epoch have staged."""
+        life = self._query.awake
+        messages = list(life.messages.values())
+        answer = life.workers.call("committer", write_roles.locate_texts, life.job, messages)
+        self.judged(lambda: self._must(Rule.WORKS, answer))
+        found: list[write_roles.Location] = answer.value
+        return found
+
+    def forge(self, location: write_roles.Location, text: str) -> None:
+        """Let another user log an intent that names something else than the tasks have staged.
+
+        Args:
+            location: One of `locate_texts`.
+            text: What stands there.
+        """
+        life = self._query.awake
+        messages = list(life.messages.values())
+        answer = life.workers.call(
+            "committer", write_roles.forge, life.job, messages, location, text
+        )
+        where = ".".join(location) or "the staged value"
+        self.tell(f"another user logs an intent of the epoch in which {where} is {text!r}")
+        self.judged(lambda: self._must(Rule.WORKS, answer))
+
+    def run_forged_epoch(self) -> Answer:
+        """Let a new driver run the epoch that has a forged intent; what came of its last call.
+
+        Readers are not asked: what they see after a forged intent that names nothing outside of the
+        target is not said.
+        """
+        unit = self._open(self._query.awake)
+        self.tell(self._restart(crashed=True))
+        answer = Answer("returned")
+        for answer in self._query.awake.whole(unit):
+            if answer.outcome != "returned":
+                break
+        self.tell(f"it runs the epoch: {words(answer)}")
+        return answer
+
     def growth_of_a_task(self) -> tuple[int, int]:
         """Bytes of a half of a long task of the epoch that was begun, and growth over them."""
         half = max(_HALF_A_TASK, self.sink.most_held * 3 // 2)

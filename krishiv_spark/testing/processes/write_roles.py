@@ -26,7 +26,19 @@ from krishiv_spark.testing.processes.seam import die
 from krishiv_spark.testing.processes.serving import here, rest
 from krishiv_spark.testing.rows import Row, columns
 
-__all__ = ["Attempt", "Job", "abort", "commit", "discard", "growth", "plan", "write"]
+__all__ = [
+    "Attempt",
+    "Job",
+    "Location",
+    "abort",
+    "commit",
+    "discard",
+    "forge",
+    "growth",
+    "locate_texts",
+    "plan",
+    "write",
+]
 
 Messages: TypeAlias = Sequence[bytes | None]
 """Pickled messages of all tasks; None for those that sent none."""
@@ -133,6 +145,64 @@ def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
     writer = _writer(job)._writer  # noqa: SLF001  the verb is the author's, Spark has none
     for _ in range(times):
         writer.committer().discard([payload for payload in payloads if payload is not None])
+
+
+Location: TypeAlias = tuple[str, ...]
+"""Keys on the way to texts of one meaning in what tasks stage; the same for each item of a list."""
+
+
+def locate_texts(job: Job, messages: Sequence[bytes]) -> list[Location]:
+    """Return the locations of all texts in what the tasks of an epoch have staged."""
+    del job
+    found = {place: None for item in _staged(messages) for place, _ in _texts(item, ())}
+    return list(found)
+
+
+def forge(job: Job, messages: Sequence[bytes], location: Location, text: str) -> None:
+    """Append an intent to the epoch log of a sink of ours: what is staged, but for some texts.
+
+    Args:
+        job: What is written.
+        messages: Of the tasks of the epoch that was begun last.
+        location: Of the texts that are others.
+        text: What they are.
+    """
+    committer = _writer(job)._writer.committer()  # noqa: SLF001  Spark has no verb for it
+    epoch = unpickled(messages[0]).epoch
+    log = committer.log(epoch.query)
+    staged = [_with_text(item, location, text) for item in _staged(messages)]
+    log.intend(log.state().owner, epoch.number, staged, epoch.offsets)
+
+
+def _staged(messages: Sequence[bytes]) -> list[Any]:
+    """What tasks have staged, as an intent holds it."""
+    payloads = (unpickled(message).payload for message in messages)
+    return [payload.model_dump(mode="json") for payload in payloads if payload is not None]
+
+
+def _texts(value: Any, above: Location) -> Iterator[tuple[Location, str]]:
+    if isinstance(value, str):
+        yield above, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*above, key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, above)
+
+
+def _with_text(value: Any, location: Location, text: str) -> Any:
+    if isinstance(value, str):
+        return value if location else text
+    if isinstance(value, list):
+        return [_with_text(inner, location, text) for inner in value]
+    if isinstance(value, Mapping) and location:
+        own, *rest = location
+        return {
+            key: _with_text(inner, tuple(rest), text) if key == own else inner
+            for key, inner in value.items()
+        }
+    return value
 
 
 def growth(job: Job, writer: bytes, attempt: Attempt, half: int) -> tuple[int, int]:

@@ -39,6 +39,7 @@ from krishiv_spark.testing.suites.playing import (
     SinkPlayer,
 )
 from krishiv_spark.testing.suites.random_steps import play_at_random
+from krishiv_spark.testing.suites.sink_forgeries import SinkForgeries
 from krishiv_spark.testing.suites.sink_leftovers import SinkLeftovers
 from krishiv_spark.testing.suites.sink_sight import SinkSight
 from krishiv_spark.testing.suites.sink_values import SinkValues
@@ -46,7 +47,7 @@ from krishiv_spark.testing.suites.sink_values import SinkValues
 __all__ = ["SinkConformance"]
 
 
-class SinkConformance(SinkLeftovers, SinkValues, SinkSight):
+class SinkConformance(SinkForgeries, SinkLeftovers, SinkValues, SinkSight):
     """Every case is a promise to users of the sink; its docstring is what a failure prints.
 
     What is checked in each case follows from the declared `Guarantee`: exactly once, or no row

@@ -6,6 +6,8 @@ import os
 import sqlite3
 import uuid
 
+from pydantic import BaseModel
+
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import Epoch, Mark
@@ -338,3 +340,14 @@ class RemovesNewerToo(FolderParticipant):
         for name in os.listdir(self.visible):
             if not name.startswith(name_of(epoch.query, epoch.generation)):
                 (self.visible / name).unlink(missing_ok=True)
+
+
+class AnyPiece(BaseModel):
+    name: str
+
+
+@over_a_log
+class BelievesNames(FolderParticipant):
+    """What an intent names is joined to a path, whoever has written it."""
+
+    staged_type = AnyPiece

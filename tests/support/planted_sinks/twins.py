@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCom
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
+from krishiv_spark.paths import FileName
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Guarantee,
@@ -342,7 +343,7 @@ def on_pyspark(writer):
 
 
 class Piece(BaseModel):
-    name: str
+    name: FileName
 
 
 class FolderParticipant(Participant[Piece]):

@@ -1,0 +1,283 @@
+"""Folders and files below a folder that others may write: no link is followed.
+
+A user who may write a folder can put a link into it at any moment, also between a check and the use
+of a path. So each part of a path is opened from the descriptor of the folder above it, with
+``O_NOFOLLOW``, and files are read, renamed and removed relative to such a descriptor. The folder at
+the top may be reached through links: its path is an option of the user who runs this.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from krishiv_spark.durable import make_folder
+from krishiv_spark.errors import LinkError, StorageError
+
+__all__ = [
+    "META",
+    "SOURCES",
+    "check_size",
+    "is_link",
+    "list_folder",
+    "make_folders",
+    "open_folder",
+    "open_own",
+    "read_file",
+    "remove_tree",
+    "split_at_own",
+    "status_in",
+]
+
+META = "_krishiv"
+"""The folder in a table's folder that holds epoch logs, and files that are being staged."""
+
+SOURCES = "_krishiv_sources"
+"""The folder in a folder that is read, which holds the state of sources."""
+
+_OWN = frozenset({META, SOURCES})
+_PRIVATE = "krishiv"
+"""The folder of epoch logs in a checkpoint, and in Spark's scratch folder."""
+
+# Systems without these flags have no descriptors of folders either; the module is imported there.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+# Hidden from the conformance kit, which replaces functions of `os` by ones that fail: opening a
+# folder changes nothing, and the call that follows in that folder is one that the kit lets fail. A
+# path has many parts, and each would be a case more in every sequence.
+_open_descriptor, _stat = partial(os.open), partial(os.stat)
+# A FIFO that is opened without O_NONBLOCK waits for a writer.
+_FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+
+
+def split_at_own(path: str | Path) -> tuple[str, str]:
+    """Split a path in front of the first folder that krishiv-spark keeps in a folder of others.
+
+    Returns:
+        The folder that others may write, and the rest, below which no link is followed. The rest is
+        empty for a path without such a folder.
+    """
+    parts = str(path).split("/")
+    first = next((n for n, part in enumerate(parts) if part in _OWN), len(parts))
+    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
+
+
+@contextmanager
+def open_folder(root: str | Path, within: str = "", *, make: bool = False) -> Iterator[int]:
+    """Open a folder below another one without following a link, and yield its descriptor.
+
+    Args:
+        root: The folder at the top, which may be reached through links.
+        within: Relative path of the folder; empty for the folder at the top.
+        make: Make missing folders below the top, durably. See `make_folders` for their modes.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+        LinkError: If a part of `within` is a link.
+        OSError: If it cannot be opened or made.
+    """
+    descriptor = _open_descriptor(root, _FOLDER)
+    path = str(root)
+    is_own = within.partition("/")[0] in _OWN
+    try:
+        for name in filter(None, within.split("/")):
+            path = f"{path}/{name}"
+            above, descriptor = descriptor, _open_step(descriptor, name, path, make, is_own)
+            os.close(above)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_own(path: str | Path) -> Iterator[int]:
+    """Open a folder by its whole path, without following a link below a folder of others.
+
+    Raises:
+        FileNotFoundError, LinkError, OSError: As `open_folder`.
+    """
+    with open_folder(*split_at_own(path)) as descriptor:
+        yield descriptor
+
+
+def _open_step(above: int, name: str, path: str, make: bool, is_own: bool) -> int:
+    try:
+        return _open_plain(above, name, path)
+    except FileNotFoundError:
+        if not make:
+            raise
+    _make(above, name, _own_bits(above) if is_own else _ALL)
+    return _open_plain(above, name, path)
+
+
+def _open_plain(above: int, name: str, path: str) -> int:
+    try:
+        return _open_descriptor(name, _FOLDER | _NO_LINK, dir_fd=above)
+    except OSError as error:
+        if is_link(above, name):  # Linux says "not a directory", others "too many links"
+            raise _link_error(path) from error
+        error.filename = path
+        raise
+
+
+_ALL = 0o777
+
+
+def _make(above: int, name: str, mode: int) -> None:
+    # If another process has just made it, that may not have synced it yet: both do.
+    with suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=above)
+    os.fsync(above)
+
+
+def _own_bits(above: int) -> int:
+    """Return the mode of a new folder of krishiv-spark's in a folder that several users may write.
+
+    It is shared as the folder above it is, but never writable for users outside of the group: who
+    may write an epoch log may do what the query may do.
+    """
+    return 0o700 | (stat.S_IMODE(os.fstat(above).st_mode) & 0o775)
+
+
+def make_folders(path: str | Path) -> None:
+    """Make a folder of krishiv-spark's, and missing ones above it, durably.
+
+    Below a folder that others may write, a new folder has the permission bits of the one above it,
+    without the right to write for users outside of the group. So it does where the user has made
+    the folder above it, as for the option ``epochLog``. In a checkpoint, in Spark's scratch folder,
+    and where folders above it are missing too, it is private (0700). Existing folders keep their
+    modes.
+
+    Raises:
+        LinkError, OSError: As `open_folder`.
+    """
+    root, within = split_at_own(path)
+    if within:
+        make_folder(Path(root))
+        with open_folder(root, within, make=True):
+            return
+    missing = []
+    folder = Path(root)
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        is_shared = len(missing) == 1 and new.name != _PRIVATE
+        with open_folder(new.parent) as above:
+            _make(above, new.name, _own_bits(above) if is_shared else 0o700)
+
+
+def is_link(above: int, name: str) -> bool:
+    """Return True if a name in an open folder is a symbolic link."""
+    found = status_in(above, name)
+    return found is not None and stat.S_ISLNK(found.st_mode)
+
+
+def status_in(above: int, name: str) -> os.stat_result | None:
+    """Return the status of a name in an open folder, of a link its own; None if it is not there."""
+    try:
+        return _stat(name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def list_folder(root: str | Path, within: str = "") -> list[str]:
+    """Return the names in a folder; none if it, or a folder above it, is missing or a link."""
+    missing = (FileNotFoundError, NotADirectoryError, LinkError)
+    with suppress(*missing), open_folder(root, within) as descriptor:
+        return os.listdir(descriptor)
+    return []
+
+
+def read_file(above: int, path: str, most: int, last: int | None = None) -> bytes | None:
+    """Return the content of a plain file in an open folder; None if it is not there.
+
+    A link to a plain file is followed where no folder of others is above it.
+
+    Args:
+        above: Descriptor of the folder.
+        path: Whole path of the file.
+        most: Bytes that it may have at most, of those that are read.
+        last: Read so many bytes at its end; None reads all of it.
+
+    Raises:
+        LinkError: If it is a link, a FIFO, a device or anything but a plain file.
+        StorageError: If it is too large.
+    """
+    name = os.path.basename(path)
+    flags = _FILE | (_NO_LINK if split_at_own(path)[1] else 0)
+    try:
+        descriptor = _open_descriptor(name, flags, dir_fd=above)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if is_link(above, name):
+            raise _link_error(path) from error
+        error.filename = path
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _link_error(path)
+        start = 0 if last is None else max(0, found.st_size - last)
+        check_size(path, found.st_size - start, most)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            file.seek(start)
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def check_size(path: object, size: int, most: int) -> None:
+    """Refuse to read more than so many bytes.
+
+    Raises:
+        StorageError: If a file has more.
+    """
+    if size > most:
+        raise StorageError(
+            f"{path} has {size} bytes, and more than {most} are not read into memory: it is "
+            "damaged, or was not written by krishiv-spark; put back what was there, or remove it"
+        )
+
+
+def remove_tree(root: str | Path, within: str) -> None:
+    """Remove a folder and everything in it, as far as that is allowed; of a link, the link itself.
+
+    Args:
+        root: As for `open_folder`.
+        within: Relative path of the folder, not empty. A link above it is not followed.
+    """
+    parent, _, name = within.rpartition("/")
+    # Nobody but an attacker nests folders so deep that descriptors or the stack do not suffice.
+    with suppress(OSError, LinkError, RecursionError), open_folder(root, parent) as above:
+        _remove_tree_in(above, name)
+
+
+def _remove_tree_in(above: int, name: str) -> None:
+    found = status_in(above, name)
+    if found is None:
+        return
+    with suppress(OSError):
+        if not stat.S_ISDIR(found.st_mode):
+            os.unlink(name, dir_fd=above)
+            return
+        descriptor = _open_descriptor(name, _FOLDER | _NO_LINK, dir_fd=above)
+        try:
+            for inner in os.listdir(descriptor):
+                _remove_tree_in(descriptor, inner)
+        finally:
+            os.close(descriptor)
+        os.rmdir(name, dir_fd=above)
+
+
+def _link_error(path: str) -> LinkError:
+    return LinkError(
+        f"{path} is a link, or no plain file or folder, and krishiv-spark follows no link there: "
+        "another user may have put it there to have files elsewhere read, changed or removed. "
+        "Nothing was. Look who may write the folder, and remove it or put back what was there"
+    )
