@@ -86,6 +86,8 @@ def open_folder(root: str | Path, within: str = "", *, make: bool = False) -> It
     try:
         for name in filter(None, within.split("/")):
             path = f"{path}/{name}"
+            if name == "..":  # names are checked where they are read; this is the last line
+                raise _link_error(path)
             above, descriptor = descriptor, _open_step(descriptor, name, path, make, is_own)
             os.close(above)
         yield descriptor

@@ -29,12 +29,12 @@ def bound_avro_blocks() -> None:
     """Have PyIceberg refuse blocks of Avro files that are larger than `MAX_BLOCK_BYTES`. Driver."""
     for name, inflate in _INFLATERS.items():
         codec = KNOWN_CODECS.get(name)
-        if codec is not None and not issubclass(codec, _Bounded):
+        if codec is not None and not issubclass(codec, _BoundedCodec):
             members = {"decompress": staticmethod(_bounded(partial(inflate, codec)))}
-            KNOWN_CODECS[name] = type(codec.__name__, (_Bounded, codec), members)
+            KNOWN_CODECS[name] = type(codec.__name__, (_BoundedCodec, codec), members)
 
 
-class _Bounded(Codec):
+class _BoundedCodec(Codec):
     """A codec that stops at `MAX_BLOCK_BYTES`."""
 
 

@@ -28,6 +28,7 @@ from krishiv_spark.errors import (
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder
+from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.paths import check_file_name, check_name_within
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
@@ -236,60 +237,87 @@ def test_a_name_that_is_accepted_stays_below_its_folder(name):
 # --- any mutation of a real entry
 
 
+ODD = [None, True, -1, 1e9, [], {}, "", "..", "/", "\0", "\ud800", "a/b"]
+ELSEWHERE = [f"{OUT}/precious.db", f"{OUT}/.ssh", OUT, "../" * 9 + "etc/passwd"]
+
+
+def locations(value, above=()):
+    """The keys on the way to each part of a JSON value."""
+    yield above
+    keys = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        yield from locations(value[key], (*above, key))
+
+
 def mutated(draw, value):
-    """JSON like a value, with any part of it replaced."""
-    if draw(st.integers(0, 9)) == 0:
-        return draw(
-            st.one_of(
-                st.sampled_from(
-                    [None, True, 0, -1, 1e9, [], {}, "", "..", "/", OUT, "\0", "\ud800"]
-                ),
-                st.sampled_from([f"{OUT}/precious.db", f"{OUT}/.ssh", "../" * 9 + "etc/passwd"]),
-                st.text(max_size=5),
-            )
-        )
-    if isinstance(value, dict):
-        return {key: mutated(draw, inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        times = draw(st.sampled_from([1, 1, 1, 0, 2]))
-        return [mutated(draw, inner) for inner in value] * times
+    """JSON like a value, with one or two parts of it replaced."""
+    for _ in range(draw(st.integers(1, 2))):
+        every = [*locations(value)]
+        texts = [one for one in every if isinstance(part(value, one), str)] or every
+        location = draw(st.sampled_from(texts) | st.sampled_from(every))
+        odd = st.sampled_from([*ODD, ELSEWHERE]) | st.text(max_size=5)
+        value = replaced(value, location, draw(st.sampled_from(ELSEWHERE) | odd))
     return value
+
+
+def part(value, location):
+    return part(value[location[0]], location[1:]) if location else value
+
+
+def replaced(value, location, by):
+    if not location:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[location[0]] = replaced(value[location[0]], location[1:], by)
+    return copy
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    """The entries of a job that died after its intent, and the folder that it left."""
+    """The entries of a job that died after its intent, which replaces files."""
     folder = tmp_path_factory.mktemp("real") / "shared" / "table"
-    dead = job(folder, partitionBy="day")
+    job(folder, partitionBy="day").epoch(0, rows(0, 3))
+    given = {"path": str(folder), "partitionBy": "day"}
+    dead = Job(ParquetWriter, given, OutputMode.REPLACE)
     for step in range(200):
-        assert dies_at(step, lambda: dead.epoch(0, rows(0, 10)), after=True)
-        if visible_names(folder):
+        assert dies_at(step, lambda: dead.epoch(0, rows(10, 10)), after=True)
+        logs = [path.parent for path in folder.glob("_krishiv/batch-*/log/*2.json")]
+        if logs:
             break
-    logs = [path for path in folder.glob("_krishiv/batch-*/log") if len([*path.iterdir()]) > 1]
-    texts = [path.read_text() for path in sorted(logs[0].glob("*.json"))]
-    return [json.loads(text) for text in texts]
+    return [json.loads(path.read_text()) for path in sorted(logs[0].glob("*.json"))]
 
 
-def planted(folder, entries):
-    query = "batch-evil"
-    log = folder / "_krishiv" / query / "log"
-    log.mkdir(parents=True)
-    (folder / "_krishiv" / query / "staged" / "1").mkdir(parents=True)
+def planted(folder, entries, staged):
+    """The log of a job, and the files that it has staged."""
+    own = folder / "_krishiv" / "batch-evil"
+    (own / "log").mkdir(parents=True)
+    (own / "staged" / "1").mkdir(parents=True)
+    for item in staged:
+        for file in item["files"]:
+            (own / "staged" / "1" / staged_name(file["name"])).write_text("the attacker's")
     for number, entry in enumerate(entries, 1):
-        text = json.dumps(entry).replace("batch-REAL", query)
-        (log / f"{number:020d}.json").write_text(text)
+        text = json.dumps(entry).replace(REAL, "batch-evil")
+        (own / "log" / f"{number:020d}.json").write_text(text)
 
 
-@settings(max_examples=60, suppress_health_check=[*HealthCheck])
+REAL = "batch-REAL"
+
+
+@settings(max_examples=80, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
 def test_no_mutation_of_an_entry_makes_a_planner_touch_a_file_outside(data, real, tmp_path_factory):
     root = tmp_path_factory.mktemp("mutated")
     outside = root / "victim"
     (outside / ".ssh").mkdir(parents=True)
     (outside / "precious.db").write_text("x")
-    text = json.dumps(real).replace(real[0]["claim"]["query"], "batch-REAL")
+    text = json.dumps(real).replace(real[0]["claim"]["query"], REAL)
+    owner, intent = json.loads(text)
+    staged = intent["staged"]
+    changed = {**intent, "staged": mutated(data.draw, staged)}
+    if data.draw(st.integers(0, 4)) == 0:
+        owner, changed = mutated(data.draw, owner), mutated(data.draw, intent)
     folder = root / "shared" / "table"
-    planted(folder, [mutated(data.draw, entry) for entry in json.loads(text)])
+    planted(folder, [owner, changed], staged)
     before = contents(outside)
     life(folder).plan()
     for read_it in (lambda: [*orphans(folder, 0.0)], lambda: read(folder)):
