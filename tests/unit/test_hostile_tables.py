@@ -113,7 +113,9 @@ def test_no_code_that_a_table_names_runs(warehouse, canary, caplog, use):
     assert all(repr(key) in warning for key in CODE)
 
 
-def test_a_location_cannot_be_code(warehouse, canary):
+def test_a_location_cannot_be_code(warehouse, canary, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the location is a relative path, which is written to
+
     def change(metadata):
         metadata["properties"]["write.py-location-provider.impl"] = "builtins.eval"
         metadata["location"] = f"exec(open({str(canary)!r}, 'w').write('ran'))"
