@@ -1,8 +1,7 @@
-"""A limit for the blocks of Avro files: PyIceberg inflates a block of a manifest whole. Driver.
+"""Blocks of Avro files, decompressed up to a limit. Driver.
 
-Whoever can write a manifest can have 10 KB become gigabytes in the driver of every reader. The
-codecs of `bound_avro_blocks` stop at a limit. They replace PyIceberg's in its table of codecs,
-since it creates its reader of manifests in many places; what is below the limit is the same.
+PyIceberg decompresses a block of a manifest whole, so that whoever can write a manifest can have
+10 KB become gigabytes in the driver of every reader.
 """
 
 from __future__ import annotations
@@ -10,53 +9,54 @@ from __future__ import annotations
 import bz2
 import zlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
-from pyiceberg.avro.codecs.codec import Codec
+from pyiceberg.avro.codecs import KNOWN_CODECS
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 
-__all__ = ["MAX_BLOCK_BYTES", "bound_avro_blocks"]
+__all__ = ["MAX_BLOCK_BYTES", "decompress_block"]
 
 MAX_BLOCK_BYTES = 256 * 2**20
 """Most bytes of a block. Writers keep whole manifests at about 8 MB."""
 
 
-def bound_avro_blocks() -> None:
-    """Have PyIceberg refuse blocks of Avro files that are larger than `MAX_BLOCK_BYTES`. Driver."""
-    for name, inflate in _INFLATERS.items():
-        codec = KNOWN_CODECS.get(name)
-        if codec is not None and not issubclass(codec, _BoundedCodec):
-            members = {"decompress": staticmethod(_bounded(partial(inflate, codec)))}
-            KNOWN_CODECS[name] = type(codec.__name__, (_BoundedCodec, codec), members)
+def decompress_block(codec: str | None, data: bytes, max_bytes: int) -> bytes:
+    """Return the bytes of a block.
+
+    Args:
+        codec: Its name in the header of the file; None for that of the Avro spec.
+        data: The block in the file.
+        max_bytes: Most bytes that it may have; `MAX_BLOCK_BYTES` in any case.
+
+    Raises:
+        OptionError: If it has more.
+        ValueError: If the codec is not known, or the block is damaged.
+    """
+    name = codec or "null"
+    if name not in KNOWN_CODECS:
+        raise ValueError(f"its codec {name!r} is not known")
+    max_bytes = min(max_bytes, MAX_BLOCK_BYTES)
+    found = _INFLATERS[name](data, max_bytes + 1)
+    if found is None or len(found) > max_bytes:
+        raise OptionError(
+            f"{FORMAT}: a block of one of the table's manifests has more than {max_bytes} bytes: "
+            "no known writer makes such manifests. It was not read: have the table's owner "
+            "rewrite its manifests"
+        )
+    return found
 
 
-class _BoundedCodec(Codec):
-    """A codec that stops at `MAX_BLOCK_BYTES`."""
+def _keep(data: bytes, _: int) -> bytes:
+    return data
 
 
-def _bounded(inflate: Callable[[bytes, int], bytes | None]) -> Callable[[bytes], bytes]:
-    def decompress(data: bytes) -> bytes:
-        found = inflate(data, MAX_BLOCK_BYTES + 1)
-        if found is None or len(found) > MAX_BLOCK_BYTES:
-            raise OptionError(
-                f"{FORMAT}: a block of one of the table's manifests has more than "
-                f"{MAX_BLOCK_BYTES} bytes, so that it was not read: no known writer makes such "
-                "manifests. Have the table's owner rewrite its manifests"
-            )
-        return found
-
-    return decompress
-
-
-def _inflate(_: type[Codec], data: bytes, max_bytes: int) -> bytes:
+def _inflate(data: bytes, max_bytes: int) -> bytes:
     return _read_whole(zlib.decompressobj(-15), data, max_bytes)  # no header (RFC 1951)
 
 
-def _bunzip(_: type[Codec], data: bytes, max_bytes: int) -> bytes:
+def _bunzip(data: bytes, max_bytes: int) -> bytes:
     return _read_whole(bz2.BZ2Decompressor(), data, max_bytes)
 
 
@@ -67,24 +67,26 @@ def _read_whole(inflater: Any, data: bytes, max_bytes: int) -> bytes:
     return found
 
 
-def _unzstd(_: type[Codec], data: bytes, max_bytes: int) -> bytes:
+def _unzstd(data: bytes, max_bytes: int) -> bytes:
     from zstandard import ZstdDecompressor
 
     with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         return reader.read(max_bytes)
 
 
-def _unsnap(codec: type[Codec], data: bytes, max_bytes: int) -> bytes | None:
+def _unsnap(data: bytes, max_bytes: int) -> bytes | None:
     """Return the bytes; None if they are announced to be more, which takes memory at once."""
     announced = 0
     for position, byte in enumerate(data[:5]):
         announced |= (byte & 0x7F) << 7 * position
         if byte < 0x80:  # the last byte of the number  # noqa: PLR2004
             break
+    codec: Any = KNOWN_CODECS["snappy"]
     return None if announced >= max_bytes else codec.decompress(data)
 
 
-_INFLATERS: dict[AvroCompressionCodec, Callable[[type[Codec], bytes, int], bytes | None]] = {
+_INFLATERS: dict[str, Callable[[bytes, int], bytes | None]] = {
+    "null": _keep,
     "bzip2": _bunzip,
     "deflate": _inflate,
     "snappy": _unsnap,

@@ -179,8 +179,11 @@ def _key(options: IcebergOptions) -> _Key:
 def _opened(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
     from krishiv_spark.iceberg.file_access import FileAccess
     from krishiv_spark.iceberg.guarded import guard
+    from krishiv_spark.iceberg.internals import configured_settings
 
-    return guard(_created(options.catalog_name, properties), FileAccess.of(options), properties)
+    name = options.catalog_name
+    given = {**configured_settings(name), **properties}
+    return guard(_created(name, properties), FileAccess.of(options), given)
 
 
 def _created(name: str, properties: dict[str, str]) -> Catalog:

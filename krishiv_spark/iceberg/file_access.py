@@ -13,18 +13,16 @@ option `dataFilesWithin` restricts them further (`TableAccess.check`).
 from __future__ import annotations
 
 import logging
-import os
-import posixpath
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-from urllib.parse import urlsplit
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from typing_extensions import override
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
 from krishiv_spark.once import warn_once
 from krishiv_spark.storage.storage import PREFIX
@@ -39,15 +37,14 @@ __all__ = [
     "PROVIDER",
     "FileAccess",
     "GuardedFileIO",
-    "Location",
     "TableAccess",
     "Within",
     "access_of",
     "create_file_io",
-    "drop_foreign_classes",
     "find_ignored",
     "guarded_io",
     "keep_store_settings",
+    "keep_users_choices",
     "merge_vended",
     "warn_of_ignored",
 ]
@@ -101,50 +98,54 @@ def create_file_io(settings: Mapping[str, Any], location: str) -> FileIO:
     return load_file_io(dict(settings), location)
 
 
-def merge_vended(settings: Mapping[str, Any], vended: Mapping[str, Any]) -> dict[str, Any]:
+def merge_vended(
+    settings: Mapping[str, Any], vended: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Add the configuration and credentials that a REST catalog hands out with a table.
 
-    The catalog's credentials take precedence, as in Iceberg's REST specification. Hosts and
-    proxies that the user specified stay, and classes are the user's alone.
+    The catalog's settings take precedence, as in Iceberg's REST specification. Hosts and proxies
+    that the user specified stay, and classes are the user's alone.
 
     Args:
-        settings: Of the catalog's client.
+        settings: Of the catalog's client, with those of the server.
         vended: Of ``loadTable``: ``config`` and the storage credentials.
+        given: The user's.
     """
-    accepted = {
-        key: text
-        for key, text in vended.items()
-        if not names_class(key) and not (key in _HOSTS and _is_specified(settings, key))
-    }
-    return {**settings, **accepted}
+    return {**settings, **{key: text for key, text in vended.items() if _is_open(given, key)}}
 
 
-def drop_foreign_classes(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the classes that a catalog's server added to the settings of its client.
+def keep_users_choices(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove what a catalog's server must not choose from the settings of its client.
 
-    Nested settings are those of logins and of TLS: a login may name a class too.
+    These are classes, and hosts where the user specified one. Nested settings are those of logins
+    and of TLS: a login may name a class too.
 
     Args:
         settings: Of the client, with those of the server.
         given: The user's.
     """
-    classes = {key: value for key, value in given.items() if names_class(key)}
+    chosen = {key: value for key, value in given.items() if key in _HOSTS or names_class(key)}
     others = {
         key: value
         for key, value in settings.items()
-        if key in given or (isinstance(value, str) and not names_class(key))
+        if key in given or (isinstance(value, str) and _is_open(given, key))
     }
-    return {**others, **classes}
+    return {**others, **chosen}
 
 
-def _is_specified(settings: Mapping[str, Any], key: str) -> bool:
+def _is_open(given: Mapping[str, Any], key: str) -> bool:
+    """Return True if a catalog may choose this setting: no class, and no host of the user's."""
+    return not names_class(key) and not (key in _HOSTS and _is_specified(given, key))
+
+
+def _is_specified(given: Mapping[str, Any], key: str) -> bool:
     """Return True if the user chose this host, by PyIceberg's name or by ours."""
     ours = {"s3.endpoint": "endpoint", "s3.proxy-uri": "proxy"}.get(key)
-    return key in settings or (
+    return key in given or (
         ours is not None
         and any(
             name.lower().startswith(f"{PREFIX}s3.") and name.lower().endswith(f".{ours}")
-            for name in settings
+            for name in given
         )
     )
 
@@ -182,61 +183,7 @@ def warn_of_ignored(name: str, metadata: TableMetadata, access: FileAccess) -> N
         )
 
 
-# --- locations
-
-
-class Location(NamedTuple):
-    """A location as its store understands it.
-
-    Attributes:
-        store: Kind of the store; all schemes of one kind are the same.
-        host: The host that the location chooses; empty if only settings choose it.
-        path: Absolute, with the bucket or container as its first part.
-    """
-
-    store: str
-    host: str
-    path: str
-
-    @classmethod
-    def parse(cls, text: str) -> Location:
-        """Parse a URL or a path of a disk, as PyIceberg does: a URL ends at ``?`` or ``#``."""
-        url = urlsplit(text)
-        scheme = url.scheme.lower()
-        store = _KINDS.get(scheme, scheme)
-        if store == "disk":
-            path = url.path if scheme else text
-            return cls("disk", url.netloc.replace("localhost", ""), os.path.abspath(path))
-        if store == "azure":
-            container, _, account = url.netloc.rpartition("@")
-            host = account.lower().replace(".blob.", ".dfs.")
-            return cls(store, host, f"/{container}{url.path}")
-        if store in {"s3", "gcs"}:
-            return cls(store, "", f"/{url.netloc}{url.path}")
-        return cls(store, url.netloc.lower(), url.path)
-
-    def is_below(self, folder: Location) -> bool:
-        """Return True if this is inside of a folder.
-
-        A path of a store that has a part ``.`` or ``..`` is inside of none: stores and their
-        clients disagree about its meaning.
-        """
-        inside, around = self.path, folder.path
-        if self.store == "disk":
-            inside, around = posixpath.normpath(inside), posixpath.normpath(around)
-        elif {".", ".."} & set(inside.split("/")):
-            return False
-        same_store = (self.store, self.host) == (folder.store, folder.host)
-        return same_store and inside.startswith(f"{around.rstrip('/')}/")
-
-
-_KINDS = {
-    **dict.fromkeys(("", "file"), "disk"),
-    **dict.fromkeys(("s3", "s3a", "s3n", "oss"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "azure"),
-    **dict.fromkeys(("hdfs", "viewfs"), "hdfs"),
-}
+# --- rules
 
 
 @dataclass(frozen=True)
@@ -248,24 +195,27 @@ class FileAccess:
         within: Option `dataFilesWithin`; None if it is not set.
         location_provider: Class of PyIceberg's `LocationProvider` from the option
             ``tableProperty.write.py-location-provider.impl``.
+        folders: Folders for tables that the user specified besides: the option `location`, and
+            the paths of ``tableProperty.write.*.path``.
         max_metadata_bytes: The largest metadata file that is read, after decompression.
     """
 
     warehouse: str | None = None
     within: Within | None = None
     location_provider: str | None = None
+    folders: tuple[str, ...] = ()
     max_metadata_bytes: int = MAX_METADATA_BYTES
 
     @classmethod
     def of(cls, options: IcebergOptions) -> FileAccess:
         """Return what the options of a source or a sink specify."""
-        warehouse = options.catalog_properties().get("warehouse")
-        is_location = warehouse is not None and ("://" in warehouse or warehouse.startswith("/"))
         own: Mapping[str, str] = getattr(options, "table_properties", {})
+        folders = (getattr(options, "location", None), *(own.get(key) for key in _PATHS))
         return cls(
-            warehouse if is_location else None,
+            _location_in(options.catalog_properties()),
             options.data_files_within,
             own.get(PROVIDER),
+            tuple(folder for folder in folders if folder is not None),
             options.max_metadata_bytes,
         )
 
@@ -276,18 +226,57 @@ class FileAccess:
 
         Args:
             metadata: Of the table.
-            metadata_location: The location of its metadata file, which the catalog named.
+            metadata_location: The location of its metadata file, which the catalog named; empty
+                if the catalog names none.
             settings: By which files are reached.
         """
-        trusted = [metadata_location, *([self.warehouse] if self.warehouse else [])]
+        access = self._with_warehouse(settings)
+        trusted = filter(None, (metadata_location, access.warehouse, *access.folders))
         named = ("adls.account-name", "adls.connection-string")
         account = any(settings.get(name) for name in named)
         return TableAccess(
             table=metadata.location,
             trusted=tuple(Location.parse(text) for text in trusted),
             chosen_stores=frozenset({"azure"} if account else ()),
-            access=self,
+            access=access,
         )
+
+    def check_metadata_file(self, location: str, settings: Mapping[str, Any]) -> None:
+        """Refuse a metadata file that is not in the warehouse's store. Driver.
+
+        Where clients write metadata files (SQL, Glue, Hive), a client that may alter the table
+        chooses their location, and the credentials would be sent there. A warehouse in a store
+        shows which host the user means; without one, and with one on a disk, the catalog decides.
+
+        Args:
+            location: As the catalog names it.
+            settings: Of the catalog's client.
+
+        Raises:
+            OptionError: If it is on another host, or on a disk.
+        """
+        access = self._with_warehouse(settings)
+        if access.within == "any" or access.warehouse is None:
+            return
+        found = Location.parse(location)
+        own = [Location.parse(folder) for folder in (access.warehouse, *access.folders)]
+        is_open = own[0].store == "disk" or (found.store != "disk" and not found.host)
+        if not is_open and all((found.store, found.host) != (one.store, one.host) for one in own):
+            raise OptionError(
+                f"{FORMAT}: the catalog names the metadata file {location!r}, which is not in the "
+                f"store of the warehouse {access.warehouse!r}. It was not opened. If the table is "
+                "to be trusted, set the option 'dataFilesWithin' = 'any'"
+            )
+
+    def _with_warehouse(self, settings: Mapping[str, Any]) -> FileAccess:
+        """Return this with the catalog's warehouse if the options specify none."""
+        return self if self.warehouse else replace(self, warehouse=_location_in(settings))
+
+
+def _location_in(settings: Mapping[str, Any]) -> str | None:
+    """Return the warehouse of a catalog if it is a location, and not a name that it knows."""
+    found = settings.get("warehouse")
+    return found if isinstance(found, str) and (":/" in found or found.startswith("/")) else None
 
 
 @dataclass(frozen=True)
@@ -328,7 +317,7 @@ class TableAccess:
                 raise self._refusal(
                     text, "where a table may be only if the warehouse or the catalog names it"
                 )
-        elif not any(found.is_below(folder) for folder in self._folders(within)):
+        elif not self._is_within(found, within):
             raise self._refusal(text, f"outside of what 'dataFilesWithin' = {within!r} allows")
 
     def check_all(self, locations: Iterable[str]) -> None:
@@ -372,18 +361,16 @@ class TableAccess:
     def is_own_folder(self, folder: str) -> bool:
         """Return True if files in this folder may be deleted for the table's sake.
 
-        That is below the table's location, and elsewhere only if the user allowed it by name.
+        That is below the table's location and below folders that the user specified; elsewhere, as
+        in the rest of the warehouse, only if `dataFilesWithin` is ``any``.
         """
-        own = ("table", *([self.access.within] if self.access.within else []))
-        if "any" in own:
-            return True
         found = Location.parse(f"{folder.rstrip('/')}/file")
-        return any(found.is_below(one) for name in own for one in self._folders(name))
+        return self.access.within == "any" or self._is_within(found, "table")
 
     def _check_folder(self, key: str, folder: str) -> None:
         within = self.access.within or "warehouse"
         found = Location.parse(f"{folder.rstrip('/')}/file")
-        if within != "any" and not any(found.is_below(one) for one in self._folders(within)):
+        if within != "any" and not self._is_within(found, within):
             raise OptionError(
                 f"{FORMAT}: the table's property {key!r} = {folder!r} is outside of the table's "
                 f"location {self.table!r}{' and of the warehouse' * (within != 'table')}. Nothing "
@@ -391,11 +378,11 @@ class TableAccess:
                 "yours, set the option 'dataFilesWithin' = 'any'"
             )
 
-    def _folders(self, within: str) -> list[Location]:
-        texts = [self.table]
+    def _is_within(self, found: Location, within: str) -> bool:
+        folders = [self.table, *self.access.folders]
         if within == "warehouse" and self.access.warehouse is not None:
-            texts.append(self.access.warehouse)
-        return [Location.parse(text) for text in texts]
+            folders.append(self.access.warehouse)
+        return any(found.is_below(Location.parse(folder)) for folder in folders)
 
     def _is_host_trusted(self, found: Location) -> bool:
         if found.store in self.chosen_stores or (found.store != "disk" and not found.host):

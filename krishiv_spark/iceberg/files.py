@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.iceberg.planning import Filter, PlannedFile, metadata_errors, planned_files
+from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 200_000
 """Files that are remembered, of the snapshots that were asked for last: those of one batch, as a
 rule. Each takes half a kilobyte."""
+
+_LARGEST_FILE = 2**40
+"""Bytes; a larger one would be read whole too, by fewer tasks."""
 
 _PER_MS = {"timestamp": 1_000, "timestamptz": 1_000}
 _PER_MS |= {"timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
@@ -134,10 +138,15 @@ class SnapshotFiles:
         from krishiv_spark.iceberg.file_access import access_of
 
         specs = table.metadata.specs()
-        with metadata_errors(snapshot):
+        doing = f"list the files of snapshot {snapshot.snapshot_id}"
+        with (
+            redact_errors(table.io, doing),
+            metadata_errors(snapshot, is_filtered=row_filter is not None),
+        ):
             tasks = planned_files(table, snapshot, scan=scan, row_filter=row_filter)
             found = tuple(table_file(task, specs, self._event_time) for task in tasks)
-        access_of(table).check_all(path for file in found for path in file.paths())
+        access_of(table).check_all(file.path for file in found)
+        access_of(table).check_all(path for file in found if file.deletes for path in file.paths())
         return found
 
 
@@ -159,14 +168,19 @@ def table_file(
         newest, unknown = None, f"{file.file_path}: its newest row may have been deleted"
     return TableFile(
         path=file.file_path,
-        size=file.file_size_in_bytes,
-        rows=file.record_count,
+        # With 0, no range of bytes would be read of it; any size makes any number of tasks.
+        size=min(max(1, file.file_size_in_bytes), _LARGEST_FILE),
+        rows=max(0, file.record_count),
         constants=_constants(file, specs[file.spec_id]),
-        # Sorted: a file is the same as another one if its deletes are.
-        deletes=tuple(sorted(DeleteFile(d.file_path, d.file_format) for d in task.delete_files)),
+        deletes=_deletes(task.delete_files) if task.delete_files else (),
         newest_ms=newest,
         unknown=unknown,
     )
+
+
+def _deletes(files: Iterable[DataFile]) -> tuple[DeleteFile, ...]:
+    # Sorted: a file is the same as another one if its deletes are.
+    return tuple(sorted(DeleteFile(file.file_path, file.file_format) for file in files))
 
 
 def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
@@ -180,10 +194,10 @@ def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
 
 def _newest(file: DataFile, field: NestedField | None) -> tuple[int | None, str | None]:
     """The newest value of a field in milliseconds, or why it is not known."""
-    from pyiceberg.conversions import from_bytes
-
     if field is None or not file.record_count:
         return None, None
+    from pyiceberg.conversions import from_bytes
+
     bound = (file.upper_bounds or {}).get(field.field_id)
     if bound is not None:
         kind: Any = field.field_type

@@ -16,19 +16,21 @@ from pyiceberg.table import StagedTable, Table
 from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
-from krishiv_spark.iceberg.avro_blocks import bound_avro_blocks
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.iceberg.avro_files import bound_avro_files
 from krishiv_spark.iceberg.file_access import (
     FileAccess,
     GuardedFileIO,
     access_of,
     create_file_io,
-    drop_foreign_classes,
+    keep_users_choices,
     merge_vended,
     warn_of_ignored,
 )
 from krishiv_spark.iceberg.internals import updated_metadata
 from krishiv_spark.iceberg.named_snapshots import check_expiry
 from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import delete_old_metadata
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ class GuardedCatalog(Catalog):
         self, properties: Properties = EMPTY_DICT, location: str | None = None
     ) -> FileIO:
         del properties  # of the table
-        return create_file_io(self.properties, location or "")
+        return super()._load_file_io(location=location)
 
     @staticmethod
     @override
@@ -102,15 +104,44 @@ class GuardedCatalog(Catalog):
         """Return the table with guarded files, whatever created it."""
         if isinstance(table, GuardedTable):
             return table
-        settings, place = {**self.properties, **table.config}, table.metadata_location
+        _check_current(table)
+        settings, place = {**self.properties, **table.config}, table.metadata_location or ""
         access = self.file_access.for_table(table.metadata, place, settings)
         warn_of_ignored(".".join(table.name()), table.metadata, self.file_access)
-        io = GuardedFileIO(table.io, access)
-        return GuardedTable(table.name(), table.metadata, place, io, self, table.config)
+        table.io = GuardedFileIO(table.io, access)
+        table.catalog = table.catalog if isinstance(table.catalog, GuardedCatalog) else self
+        kind: Any = type(table)
+        table.__class__ = _guarded_table_class(kind)
+        return table
+
+
+def _check_current(table: Table) -> None:
+    """Refuse metadata that lack what they say is current: PyIceberg raises StopIteration then.
+
+    Raises:
+        SchemaError: If they do.
+    """
+    metadata = table.metadata
+    try:
+        _ = metadata.schema(), metadata.spec(), metadata.sort_order()
+    except StopIteration:
+        raise SchemaError(
+            f"{FORMAT}: the metadata of table {'.'.join(table.name())} "
+            f"({table.metadata_location}) do not have their own current schema, partition spec or "
+            "sort order: they are damaged. Have the table's owner restore them"
+        ) from None
 
 
 class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
     """A catalog whose client writes the metadata files: SQL, Glue, Hive."""
+
+    @override
+    def _load_file_io(
+        self, properties: Properties = EMPTY_DICT, location: str | None = None
+    ) -> FileIO:
+        if location is not None:
+            self.file_access.check_metadata_file(location, self.properties)
+        return super()._load_file_io(properties, location)
 
     @override
     def _update_and_stage_table(
@@ -122,6 +153,7 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
     ) -> StagedTable:
         if current_table is None:
             return super()._update_and_stage_table(None, table_identifier, requirements, updates)
+        current_table = self._guarded(current_table)  # some catalogs load it by another method
         for requirement in requirements:
             requirement.validate(current_table.metadata)
         check_expiry(current_table.metadata, updates)
@@ -137,11 +169,13 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
 class GuardedRestCatalog(GuardedCatalog, RestCatalog):
     """A client of REST catalogs; the catalog may set hosts and credentials, but no classes."""
 
+    user_settings: Mapping[str, Any] = EMPTY_DICT
+
     @override
     def _fetch_config(self) -> None:
-        given = self.properties
+        self.user_settings = self.properties
         super()._fetch_config()
-        self.properties = drop_foreign_classes(self.properties, given)
+        self.properties = keep_users_choices(self.properties, self.user_settings)
 
     @override
     def _response_to_table(
@@ -161,7 +195,8 @@ class GuardedRestCatalog(GuardedCatalog, RestCatalog):
 
     def _vended_io(self, response: TableResponse, location: str) -> FileIO:
         credentials = self._resolve_storage_credentials(response.storage_credentials, location)
-        settings = merge_vended(self.properties, {**response.config, **credentials})
+        vended = {**response.config, **credentials}
+        settings = merge_vended(self.properties, vended, self.user_settings)
         if self._auth_manager is not None:
             settings[AUTH_MANAGER] = self._auth_manager
         return create_file_io(settings, location)
@@ -177,6 +212,8 @@ _MIXINS: tuple[tuple[type[Catalog], type[GuardedCatalog]], ...] = (
 def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Catalog:
     """Have a catalog take no settings from its tables, whatever its class. Driver.
 
+    Catalogs that it has as attributes, as one that adds a cache to another, are guarded too.
+
     Args:
         catalog: As PyIceberg has created it.
         access: The user's options.
@@ -184,11 +221,23 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
 
     Returns:
         The same catalog.
+
+    Raises:
+        OptionError: If it is no catalog of PyIceberg.
     """
-    bound_avro_blocks()
+    bound_avro_files()
+    if not isinstance(catalog, Catalog):
+        raise OptionError(
+            f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is no "
+            "subclass of pyiceberg.catalog.Catalog"
+        )
     if not isinstance(catalog, GuardedCatalog):
         catalog.__class__ = _guarded_class(type(catalog))
-        catalog.properties = drop_foreign_classes(catalog.properties, given)
+        for inner in [one for one in vars(catalog).values() if isinstance(one, Catalog)]:
+            guard(inner, access, given)
+        if isinstance(catalog, GuardedRestCatalog):
+            catalog.user_settings = given
+            catalog.properties = keep_users_choices(catalog.properties, given)
     guarded = cast("GuardedCatalog", catalog)
     guarded.file_access = access
     return guarded
@@ -198,3 +247,8 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
 def _guarded_class(kind: type[Catalog]) -> type[Catalog]:
     mixin = next(mixin for base, mixin in _MIXINS if issubclass(kind, base))
     return type(kind.__name__, (mixin, kind), {})
+
+
+@lru_cache(maxsize=16)
+def _guarded_table_class(kind: type[Table]) -> type[Table]:
+    return GuardedTable if kind is Table else type(kind.__name__, (GuardedTable, kind), {})

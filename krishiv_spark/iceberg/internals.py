@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.catalog import _ENV_CONFIG, Catalog
+from pyiceberg.manifest import ManifestFile, _ManifestCache
 from pyiceberg.table.update import (
     _apply_table_update,
     _TableMetadataUpdateContext,
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from krishiv_spark.iceberg.files import DeleteFile
 
 __all__ = [
+    "ExactManifestCache",
     "MergeAppend",
     "SnapshotProducer",
     "commit_once",
+    "configured_settings",
     "copied",
     "deleted_positions",
     "merged_manifest",
@@ -55,6 +57,23 @@ MergeAppend = _MergeAppendFiles
 """The producer of snapshots that ``Table.append`` uses where manifests are merged."""
 
 SnapshotProducer = _SnapshotProducer
+
+
+def configured_settings(catalog: str) -> dict[str, Any]:
+    """Settings of a catalog from PyIceberg's configuration file and its environment variables."""
+    return dict(_ENV_CONFIG.get_catalog_config(catalog) or {})
+
+
+class ExactManifestCache(_ManifestCache):
+    """PyIceberg's cache of manifests by their paths, in which tables cannot change one another.
+
+    The list of another table may name the same path with other counts, or as another kind.
+    """
+
+    def get_or_cache(self, manifest_file: ManifestFile) -> ManifestFile:
+        """Return an object for all lists that say the same of a manifest."""
+        found = super().get_or_cache(manifest_file)
+        return found if found._data == manifest_file._data else manifest_file
 
 
 def commit_once(

@@ -9,11 +9,14 @@ name that comes later makes the commit fail.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+from krishiv_spark.iceberg.untrusted import iterate_ancestors
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -49,8 +52,6 @@ def needed_by_name(metadata: TableMetadata) -> Iterator[int]:
         if name == MAIN_BRANCH:
             continue
         by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        found = by_id.get(reference.snapshot_id)
-        while found is not None:
-            yield found.snapshot_id
-            is_branch = reference.snapshot_ref_type == "branch"
-            found = by_id.get(found.parent_snapshot_id or 0) if is_branch else None
+        is_branch = reference.snapshot_ref_type == "branch"
+        line = iterate_ancestors(by_id, reference.snapshot_id)
+        yield from (one.snapshot_id for one in islice(line, None if is_branch else 1))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 
 if TYPE_CHECKING:

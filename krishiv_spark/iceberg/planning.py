@@ -30,12 +30,16 @@ __all__ = [
     "planned_files",
 ]
 
+_MOST_OF_REASON = 500
 _AT_ONCE = 10_000
 """Entries of manifests that are in memory together: PyIceberg's take ten times as much as ours."""
 
+# Of PyIceberg's enumerations: to import these for each entry takes as long as to compare them.
+_DATA, _EQUALITY_DELETES, _PARQUET = 0, 2, "PARQUET"
+
 
 class UnreadableError(KrishivError):
-    """A table has files of a kind that cannot be read here."""
+    """A table has files or metadata that cannot be read here, or that are damaged."""
 
 
 class PlannedFile(NamedTuple):
@@ -142,17 +146,33 @@ def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile
 
 
 @contextmanager
-def metadata_errors(snapshot: Snapshot) -> Iterator[None]:
-    """Turn what is missing of a snapshot's metadata into one of our errors.
+def metadata_errors(snapshot: Snapshot, *, is_filtered: bool = False) -> Iterator[None]:
+    """Turn what is missing or damaged of a snapshot's metadata into one of our errors.
+
+    Args:
+        snapshot: Whose metadata is read.
+        is_filtered: True if a ValueError is that of a filter, which the caller handles.
 
     Raises:
         DataLossError: If a manifest or their list is not there.
+        UnreadableError: If PyIceberg cannot use what they contain.
     """
     try:
         yield
     except FileNotFoundError as error:
         raise DataLossError(
             f"{FORMAT}: metadata of snapshot {snapshot.snapshot_id} has been removed: {error}"
+        ) from error
+    except (KrishivError, OSError):
+        raise
+    except Exception as error:
+        if is_filtered and isinstance(error, ValueError):
+            raise
+        raise UnreadableError(
+            f"{FORMAT}: the manifests of snapshot {snapshot.snapshot_id}, which are listed in "
+            f"{snapshot.manifest_list}, cannot be used: {type(error).__name__}: "
+            f"{str(error)[:_MOST_OF_REASON]}. If they are damaged, have the table's owner restore "
+            "them, or roll the table back to a snapshot that does not need them"
         ) from error
 
 
@@ -202,15 +222,13 @@ def check_entry(entry: ManifestEntry) -> bool:
     Raises:
         UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
     """
-    from pyiceberg.manifest import DataFileContent, FileFormat
-
     file = entry.data_file
-    if file.content == DataFileContent.EQUALITY_DELETES:
+    if file.content == _EQUALITY_DELETES:
         raise UnreadableError(
             f"{FORMAT}: the table has equality deletes ({file.file_path}), which are not "
             "supported: let the engine that wrote them rewrite the data files, then read again"
         )
-    if file.content == DataFileContent.DATA and file.file_format != FileFormat.PARQUET:
+    if file.content == _DATA and file.file_format != _PARQUET:
         raise UnreadableError(
             f"{FORMAT}: {file.file_path} is {file.file_format}; only Parquet is supported"
         )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from krishiv_spark.iceberg.untrusted import parse_count
+
 if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
@@ -66,7 +68,7 @@ def parent_of(snapshot: Snapshot) -> int | None:
     if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
         return snapshot.parent_snapshot_id
     told = snapshot.summary.get(PARENT_KEY)
-    return None if told is None else int(told)
+    return parse_count(told)
 
 
 def query_of(snapshot: Snapshot) -> str | None:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from krishiv_spark.compute import pc
 from krishiv_spark.crashes import name_rows
-from krishiv_spark.errors import DataLossError, SchemaError
+from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.files import DeleteFile, TableFile
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.iceberg.scan import ScanProjection, condition_of, groups_with
 from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
-from krishiv_spark.parquet.footers import GoneError, file_errors, frugal
+from krishiv_spark.parquet.footers import BadFileError, GoneError, file_errors, frugal
 from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_row_groups, spans
 
 if TYPE_CHECKING:
@@ -39,7 +41,16 @@ __all__ = [
 ]
 
 _LEAST_BYTES = 16 * 2**20
+_PARQUET = "PARQUET"
+_DELETE_SCHEMA = pa.schema([("file_path", pa.string()), ("pos", pa.int64())])
+"""Of files with deleted positions (Iceberg spec, "Position Delete Files")."""
+_DELETE_COLUMNS = tuple(_DELETE_SCHEMA.names)
+
+_Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+_NO_POSITIONS: _Positions = np.empty(0, np.int64)
 _TASKS = 200
+_MOST_RANGES = 200_000
+"""Of 128 MiB, they are 25 TB."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,12 @@ def task_bytes(files: Iterable[TableFile], most: int) -> int:
 
 
 def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[ScanTaskGroup]:
-    """Files as tasks of about `most` bytes each. Driver."""
+    """Files as tasks of about `most` bytes each. Driver.
+
+    Larger ones, if there were more than `_MOST_RANGES`: metadata may give a file any size.
+    """
+    files = list(files)
+    most = max(most, -(-sum(file.size for file in files) // _MOST_RANGES))
     ranges = (
         FileScanTask(file, start, end) for file in files for start, end in spans(file.size, most)
     )
@@ -98,13 +114,14 @@ def read_part(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
         SchemaError: If a file's columns do not fit.
     """
     scan = _unpickled(part.scan)
-    deletes = _Deletes(scan.io)
-    for piece in part.ranges:
-        try:
-            rows = _read_range(piece, scan, deletes.of(piece.file))
-            yield from name_rows(piece.file.path, rows)
-        except SchemaError as error:
-            raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
+    deletes = _Deletes(scan.io, [piece.file for piece in part.ranges])
+    with redact_errors(scan.io, "read files of the table"):
+        for piece in part.ranges:
+            try:
+                rows = _read_range(piece, scan, deletes.of(piece.file))
+                yield from name_rows(piece.file.path, rows)
+            except SchemaError as error:
+                raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
 
 
 def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBatch]:
@@ -220,25 +237,69 @@ def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.
 
 
 class _Deletes:
-    """Positions of deleted rows; each delete file is read once in a task."""
+    """Positions of deleted rows; each delete file is read once in a task.
 
-    def __init__(self, io: FileIO) -> None:
+    Args:
+        io: Reaches the files.
+        files: Those that the task reads: only their positions are kept.
+    """
+
+    def __init__(self, io: FileIO, files: Iterable[TableFile]) -> None:
         self._io = io
-        self._read: dict[DeleteFile, dict[str, pa.ChunkedArray]] = {}
+        self._read: dict[DeleteFile, Mapping[str, _Positions]] = {}
+        self._wanted: dict[DeleteFile, set[str]] = {}
+        for file in files:
+            for delete in file.deletes:
+                self._wanted.setdefault(delete, set()).add(file.path)
 
-    def of(self, file: TableFile) -> np.ndarray[Any, Any]:
+    def of(self, file: TableFile) -> _Positions:
         """Positions of deleted rows in a file, ascending."""
-        found = [self._positions(delete).get(file.path) for delete in file.deletes]
-        chunks = [part.to_numpy() for part in found if part is not None]
-        if not chunks:
-            return np.empty(0, np.int64)
+        chunks = [self._positions(delete).get(file.path) for delete in file.deletes]
+        found = [part for part in chunks if part is not None]
         # Two delete files may name the same row.
-        return np.unique(np.concatenate(chunks)).astype(np.int64)
+        return np.unique(np.concatenate(found)) if found else _NO_POSITIONS
 
-    def _positions(self, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
+    def _positions(self, delete: DeleteFile) -> Mapping[str, _Positions]:
+        if delete not in self._read:
+            with file_errors(delete.file_path), _delete_errors(delete.file_path):
+                self._read[delete] = _read_positions(self._io, delete, self._wanted[delete])
+        return self._read[delete]
+
+
+@contextmanager
+def _delete_errors(path: str) -> Iterator[None]:
+    """Name the file where PyIceberg's readers of other formats fail as they like.
+
+    Raises:
+        BadFileError: If it cannot be read.
+    """
+    try:
+        yield
+    except (KrishivError, OSError, pa.ArrowException):
+        raise
+    except Exception as error:
+        raise BadFileError(
+            f"{path} cannot be read as a file of deletes: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _read_positions(
+    io: FileIO, delete: DeleteFile, paths: Collection[str]
+) -> Mapping[str, _Positions]:
+    """Return the positions that a delete file names, by the paths of some data files."""
+    if delete.file_format != _PARQUET:
         from krishiv_spark.iceberg.internals import deleted_positions
 
-        if delete not in self._read:
-            with file_errors(delete.file_path):
-                self._read[delete] = deleted_positions(self._io, delete)
-        return self._read[delete]
+        other = deleted_positions(io, delete)
+        return {path: other[path].to_numpy().astype(np.int64) for path in paths if path in other}
+    found: dict[str, list[_Positions]] = {path: [] for path in paths}
+    with io.new_input(delete.file_path).open() as source:
+        file = frugal(source)
+        if missing := {*_DELETE_COLUMNS}.difference(file.schema_arrow.names):
+            raise pa.ArrowInvalid(f"as a delete file, it lacks the columns {sorted(missing)}")
+        for batch in file.iter_batches(columns=list(_DELETE_COLUMNS), use_threads=False):
+            rows = pa.Table.from_batches([batch]).cast(_DELETE_SCHEMA)
+            for path, kept in found.items():
+                positions = rows.filter(pc.equal(rows["file_path"], path))["pos"]
+                kept.append(positions.drop_null().to_numpy())
+    return {path: np.concatenate([_NO_POSITIONS, *kept]) for path, kept in found.items()}

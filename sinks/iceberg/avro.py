@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.avro.codecs import AvroCompressionCodec
     from pyiceberg.io import OutputFile
     from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["manifest_writer"]
@@ -31,19 +32,21 @@ class _Form(NamedTuple):
     """What the manifests of one schema have in common.
 
     Attributes:
+        table: Schema and partition spec of the table. Another table may claim the same UUID.
         first: Has the schema and what writes entries; itself it is never opened.
         header: What each of them begins with, up to the file's own marker.
     """
 
+    table: tuple[Schema, PartitionSpec]
     first: AvroOutputFile[ManifestEntry]
     header: bytes
 
     @classmethod
-    def of(cls, first: AvroOutputFile[ManifestEntry]) -> _Form:
+    def of(cls, table: tuple[Schema, PartitionSpec], first: AvroOutputFile[ManifestEntry]) -> _Form:
         header = BytesIO()
         first.encoder = BinaryEncoder(header)  # pyright: ignore[reportArgumentType]  # as PyIceberg
         write_header(first)
-        return cls(first, header.getvalue()[:-SYNC_SIZE])
+        return cls(table, first, header.getvalue()[:-SYNC_SIZE])
 
 
 class _Manifest(AvroOutputFile[ManifestEntry]):
@@ -69,9 +72,9 @@ class _Remembering(ManifestWriter):
     key: tuple[object, ...]
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        form = _FORMS.get(self.key)
-        if form is None:
-            form = _Form.of(super().new_writer())
+        form, table = _FORMS.get(self.key), (self._schema, self._spec)
+        if form is None or form.table != table:
+            form = _Form.of(table, super().new_writer())
             _FORMS.put(self.key, form)
         return _Manifest(form, self._output_file)
 

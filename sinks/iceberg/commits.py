@@ -9,7 +9,8 @@ together, if the table's branch is still where the mark was looked for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import (
@@ -108,13 +109,32 @@ class Committer:
         self._check_base(table)
         transaction, before = EpochTransaction(table), table.metadata
         progress = self._progress()
-        self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
-        if self._has_mark:
-            self._set_mark(transaction, progress)
+        with self._table_errors():
+            self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
+            if self._has_mark:
+                self._set_mark(transaction, progress)
         self._tried.append(transaction)  # first: it may happen, whatever is reported
         self._compare_and_set(transaction)
         if self._last is None:
             remove_expired(table, before)
+
+    @contextmanager
+    def _table_errors(self) -> Iterator[None]:
+        """Turn what PyIceberg cannot do with the table into an error that is ours.
+
+        Raises:
+            CommitRejected: If there is one; stores' own errors pass.
+        """
+        try:
+            yield
+        except (KrishivError, OSError, CommitFailedException):
+            raise
+        except Exception as error:
+            raise CommitRejected(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} cannot be "
+                f"added to table {self._options.table_name}: {type(error).__name__}: {error}. "
+                "Nothing was committed: correct the table's metadata, then restart the query"
+            ) from error
 
     def _set_mark(self, transaction: EpochTransaction, progress: marks.Reach) -> None:
         query = self._epoch.query

@@ -11,6 +11,7 @@ from krishiv_spark.errors import CommitRejected, SinkError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.paths import url_scheme
 from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -117,8 +118,9 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         committer = Committer(self._options, epoch, change)
         table = self._in_hand.take(self._options)
         try:
-            check_shared(table.io, staged)
-            committer.commit(table)
+            with redact_errors(table.io, f"commit epoch {epoch.number}"):
+                check_shared(table.io, staged)
+                committer.commit(table)
         # After any other error the outcome is not known, and nothing staged is touched.
         except SinkError:
             if not committer.unknown:
@@ -148,7 +150,8 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             Committer(self._options, epoch, change),
             self._in_hand.take(self._options),
         )
-        committer.commit(table)
+        with redact_errors(table.io, f"commit epoch {epoch.number}"):
+            committer.commit(table)
         self._clean(change, table, published=True, certain=not committer.unknown)
 
     def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect) -> Change:

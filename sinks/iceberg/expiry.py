@@ -18,6 +18,8 @@ from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.own_files import OwnFiles
+from krishiv_spark.iceberg.redacting import redact_errors
+from krishiv_spark.iceberg.untrusted import iterate_ancestors
 from krishiv_spark.sinks.iceberg.retention import (
     Retention,
     is_expired_by_us,
@@ -87,8 +89,9 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
         gone = [one for one in before.snapshots if one.snapshot_id not in there]
         if gone and is_expired_by_us(after.properties):
-            own = OwnFiles.named_by(after, guarded_io(table))
-            own.delete(set(_unused(table, before, gone)))
+            with redact_errors(table.io, "delete files of expired snapshots"):
+                own = OwnFiles.named_by(after, guarded_io(table))
+                own.delete(set(_unused(table, before, gone)))
     except Exception as error:  # noqa: BLE001  whatever it is, the epoch is true
         shown = scrub(error)
         _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=shown)
@@ -122,12 +125,8 @@ def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterat
 def _line(metadata: TableMetadata) -> list[Snapshot]:
     """The snapshots of the main branch, the newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    found, line = metadata.refs.get(MAIN_BRANCH), []
-    snapshot = None if found is None else by_id.get(found.snapshot_id)
-    while snapshot is not None:
-        line.append(snapshot)
-        snapshot = by_id.get(snapshot.parent_snapshot_id or 0)
-    return line
+    found = metadata.refs.get(MAIN_BRANCH)
+    return list(iterate_ancestors(by_id, None if found is None else found.snapshot_id))
 
 
 def _replaced(table: Table, snapshot: Snapshot, manifests: list[ManifestFile]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from krishiv_spark.sinks.iceberg.avro import manifest_writer
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.table.update import UpdatesAndRequirements
 
     from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
 
@@ -81,8 +82,14 @@ class EpochSnapshot(MergeAppend):
         kept = list(self._kept(removed))
         made = [*self._process_manifests([*self._added(), *kept]), *self._removing(removed)]
         self._remove_merged({manifest.manifest_path for manifest in made})
-        # By the snapshot's id: of an attempt that fails, nobody will ask for it.
-        _LISTS.put(self._snapshot_id, [self._numbered(manifest) for manifest in made])
+        self._listed = [self._numbered(manifest) for manifest in made]
+        return made
+
+    def _commit(self) -> UpdatesAndRequirements:
+        made = super()._commit()
+        # By the path, which only this list has: another table may claim the id of a snapshot. Of an
+        # attempt that fails, no table names it.
+        _LISTS.put(self._written_manifest_lists[-1], self._listed)
         return made
 
     def _remove_merged(self, listed: set[str]) -> None:
@@ -97,7 +104,9 @@ class EpochSnapshot(MergeAppend):
 
         What others name, as `_removing` has written it, tells what their own snapshot did.
         """
-        known = None if self._parent_snapshot_id is None else _LISTS.get(self._parent_snapshot_id)
+        snapshots = reversed(self._transaction.table_metadata.snapshots)  # it is nearly the newest
+        parent = (one for one in snapshots if one.snapshot_id == self._parent_snapshot_id)
+        known = next((_LISTS.get(one.manifest_list) for one in parent), None)
         there = super()._existing_manifests() if known is None else known
         return [one for one in there if one.has_added_files() or one.has_existing_files()]
 
@@ -234,8 +243,8 @@ class EpochSnapshot(MergeAppend):
 _FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)
 """By path, the files of manifests of this process that no merge has taken yet."""
 
-_LISTS: LruCache[int, list[ManifestFile]] = LruCache(8)
-"""By snapshot, the manifests that this process has put into its list."""
+_LISTS: LruCache[str, list[ManifestFile]] = LruCache(8)
+"""By the path of a list of manifests, those that this process has put into it."""
 
 
 def _whole_log(number: int) -> int:

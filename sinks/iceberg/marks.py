@@ -23,10 +23,12 @@ from krishiv_spark.iceberg.query_marks import (
     digest_of,
     query_of,
 )
+from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
 from krishiv_spark.sinks.base import Epoch, Mark
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Summary
 
 __all__ = [
     "Reach",
@@ -130,13 +132,13 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     number = metadata.properties.get(f"{EPOCH_OF}{query}")
     if number is None:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
-    try:
-        return Mark(int(number), digest_of(metadata.properties, query, number))
-    except ValueError:
+    epoch = parse_count(number)
+    if epoch is None:
         raise SinkError(
             f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
             "of an epoch: put back the epoch that the table really holds"
-        ) from None
+        )
+    return Mark(epoch, digest_of(metadata.properties, query, number))
 
 
 def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
@@ -149,13 +151,11 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
         None if nothing is left that tells it; -1 if the query's snapshots were left out by a
         rollback, and those before them have expired.
     """
-    snapshot, oldest = metadata.current_snapshot(), 0
-    while snapshot is not None:
+    by_id, oldest = {one.snapshot_id: one for one in metadata.snapshots}, 0
+    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
         oldest = snapshot.sequence_number or 0
         if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
-            return int(summary.get(EPOCH_KEY) or 0)
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+            return _number_of(summary, query)
     # One that a tag keeps may be older than all that led to the rows and is left; no younger one.
     later = (one for one in metadata.snapshots if (one.sequence_number or 0) > oldest)
     return -1 if any(query_of(one) == query for one in later) else None
@@ -164,4 +164,15 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:
     for snapshot in metadata.snapshots:
         if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
-            yield Mark(int(summary.get(EPOCH_KEY) or 0), summary.get(_DIGEST))
+            yield Mark(_number_of(summary, query), summary.get(_DIGEST))
+
+
+def _number_of(summary: Summary, query: str) -> int:
+    text = summary.get(EPOCH_KEY)
+    number = parse_count(text or "0")
+    if number is None:
+        raise SinkError(
+            f"krishiv-iceberg: the summary of a snapshot of query {query} has {EPOCH_KEY!r} = "
+            f"{text!r}, not the number of an epoch: the table's metadata was changed"
+        )
+    return number

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.once import warn_once
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:
-    text = properties[name]
-    if not text.isdigit():
-        raise OptionError(f"{FORMAT}: table property {name!r} is {text!r}: it must be a number")
-    return int(text)
+    number = parse_count(properties[name])
+    if number is None:
+        raise OptionError(
+            f"{FORMAT}: table property {name!r} is {properties[name]!r}: it must be a number"
+        )
+    return number

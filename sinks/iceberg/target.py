@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.errors import OptionError
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.catalogs import worker_io
 from krishiv_spark.iceberg.naming import marked_stem
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
@@ -21,6 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = ["StagedDataFiles", "Target", "staged_for", "stem_of", "target_of"]
 
+_CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
+_LEVELS = re.compile(r"-?[0-9]{1,3}")
+_NOT_COMPRESSED = frozenset({"none", "uncompressed"})
+
+_LEAST = {
+    "write.parquet.row-group-limit": 1_000,
+    "write.parquet.page-row-limit": 100,
+    "write.parquet.page-size-bytes": 1_024,
+    "write.parquet.dict-size-bytes": 0,
+}
+"""Numbers for PyArrow's writer, with the least that counts. It crashes at a page of -1 rows, and
+writes a thousand rows a second where each is a row group of its own."""
+_MOST = 2**31 - 1
+
+_METRICS = "write.metadata.metrics."
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
 # Iceberg's (``TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT``).
 _DEFAULT_FILE_SIZE = 512 * 2**20
@@ -104,18 +123,46 @@ def target_of(table: Table, file_size: int | None) -> Target:
 
     Raises:
         OptionError: If a property of the table is no number, or names a folder outside.
+        SchemaError: If the table is partitioned or sorted by what it does not have.
     """
     from krishiv_spark.iceberg.file_access import access_of
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
-    if file_size is None and not size.isdigit():
+    own_size = parse_count(size)
+    if file_size is None and not own_size:  # with 0, a task would write empty files for ever
         raise OptionError(
-            f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size!r}: it must be a number. "
-            "Correct it, or give 'targetFileSize'"
+            f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size!r}: it must be a number "
+            "greater than 0. Correct it, or give 'targetFileSize'"
         )
     metadata = _stripped(table.metadata)
+    _check_columns(metadata)
     locations = access_of(table).location_provider(metadata)
-    return Target(metadata, worker_io(table), locations, file_size or int(size))
+    return Target(metadata, worker_io(table), locations, file_size or own_size or 0)
+
+
+def _check_columns(metadata: TableMetadata) -> None:
+    """Refuse what the table says of columns that no task could do, before one has written rows.
+
+    Raises:
+        OptionError: If a mode of metrics is not known.
+        SchemaError: If there are any.
+    """
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.io.pyarrow import compute_statistics_plan
+
+    if any(key.startswith(_METRICS) for key in metadata.properties):
+        try:
+            compute_statistics_plan(metadata.schema(), metadata.properties)
+        except ValueError as error:
+            raise OptionError(f"{FORMAT}: table property '{_METRICS}…': {error}") from error
+    try:
+        metadata.spec().check_compatible(metadata.schema())
+        metadata.sort_order().check_compatible(metadata.schema())
+    except (ValidationError, ValueError) as error:
+        raise SchemaError(
+            f"{FORMAT}: the table at {metadata.location!r} is partitioned or sorted by a column "
+            f"that it does not have, or that has another type: {error}"
+        ) from error
 
 
 def _stripped(metadata: TableMetadata) -> TableMetadata:
@@ -132,11 +179,39 @@ def _stripped(metadata: TableMetadata) -> TableMetadata:
             "schemas": [metadata.schema()],
             "partition_specs": [metadata.spec()],
             "sort_orders": [metadata.sort_order()],
-            "properties": {
-                key: text
-                for key, text in metadata.properties.items()
-                # Marks and offsets of queries, which no task reads.
-                if not key.startswith("krishiv.")
-            },
+            "properties": _writer_properties(metadata.properties),
         }
     )
+
+
+def _writer_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that tasks need, with numbers that PyArrow's writer can use.
+
+    Raises:
+        OptionError: If a number is none, or a codec is not known.
+    """
+    # Marks and offsets of queries are read by no task.
+    found = {key: text for key, text in properties.items() if not key.startswith("krishiv.")}
+    for key, least in _LEAST.items():
+        if (text := found.get(key)) is not None:
+            number = parse_count(text)
+            if number is None or number < min(least, 1):
+                raise _bad_property(key, text, "a number greater than 0")
+            found[key] = str(min(max(number, least), _MOST))
+    level, codec = found.get(_LEVEL, "0"), found.get(_CODEC, "none")
+    if not _LEVELS.fullmatch(level):
+        raise _bad_property(_LEVEL, level, "a number")
+    if codec.lower() not in _NOT_COMPRESSED and not _has_codec(codec):
+        raise _bad_property(_CODEC, codec, "a codec that PyArrow has, such as 'zstd'")
+    return found
+
+
+def _has_codec(name: str) -> bool:
+    try:
+        return bool(pa.Codec.is_available(name.lower()))
+    except ValueError:
+        return False
+
+
+def _bad_property(key: str, text: str, wanted: str) -> OptionError:
+    return OptionError(f"{FORMAT}: table property {key!r} is {text[:100]!r}: it must be {wanted}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.redacting import redact_errors
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -44,9 +45,10 @@ def remove_unnamed(
         return
     table = open_table(options)
     after = min((item.after for item in staged), default=0)
-    for path in wanted - {path for path in named_files(table, after) if path in wanted}:
-        with contextlib.suppress(OSError):  # it is gone already
-            table.io.delete(path)
+    with redact_errors(table.io, "remove staged files"):
+        for path in wanted - {path for path in named_files(table, after) if path in wanted}:
+            with contextlib.suppress(OSError):  # it is gone already
+                table.io.delete(path)
 
 
 def named_files(table: Table, after: int = 0) -> Iterator[str]:

@@ -76,7 +76,8 @@ def find_orphans(
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
     before = time.time() - older_than_s
-    listed = list(_listed(open_table(options), foreign_names=foreign_names))
+    found = _listed(open_table(options), foreign_names=foreign_names)
+    listed = list({file.path: file for file in found}.values())  # one folder may be in the other
     table = open_table(options)
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
         named = {_inner(path) for path in _named(table)}
@@ -172,8 +173,8 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
             f"{FORMAT}: the table's property 'gc.enabled' is 'false', since others have its files "
             "too: none of them may be removed"
         )
-    inside, location = (posixpath.normpath(_inner(place)) for place in (folder, table.location()))
-    if not foreign_names and not inside.startswith(f"{location}/"):
+    inside, location = (_resolved(place) for place in (folder, table.location()))
+    if not foreign_names and not f"{inside}/".startswith(f"{location}/"):
         raise OptionError(
             f"{FORMAT}: {folder} is outside of the table's location {table.location()}, so other "
             "tables may have files there: where none has, and none ever had, give --foreign-names"
@@ -209,6 +210,14 @@ def _linked_folders(root: str, files: Iterable[fs.FileInfo]) -> frozenset[str]:
         for folder in folders
         if os.path.realpath(folder) != os.path.normpath(f"{real}/{os.path.relpath(folder, root)}")
     )
+
+
+def _resolved(location: str) -> str:
+    """Return the path of a folder as its file system knows it; on a disk, without links."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, _, path = PyArrowFileIO.parse_location(location)
+    return os.path.realpath(path) if scheme == "file" else posixpath.normpath(path)
 
 
 def _inner(location: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -90,9 +91,10 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         from krishiv_spark.sinks.iceberg.files import write_files
 
         upsert_spec = self._upsert_spec()
-        if upsert_spec is None:
-            return write_files(plan, batches, task)
-        return write_changes(plan, batches, task, upsert_spec)
+        with redact_errors(plan.io, f"write files of table {self.options.table_name}"):
+            if upsert_spec is None:
+                return write_files(plan, batches, task)
+            return write_changes(plan, batches, task, upsert_spec)
 
     def committer(self) -> IcebergCommitter:
         """Driver: the catalog."""

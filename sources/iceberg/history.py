@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import parent_of
+from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
 from krishiv_spark.sources.iceberg.position import StreamingOffset
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ class History:
     def up_to(cls, table: str, metadata: TableMetadata, head: int | None) -> History:
         """The history of a snapshot; of none at all, or none that is there, it is empty."""
         by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        line = []
-        while head is not None and (snapshot := by_id.get(head)) is not None:
-            line.append(snapshot)
-            head = snapshot.parent_snapshot_id
+        line = list(iterate_ancestors(by_id, head))
         known = {number: snapshot.sequence_number or 0 for number, snapshot in by_id.items()}
         return cls(table, tuple(reversed(line)), known)
 
@@ -261,7 +259,8 @@ def operation_of(snapshot: Snapshot) -> str:
 def number_of(snapshot: Snapshot, name: str, default: int = -1) -> int:
     """A number of a snapshot's summary, or the default."""
     text = None if snapshot.summary is None else snapshot.summary.get(name)
-    return int(text) if text is not None and text.isdigit() else default
+    number = parse_count(text)
+    return default if number is None else number
 
 
 def when(ms: int) -> str:

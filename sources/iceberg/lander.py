@@ -11,6 +11,7 @@ from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_OF, OFFSETS_OF, digest_of
+from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 
@@ -102,9 +103,10 @@ def _epoch_of(table: str, properties: Mapping[str, str], query: str) -> int:
             f"{FORMAT}: query {query} has written no epoch into table {table}; those that have: "
             f"{', '.join(_queries(properties)) or 'none'}"
         )
-    if not text.isdecimal():
+    epoch = parse_count(text)
+    if epoch is None:
         raise OffsetError(f"{FORMAT}: table property '{EPOCH_OF}{query}' is {text!r}, no epoch")
-    return int(text)
+    return epoch
 
 
 def _kept(text: str, query: str, epoch: int) -> list[dict[str, Any]]:
@@ -112,7 +114,7 @@ def _kept(text: str, query: str, epoch: int) -> list[dict[str, Any]]:
     try:
         told = json.loads(text)
         number, offsets = told["epoch"], [dict(offset) for offset in told["offsets"]]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OffsetError(
             f"{FORMAT}: table property '{OFFSETS_OF}{query}' is damaged: {error}; {BY_HAND}"
         ) from error

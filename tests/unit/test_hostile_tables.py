@@ -18,11 +18,12 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.locations import SimpleLocationProvider
 
 from krishiv_spark.errors import LogError, OptionError, StorageError
-from krishiv_spark.iceberg import avro_blocks
-from krishiv_spark.iceberg.avro_blocks import bound_avro_blocks
+from krishiv_spark.iceberg.avro_blocks import decompress_block
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
-from krishiv_spark.iceberg.file_access import FileAccess, Location, TableAccess
+from krishiv_spark.iceberg.file_access import FileAccess, TableAccess
+from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.inspection.tables import look_at_table
 from krishiv_spark.moving.spark_iceberg import TableSpots
 from krishiv_spark.sinks.base import Epoch
@@ -113,8 +114,8 @@ def test_no_code_that_a_table_names_runs(warehouse, canary, caplog, use):
     assert all(repr(key) in warning for key in CODE)
 
 
-def test_a_location_cannot_be_code(warehouse, canary, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the location is a relative path, which is written to
+def test_a_location_cannot_be_code(warehouse, canary, monkeypatch):
+    monkeypatch.chdir(warehouse)  # in which a task makes a folder of that name
 
     def change(metadata):
         metadata["properties"]["write.py-location-provider.impl"] = "builtins.eval"
@@ -395,6 +396,16 @@ ACCESS = TableAccess("s3a://box/t", (Location.parse("s3://box/t/metadata/1.metad
         (ACCESS, "hdfs://host:1/x", False),
         (ACCESS, "abfss://c@other.dfs.core.windows.net/x", False),
         (ACCESS, "http://169.254.169.254/x", False),
+        (ACCESS, "FILE:///etc/passwd", False),
+        (ACCESS, " file:///etc/passwd", False),
+        (ACCESS, "fi\tle:///etc/passwd", False),
+        (ACCESS, "file:etc/passwd", False),
+        (ACCESS, "file://host/etc/passwd", False),
+        (ACCESS, "abfss://c@a.dfs.core.windows.net@evil/x", False),
+        (ACCESS, "hdfs://user@nn/x", False),
+        (ACCESS, "hdfs://[::1]/x", False),
+        (ACCESS, "hdfs:///x", True),  # the host is the user's
+        (ACCESS, "s3://arn:aws:s3:eu-west-1:1:accesspoint/p/x", True),
         (TableAccess("/t", (Location.parse("/t/metadata/1"),)), "/other/x", True),
         (TableAccess("/t", (Location.parse("file:///t/metadata/1"),)), "/other/x", True),
         (
@@ -417,6 +428,13 @@ def test_files_on_hosts_that_the_user_or_the_catalog_named(access, location, is_
             access.check(location)
 
 
+@pytest.mark.parametrize("bucket", ["evil:1\\x", "a@b", "a b", "%5c", "", "ü", "[::1]", "[x"])
+def test_what_cannot_be_a_bucket_reaches_no_client(bucket):
+    """Clients put it before the host of an endpoint; obstore panics."""
+    with pytest.raises(OptionError, match=r"names no bucket|is no location"):
+        ACCESS.check(f"s3://{bucket}/x")
+
+
 @pytest.mark.parametrize(
     ("location", "folder", "is_below"),
     [
@@ -429,10 +447,23 @@ def test_files_on_hosts_that_the_user_or_the_catalog_named(access, location, is_
         ("s3://b/w//t/x", "s3a://b/w//t", True),
         ("s3://b/w/t/../x", "s3://b/w/t", False),
         ("s3://other/w/t/x", "s3://b/w/t", False),
-        ("hdfs://nn/w/t/x", "hdfs://nn:8020/w/t", False),
+        ("hdfs://nn/w/t/x", "hdfs://nn:8020/w/t", True),
+        ("hdfs://nn:9000/w/t/x", "hdfs://nn:8020/w/t", False),
         ("abfss://c@a.dfs.core.windows.net/w/x", "wasb://c@a.blob.core.windows.net/w", True),
         ("abfss://d@a.dfs.core.windows.net/w/x", "abfss://c@a.dfs.core.windows.net/w", False),
-        ("gs://b/w/x?/../y", "gs://b/w", True),  # the URL ends at the question mark
+        ("gs://b/w/x?/../y", "gs://b/w", False),  # PyArrow's path ends at the question mark
+        ("gs://b/w/x#y", "gs://b/w", False),
+        ("gs://b/w/x", "gs://b/w?", False),
+        ("s3://b/w/x\\..\\y", "s3://b/w", False),
+        ("s3://b/w/.\t./y", "s3://b/w", False),  # removed from URLs
+        ("/w/t/data/a b?c#d%20é", "/w/t", True),
+        ("s3://b/w t/data/a b%20é", "s3a://b/w t", True),
+        ("/w/t/data/x\0y", "/w/t", False),
+        (
+            "s3://arn:aws:s3:eu-west-1:1:accesspoint/p/x",
+            "s3://arn:aws:s3:eu-west-1:1:accesspoint/p",
+            True,
+        ),
     ],
 )
 def test_locations_below_a_folder(location, folder, is_below):
@@ -525,11 +556,65 @@ def test_expiry_deletes_only_files_in_the_tables_own_folders(tmp_path, monkeypat
     assert len(table_of(warehouse).snapshots()) == 1
     assert not data.exists()
     assert other.exists()
-    allowed = IcebergLife(warehouse, **few, dataFilesWithin="warehouse")
+    allowed = IcebergLife(warehouse, **few, dataFilesWithin="any")
     before = set(victim.glob("*.parquet"))
     for epoch in (5, 6, 7):
         allowed.epoch(epoch, ROWS)
     assert len(before - set(victim.glob("*.parquet"))) >= 1
+
+
+def linked(warehouse, tmp_path):
+    """Have a folder of the table lead to the data of another one, with whose id it was made."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    id_in_names = table_of(warehouse).metadata.table_uuid.hex[:12]
+    file = victim / f"00000-0-x-0-0-t{id_in_names}-0.parquet"
+    pq.write_table(ROWS, file)
+    return victim, file
+
+
+def test_nothing_behind_a_link_is_the_tables(warehouse, tmp_path):
+    victim, file = linked(warehouse, tmp_path)
+    link = warehouse / "db/rows/data/linked"
+    link.symlink_to(victim)
+    table = open_table(options_of(warehouse))
+    own = OwnFiles.named_by(table.metadata, table.io)
+    assert str(link.parent / file.name) in own
+    assert str(link / file.name) not in own
+    own.delete([str(link / file.name)])
+    assert file.exists()
+    table_of(warehouse).add_files([str(link / file.name)])
+    assert numbers(warehouse) == [1, 1, 2, 2]  # as everywhere, without the option
+    for within in ("table", "warehouse"):
+        with pytest.raises(OptionError, match="was not opened"):
+            iceberg_reading.batch(warehouse, table=TABLE, dataFilesWithin=within)
+
+
+def test_a_link_for_a_data_file_is_not_read_if_it_leads_out(warehouse, tmp_path):
+    _, file = linked(warehouse, tmp_path)
+    link = warehouse / "db/rows/data" / "one.parquet"
+    link.symlink_to(file)
+    table_of(warehouse).add_files([str(link)])
+    with pytest.raises(OptionError, match="was not opened"):
+        iceberg_reading.batch(warehouse, table=TABLE, dataFilesWithin="table")
+
+
+def test_vacuum_lists_no_folder_that_a_link_has_replaced(warehouse, tmp_path):
+    victim, _ = linked(warehouse, tmp_path)
+    data = warehouse / "db/rows/data"
+    data.rename(data.with_name("moved"))
+    data.symlink_to(victim)
+    with pytest.raises(OptionError, match="outside of the table's location"):
+        find_orphans(options_of(warehouse), -60)
+
+
+def test_vacuum_where_data_are_in_the_tables_location_itself(warehouse):
+    set_properties(warehouse, {"write.data.path": table_of(warehouse).location()})
+    IcebergLife(warehouse).epoch(1, ROWS)
+    own = f"00000-0-x-0-0-t{table_of(warehouse).metadata.table_uuid.hex[:12]}-0.parquet"
+    (warehouse / "db/rows" / own).write_text("an orphan")
+    found = find_orphans(options_of(warehouse), -60)
+    assert [Path(file.path).name for file in found.files] == [own]
 
 
 def test_vacuum_does_not_follow_links(warehouse, tmp_path):
@@ -604,23 +689,23 @@ def test_metadata_that_is_too_large_is_not_read(warehouse):
         open_table(options_of(warehouse, maxMetadataBytes="1000"))
 
 
-@pytest.mark.parametrize("codec", ["deflate", "zstandard", "bzip2", "snappy"])
-def test_a_block_of_a_manifest_that_is_too_large_is_not_read(codec, monkeypatch):
+@pytest.mark.parametrize("codec", ["deflate", "zstandard", "bzip2", "snappy", "null"])
+def test_a_block_of_a_manifest_that_is_too_large_is_not_read(codec):
     if codec == "snappy":  # PyIceberg's extra, whose package the tests have
         pytest.importorskip("snappy")
-    bound_avro_blocks()
-    monkeypatch.setattr(avro_blocks, "MAX_BLOCK_BYTES", 10_000)
     known = KNOWN_CODECS[codec]
+
+    def pack(text):
+        return text if known is None else known.compress(text)[0]
+
     for size in (0, 1, 9_999, 10_000):
         text = (b"krishiv" * size)[:size]
-        packed, _ = known.compress(text)
-        assert known.decompress(packed) == text
+        assert decompress_block(codec, pack(text), 10_000) == text
     if codec in {"deflate", "bzip2"}:
         with pytest.raises(ValueError, match="ends in the middle"):
-            known.decompress(packed[:-8])
-    packed, _ = known.compress(bytes(10_001))
+            decompress_block(codec, pack(text)[:-8], 10_000)
     with pytest.raises(OptionError, match="more than 10000 bytes"):
-        known.decompress(packed)
+        decompress_block(codec, pack(bytes(10_001)), 10_000)
 
 
 @pytest.mark.parametrize("given", [{}, {"dataFilesWithin": "table"}])

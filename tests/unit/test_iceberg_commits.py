@@ -43,7 +43,7 @@ def test_what_is_remembered_is_what_was_written(tmp_path, version):
     written = table_of(tmp_path)
     assert remembered(life).metadata == written.metadata
     snapshot = written.current_snapshot()
-    listed = manifests._LISTS.get(snapshot.snapshot_id)
+    listed = manifests._LISTS.get(snapshot.manifest_list)
     read = snapshot.manifests(written.io)
     assert [vars_of(manifest) for manifest in listed] == [vars_of(manifest) for manifest in read]
     assert len(read) < 16

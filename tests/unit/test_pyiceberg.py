@@ -43,6 +43,7 @@ OVERRIDDEN = {
         "_build_delete_files_partition_predicate",
         "_build_manifest_evaluator",
         "_clean_all_uncommitted",
+        "_commit",
         "_existing_manifests",
         "_manifests",
         "_process_manifests",

@@ -16,6 +16,7 @@ from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile, table_file
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import check_entry, metadata_errors
+from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.sources.iceberg.history import number_of
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def changes_of(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileCh
     """
     parent = snapshot.parent_snapshot_id
     before = None if parent is None else table.metadata.snapshot_by_id(parent)
-    with metadata_errors(snapshot):
+    doing = f"list the changes of snapshot {snapshot.snapshot_id}"
+    with redact_errors(table.io, doing), metadata_errors(snapshot):
         told = _told(table, [snapshot] if before is None else [snapshot, before])
     if told is not None:
         return told

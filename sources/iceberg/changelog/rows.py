@@ -26,6 +26,8 @@ __all__ = ["ChangePart", "compare", "read_changes"]
 
 # What a task holds of the rows that went, and the least that it compares with them at once.
 _SHARE_ROWS, _SHARE_BYTES = 2**19, 32 * 2**20
+_MOST_SHARES = 10_000
+"""Each reads all files. Metadata may give a file any size and any number of rows."""
 _CHUNK_ROWS, _CHUNK_BYTES = 2**14, 2 * 2**20
 
 
@@ -79,7 +81,7 @@ def compare(
 
 def _shares(files: Sequence[TableFile]) -> int:
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-    return max(1, -(-rows // _SHARE_ROWS), -(-size // _SHARE_BYTES))
+    return min(_MOST_SHARES, max(1, -(-rows // _SHARE_ROWS), -(-size // _SHARE_BYTES)))
 
 
 def read_changes(part: ChangePart) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,77 @@
+"""Errors of stores without the credentials of a table. Driver and tasks.
+
+Clients of stores show URLs and answers in their errors, and with them the signature of a SAS token
+or a session token. A catalog hands such credentials out with a table, so that they are in no option
+(`IcebergOptions.redacted`): here they are known by the properties of the table's FileIO.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from krishiv_spark.errors import KrishivError, StorageError
+from krishiv_spark.iceberg.options import FORMAT, CatalogSettings
+from krishiv_spark.redaction import without_secrets
+from krishiv_spark.storage.settings import secrets_in
+from krishiv_spark.storage.storage import PREFIX
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+__all__ = ["find_secrets", "redact_errors"]
+
+_SIGNATURE = re.compile(r"(?:^|[?&])sig=([^&]+)")
+_SHORTEST = 4
+"""Fewer characters are in nearly every text, and no secret."""
+
+
+@contextmanager
+def redact_errors(io: FileIO, doing: str) -> Iterator[None]:
+    """Replace an error that shows a credential of a FileIO, in any part of its chain.
+
+    Other errors pass unchanged.
+
+    Args:
+        io: Reaches the files.
+        doing: What fails, as "read table db.rows".
+
+    Raises:
+        KrishivError: Of the same class, with its text redacted and without a cause.
+        StorageError: Likewise, for an error that is none of ours.
+    """
+    try:
+        yield
+    except Exception as error:
+        chain = "".join(traceback.format_exception(error))
+        secrets = find_secrets(io.properties)
+        if without_secrets(chain, secrets) == chain:
+            raise
+        shown = _redacted(error, doing, secrets)
+    else:
+        return
+    raise shown  # not while the other one is handled: it would be the context of this one
+
+
+def _redacted(error: Exception, doing: str, secrets: set[str]) -> Exception:
+    text = without_secrets(str(error), secrets)
+    if not isinstance(error, KrishivError):
+        return StorageError(f"{FORMAT}: cannot {doing}: {type(error).__name__}: {text}")
+    error.args = (text,)
+    error.__cause__ = error.__context__ = None
+    vars(error).pop("__notes__", None)
+    return error.with_traceback(None)
+
+
+def find_secrets(properties: Mapping[str, Any]) -> set[str]:
+    """Return the credentials among the properties of a FileIO, in the forms that errors show."""
+    texts = {key: text for key, text in properties.items() if isinstance(text, str)}
+    found = CatalogSettings.of(texts).secrets()
+    found |= secrets_in({k: text for k, text in texts.items() if k.lower().startswith(PREFIX)})
+    found |= {one[1] for secret in found for one in _SIGNATURE.finditer(secret)}
+    forms = {form for one in found for form in (one, unquote(one), quote(one, safe=""), quote(one))}
+    return {form for form in forms if len(form) >= _SHORTEST}
