@@ -16,36 +16,40 @@ from pyiceberg.avro.codecs import KNOWN_CODECS
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 
-__all__ = ["MAX_BLOCK_BYTES", "decompress_block"]
+__all__ = ["MAX_BLOCK_BYTES", "block_decompressor"]
 
 MAX_BLOCK_BYTES = 256 * 2**20
 """Most bytes of a block. Writers keep whole manifests at about 8 MB."""
 
 
-def decompress_block(codec: str | None, data: bytes, max_bytes: int) -> bytes:
-    """Return the bytes of a block.
+def block_decompressor(codec: str | None) -> Callable[[bytes, int], bytes]:
+    """Return a function that decompresses a block of an Avro file, up to a number of bytes.
+
+    It raises OptionError if the block has more, or more than `MAX_BLOCK_BYTES`, and ValueError or
+    an error of the codec if it is damaged.
 
     Args:
         codec: Its name in the header of the file; None for that of the Avro spec.
-        data: The block in the file.
-        max_bytes: Most bytes that it may have; `MAX_BLOCK_BYTES` in any case.
 
     Raises:
-        OptionError: If it has more.
-        ValueError: If the codec is not known, or the block is damaged.
+        ValueError: If the codec is not known.
     """
-    name = codec or "null"
-    if name not in KNOWN_CODECS:
-        raise ValueError(f"its codec {name!r} is not known")
-    max_bytes = min(max_bytes, MAX_BLOCK_BYTES)
-    found = _INFLATERS[name](data, max_bytes + 1)
-    if found is None or len(found) > max_bytes:
-        raise OptionError(
-            f"{FORMAT}: a block of one of the table's manifests has more than {max_bytes} bytes: "
-            "no known writer makes such manifests. It was not read: have the table's owner "
-            "rewrite its manifests"
-        )
-    return found
+    inflate = _INFLATERS.get(codec or "null")
+    if inflate is None:
+        raise ValueError(f"its codec {codec!r} is not known")
+
+    def decompress(data: bytes, max_bytes: int) -> bytes:
+        most = MAX_BLOCK_BYTES if max_bytes > MAX_BLOCK_BYTES else max_bytes
+        found = inflate(data, most + 1)
+        if found is None or len(found) > most:
+            raise OptionError(
+                f"{FORMAT}: a block of one of the table's manifests has more than {most} bytes: no "
+                "known writer makes such manifests. It was not read: have the table's owner "
+                "rewrite its manifests"
+            )
+        return found
+
+    return decompress
 
 
 def _keep(data: bytes, _: int) -> bytes:

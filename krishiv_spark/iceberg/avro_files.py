@@ -25,7 +25,7 @@ from pyiceberg.utils.lazydict import LazyDict
 from typing_extensions import Self, override
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.iceberg.avro_blocks import decompress_block
+from krishiv_spark.iceberg.avro_blocks import block_decompressor
 from krishiv_spark.iceberg.internals import ExactManifestCache
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import UnreadableError
@@ -40,7 +40,7 @@ MAX_FILE_BYTES = 256 * 2**20
 
 # What a small file may have, and what a larger one may have for each byte. An entry names a file
 # that has a random name, its size and its rows: no compression makes less than 8 bytes of it.
-_FREE_BYTES, _MAX_RATIO = 32 * 2**20, 256
+_FREE_BYTES, _MAX_RATIO = 32 * 2**20, 64
 _FREE_ENTRIES, _LEAST_BYTES_OF_ENTRY = 50_000, 4
 
 _MOST_ITEMS = 100_000
@@ -72,7 +72,7 @@ def bound_avro_files() -> None:
 class BoundedAvroFile(AvroFile[D]):
     """PyIceberg's reader of Avro files, for files that others may have written."""
 
-    __slots__ = ("_cursor", "_read", "_records", "_room", "_size")
+    __slots__ = ("_cursor", "_read", "_records", "_room")
 
     @override
     def __enter__(self) -> Self:
@@ -84,9 +84,9 @@ class BoundedAvroFile(AvroFile[D]):
         """
         with self.input_file.open() as stream, avro_errors(self.input_file.location):
             self._cursor = AvroCursor(_read_whole(stream))
-            self._size = self._cursor.size
-            self._room = _FREE_BYTES + _MAX_RATIO * self._size
-            self._records = _FREE_ENTRIES + self._size // _LEAST_BYTES_OF_ENTRY
+            size = self._cursor.size
+            self._room = _FREE_BYTES + _MAX_RATIO * size
+            self._records = _FREE_ENTRIES + size // _LEAST_BYTES_OF_ENTRY
             self.header = compile_reader(_header_reader())(self._cursor)
             self.schema = self.header.get_schema()
             wanted = self.read_schema or self.schema
@@ -101,29 +101,24 @@ class BoundedAvroFile(AvroFile[D]):
         Raises:
             UnreadableError: If the file is damaged, or has more than it can honestly have.
         """
-        read = self._read
+        read, cursor = self._read, self._cursor
         with avro_errors(self.input_file.location):
-            while self._cursor.decoder.tell() < self._size:
-                count, block = self._next_block()
-                check = block.check
+            decompress = block_decompressor(self.header.meta.get(AVRO_CODEC_KEY))
+            sync = self.header.sync
+            while cursor.decoder.tell() < cursor.size:
+                count, packed = cursor.read_int(), read_bytes(cursor)
+                if cursor.read(SYNC_SIZE) != sync:
+                    raise ValueError("a block does not end with the file's marker")
+                self._records -= count
+                if count < 0 or self._records < 0:
+                    raise ValueError(f"a block has {count} records, too many for its bytes")
+                data = decompress(packed, self._room)
+                self._room -= len(data)
+                block = AvroCursor(data)
                 for _ in range(count):
-                    record = read(block)
-                    check()
-                    yield record
+                    yield read(block)
                 if block.decoder.tell() != block.size:
-                    raise ValueError("a block has more bytes than its records")
-
-    def _next_block(self) -> tuple[int, AvroCursor]:
-        cursor = self._cursor
-        count, packed = cursor.read_int(), read_bytes(cursor)
-        if cursor.read(SYNC_SIZE) != self.header.sync:
-            raise ValueError("a block does not end with the file's marker")
-        self._records -= count
-        if count < 0 or self._records < 0:
-            raise ValueError(f"a block has {count} records, which cannot be in so few bytes")
-        data = decompress_block(self.header.meta.get(AVRO_CODEC_KEY), packed, self._room)
-        self._room -= len(data)
-        return count, AvroCursor(data)
+                    raise ValueError("a block has other bytes than its records")
 
 
 @lru_cache(maxsize=1)
