@@ -413,3 +413,29 @@ def _bound_mib(name, limit):
     """What docs/kafka.md states; many rows of a large batch take no more than a few pieces."""
     is_in_pieces = name.startswith(("rows", "many")) and "snappy" not in name
     return 250 if is_in_pieces else 3 * limit + 200
+
+
+STARVED = """
+import os, resource
+from krishiv_spark.kafka.records.codecs import InflateError, Inflation, deflate
+
+for codec in ("gzip", "lz4", "zstd"):
+    data = memoryview(deflate(codec, None, memoryview(b"abc" * 2**22)))
+    for more in range(0, 2**20, 2**17):
+        if os.fork() == 0:
+            with open("/proc/self/statm") as file:
+                now = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + more, now + more))
+            try:
+                Inflation(codec, data, 2**29).read_into(bytearray(2**20), 2**25)
+            except MemoryError:
+                os._exit(0)
+            except InflateError:
+                os._exit(1)
+            os._exit(0)
+        assert os.wait()[1] == 0, (codec, more)
+"""
+
+
+def test_a_good_batch_is_not_called_damaged_where_memory_ends():
+    subprocess.run([sys.executable, "-c", STARVED], check=True)

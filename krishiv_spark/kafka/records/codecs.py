@@ -6,6 +6,7 @@ LZ4 in frames whose blocks do not depend on each other, since Java's client read
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,6 +35,9 @@ _ZSTD_HEADER = 18
 _SNAPPY_MOST = 22
 
 _FIRST_READ = 8 * 1024
+
+_ALLOCATION = re.compile(r"(?i)allocation|(?<!too much )memory")
+"""How zlib, LZ4 and Zstandard say that they were given no memory; not that a window is too large."""
 
 
 # In a byte of a number: more follow.
@@ -77,6 +81,7 @@ class Inflation:
 
         Raises:
             InflateError: If they are damaged, or become more than is allowed.
+            MemoryError: If this process may have no more memory, which says nothing of the bytes.
         """
         before = len(arena)
         try:
@@ -84,7 +89,11 @@ class Inflation:
                 self._append_blocks(arena, least)
             else:
                 self._append_stream(arena, least)
+        except MemoryError:  # Arrow's own is an ArrowException too
+            raise
         except (pa.ArrowException, OSError) as error:
+            if _ALLOCATION.search(str(error)):
+                raise MemoryError(str(error)) from error
             raise InflateError(f"cannot be decompressed with {self._codec}: {error}") from error
         found = len(arena) - before
         self._left -= found

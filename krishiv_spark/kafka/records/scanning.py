@@ -157,19 +157,21 @@ class Scanner:
         if not (table[:, ATTRIBUTES] & CODEC_MASK).any():
             return Window(self.source, table), len(table)
         arena, rest, past = bytearray(), None, 0
-        batches = table.copy()
+        rows: list[NDArray[np.int64]] = []
         while past < len(table) and rest is None and len(arena) < _ROOM:
             begin = len(arena)
+            row = table[past].copy()  # not the whole table: windows may be as many as batches
             try:
-                rest = self._inflate(batches[past], arena)
+                rest = self._inflate(row, arena)
             except InflateError as error:
                 if not past:
                     raise BadBatchError(0, -1, f"the batch {error}") from error
                 del arena[begin:]  # the next window starts with it
                 break
+            rows.append(row)
             past += 1
         large = None if rest is None else table[past - 1 : past]
-        return Window(arena, batches[:past], rest, large), past
+        return Window(arena, np.array(rows), rest, large), past
 
     def _inflate(self, batch: NDArray[np.int64], arena: bytearray) -> Inflation | None:
         """Append the records of a batch to an arena, or a piece of them, and note where they are.
