@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from typing_extensions import Self
@@ -56,7 +56,12 @@ class Referenced(str):
 
 def has_reference(text: str) -> bool:
     """Whether a value names something that is to be looked up, or writes that it does not."""
-    return isinstance(text, str) and "${" in text and _REFERENCE.search(text) is not None
+    return isinstance(text, str) and next(_references_in(text), None) is not None
+
+
+def _references_in(text: str) -> Iterator[re.Match[str]]:
+    # Behind the last bracket there is none, and each beginning would look for its end.
+    return _REFERENCE.finditer(text, 0, text.rfind("}") + 1)
 
 
 def read_small(file: Path) -> str:
@@ -76,7 +81,7 @@ def read_small(file: Path) -> str:
 
 def variables(reference: str) -> list[str]:
     """The names of the variables of the environment that a value names."""
-    return [m[3] for m in _REFERENCE.finditer(reference) if m[2] == "env" and not m[1]]
+    return [m[3] for m in _references_in(reference) if m[2] == "env" and not m[1]]
 
 
 def resolved(text: str) -> str:
@@ -91,7 +96,8 @@ def resolved(text: str) -> str:
     # From Python, options may be numbers.
     if not isinstance(text, str) or isinstance(text, Referenced) or "${" not in text:
         return text
-    found = _REFERENCE.sub(_value, text)
+    front, bracket, rest = text.rpartition("}")
+    found = _REFERENCE.sub(_value, front + bracket) + rest  # see `_references_in`
     return text if found == text else Referenced(found, text)
 
 

@@ -12,7 +12,8 @@ from krishiv_spark.suggestions import suggest
 __all__ = ["Variables"]
 
 _VARIABLE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_QUOTED = re.compile(r"(did you mean )?('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_QUOTED = re.compile(r"(did you mean )?('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\\.")
+"""Also escaped characters outside of quotes: one that begins nothing is not tried from each."""
 
 _MOST_CHARACTERS = 16 * 2**20
 """Of all values that are put into the texts of a file: an alias repeats a text."""
@@ -52,7 +53,9 @@ class Variables:
         Raises:
             ValueError: If a name has no value and no default, or the values are too long.
         """
-        return _VARIABLE.sub(self._value, text)
+        # Behind the last bracket there is no variable, and each beginning would look for its end.
+        front, bracket, rest = text.rpartition("}")
+        return _VARIABLE.sub(self._value, front + bracket) + rest.replace("$${", "${")
 
     def unused(self) -> Iterator[tuple[str, str]]:
         """Names that were given and that no text has, each with what may have been meant."""
@@ -77,7 +80,7 @@ class Variables:
         return _QUOTED.sub(self._without_part, shown)
 
     def _without_part(self, found: re.Match[str]) -> str:
-        part = found[2][1:-1]
+        part = (found[2] or "")[1:-1]
         if found[1] or not part or part in self._written:
             return found[0]
         for name, value in self._used.items():

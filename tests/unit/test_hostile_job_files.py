@@ -417,3 +417,28 @@ def test_yaml_is_the_library_s(write):
     """What the reader bounds is PyYAML's own composer: other texts are read as ever."""
     text = "a: [1, {b: c}]\nd: |\n  two\n  lines\ne: 'x'\nf: &x {g: h}\ni: *x\n"
     assert read_yaml(text, Problems("f"), str).plain() == yaml.safe_load(write(text).read_text())
+
+
+@pytest.mark.parametrize(
+    "text", ["${a:-" * 200_000, "${env:" * 170_000], ids=["variables", "references"]
+)
+def test_beginnings_without_an_end_take_linear_time(write, text):
+    begun = time.process_time()
+    refused(write(f"unknown: {text}\n"))
+    resolved(text)
+    assert time.process_time() - begun < 20
+
+
+def test_escaped_quotes_without_an_end_take_linear_time():
+    values = Variables({}, {"A": "some value"})
+    values.substitute("${A}")
+    begun = time.process_time()
+    assert values.hide("'" + r"\'" * 500_000).startswith("'")
+    assert time.process_time() - begun < 20
+
+
+def test_the_end_of_a_text_is_taken_as_before():
+    values = Variables({"A": "1"}, {})
+    assert values.substitute("$${A} ${A} $${B") == "${A} 1 ${B"
+    assert values.substitute("${A:-x ${A}} ${A:-") == "1} ${A:-"
+    assert resolved("${env:A") == "${env:A"
