@@ -86,7 +86,7 @@ def rewind(
     from krishiv_spark.moving.rewinding import Rewinding
     from krishiv_spark.offsets import open_log
 
-    found = checkpoint_of(location, given)
+    found = checkpoint_of(location, given, said["table"], said["epoch_log"])
     rewinding = Rewinding(found, epoch)
     stores = rewinding.check()
     later = sorted({*rewinding.offsets, *rewinding.commits})

@@ -134,11 +134,20 @@ def of_log(command: Callable[..., None]) -> Callable[..., None]:
     )(with_log)
 
 
-def checkpoint_of(location: str, given: Iterable[str]) -> SparkCheckpoint:
-    """The checkpoint that `of_checkpoint` names."""
+def checkpoint_of(location: str, given: Iterable[str], *others: str | None) -> SparkCheckpoint:
+    """Return the checkpoint that `of_checkpoint` names.
+
+    Args:
+        location: Its place.
+        given: Options of stores; others may name places, to which logins are bound then.
+        others: Further places that the command line names, such as those of `of_log`.
+    """
     from krishiv_spark.checkpoint import SparkCheckpoint
 
-    return SparkCheckpoint(location, storage_of(given))
+    storage = storage_of(given)
+    if storage.places is not None:
+        storage = storage.also_at(location, *others)
+    return SparkCheckpoint(location, storage)
 
 
 def storage_of(given: Iterable[str]) -> Storage:

@@ -42,7 +42,7 @@ def status(
     from krishiv_spark.inspection.texts import status_lines
 
     options = dict(map(name_and_value, given))
-    place = checkpoint_of(checkpoint, given)
+    place = checkpoint_of(checkpoint, given, table, epoch_log)
     found = look_at(place, table=table, epoch_log=epoch_log, given=options)
     live = look_live(found, options, table=table)
     if as_json:

@@ -45,7 +45,7 @@ def watch(
     from krishiv_spark.inspection.watching import QueryWatcher
 
     options = dict(map(name_and_value, given))
-    watcher = QueryWatcher(checkpoint_of(checkpoint, given), options, **log)
+    watcher = QueryWatcher(checkpoint_of(checkpoint, given, *log.values()), options, **log)
     if once:
         say_lines(_lines(watcher.look()))
         return

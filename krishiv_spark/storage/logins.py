@@ -67,8 +67,13 @@ def _is_own(url: StoreUrl, settings: StoreSettings, places: Iterable[str]) -> bo
         account = said(settings.account_name, "AZURE_STORAGE_ACCOUNT_NAME")
         if url.endpoint is None and (account is not None or not url.account):
             return True  # that account is asked, whatever the URL says
-        return (url.account, url.endpoint) in {(place.account, place.endpoint) for place in own}
+        return _account_of(url) in map(_account_of, own)
     return True
+
+
+def _account_of(url: StoreUrl) -> tuple[str, str]:
+    """Return Azure's account and endpoint; names of hosts have no case."""
+    return url.account.lower(), (url.endpoint or "").lower()
 
 
 def _addresses(url: StoreUrl) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from krishiv_spark import once
+from krishiv_spark.commands.common import checkpoint_of
 from krishiv_spark.errors import KrishivError, OptionError, StorageError
 from krishiv_spark.http_sessions import RedirectRefusedError, guard, ignore_netrc
 from krishiv_spark.iceberg.catalogs import open_table
@@ -332,3 +333,23 @@ def test_a_bad_address_is_left_to_who_connects(caplog):
     warn_of_plain_http("http://[::bad", "x")
     assert not caplog.records
     assert issubclass(OptionError, KrishivError)
+
+
+ONE = "abfss://data@one.dfs.core.windows.net/"
+KEY = "storage.azure.accountKey=c29tZSBrZXk="
+
+
+def test_a_command_reaches_each_place_of_its_command_line():
+    given = [KEY, f"warehouse={ONE}tables"]
+    place = "abfss://checkpoints@two.dfs.core.windows.net/cp"
+    log = "abfss://logs@three.dfs.core.windows.net/log"
+    found = checkpoint_of(place, given, None, log)
+    assert str(found.folder().url) == place
+    found.storage.folder(log)
+    with pytest.raises(OptionError, match="no option of yours names"):
+        found.storage.folder("abfss://data@four.dfs.core.windows.net/x")
+
+
+def test_accounts_of_azure_have_no_case():
+    given = dict([KEY.split("=", 1), ("path", ONE.replace("one", "One"))])
+    Storage.given(given).folder(ONE)
