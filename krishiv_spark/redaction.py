@@ -32,14 +32,18 @@ _NAMES = (
 """Parameters, headers and settings that log in."""
 
 _VALUE = r"""(?:\\?"[^"\\]*\\?"|\\?'[^'\\]*\\?'|[^\s"'&;,)<>\]}]+)"""
+_FOLDER = _VALUE.replace(r"""<>\]}]+""", r"""<>\]}/]+""")
+"""The value in the name of a folder, as of a partition: the path below it is shown."""
+
 _EQUALS = r"(?:\s{0,3}=\s{0,3}|%3[dD])"
 _COLON = r"""\\?["']?\s{0,3}:\s{0,3}"""
 
 _PATTERNS = (
+    (re.compile(rf"(?i)(?<=/)({_NAMES}|token)({_EQUALS}){_FOLDER}"), r"\1\2" + _HIDDEN),
     # As in a URL, also an encoded one, in a JAAS configuration, or in code.
     (
         re.compile(
-            rf"(?i)(?:(?<![a-z0-9])|(?<=%26)|(?<=%3[f]))({_NAMES}|token)({_EQUALS}){_VALUE}"
+            rf"(?i)(?:(?<![a-z0-9/])|(?<=%26)|(?<=%3[f]))({_NAMES}|token)({_EQUALS}){_VALUE}"
         ),
         r"\1\2" + _HIDDEN,
     ),

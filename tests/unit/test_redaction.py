@@ -95,3 +95,16 @@ def test_a_long_text_takes_no_longer_than_a_short_one(piece):
 def test_a_secret_at_the_limit_is_not_cut_in_two():
     for before in range(MOST_CHARACTERS - 25, MOST_CHARACTERS + 2):
         assert "canary" not in excerpt("x" * before + " " + SECRET, [SECRET])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/data/token=eu1/day=2/part-0.parquet", "/data/token=***/day=2/part-0.parquet"),
+        ("s3://b/sig=12/x.parquet: no footer", "s3://b/sig=***/x.parquet: no footer"),
+        ("https://h/p?sig=canary/7f&x=1", "https://h/p?sig=***&x=1"),
+        ("https://h/token = canary/p", "https://h/token = ***/p"),
+    ],
+)
+def test_the_file_below_the_folder_of_a_partition_is_named(text, shown):
+    assert redact(text) == shown
