@@ -90,10 +90,10 @@ def _refuse_other_origin(answer: requests.Response, *_: Any, **__: Any) -> None:
 
 def _bound_error(answer: requests.Response, *_: Any, **__: Any) -> None:
     if answer.is_redirect or not answer.ok:
-        answer.raw = _Bounded(answer.raw)
+        answer.raw = _BoundedBody(answer.raw)
 
 
-class _Bounded:
+class _BoundedBody:
     """The body of an answer, up to `_MOST_OF_ERROR`; all else is that of urllib3."""
 
     def __init__(self, raw: Any) -> None:
