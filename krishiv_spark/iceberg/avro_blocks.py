@@ -39,7 +39,7 @@ def block_decompressor(codec: str | None) -> Callable[[bytes, int], bytes]:
         raise ValueError(f"its codec {codec!r} is not known")
 
     def decompress(data: bytes, max_bytes: int) -> bytes:
-        most = MAX_BLOCK_BYTES if max_bytes > MAX_BLOCK_BYTES else max_bytes
+        most = min(max_bytes, MAX_BLOCK_BYTES)
         found = inflate(data, most + 1)
         if found is None or len(found) > most:
             raise OptionError(

@@ -466,7 +466,7 @@ def test_a_manifest_whose_blocks_are_small_and_many_takes_no_memory(tmp_path):
     length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14])
     path.write_bytes(head + (b"\x02" + length + block + b"s" * 16) * 128)
     count = 0
-    with (
+    with (  # noqa: PT012  the records before the block count
         pytest.raises(OptionError, match="a block of one of the table's manifests has more than"),
         BoundedAvroFile(IO.new_input(str(path))) as file,
     ):
