@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import QueryFailed
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.jvm import WriterSays, writer_says
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.start_check import StartCheck
@@ -36,8 +37,10 @@ def check(writer: DataStreamWriter) -> None:
     """
     try:
         said = writer_says(writer)
-    except Exception:  # noqa: BLE001  Spark's own start is as it was
-        _log.warning("what a query writes to is not looked at before its start", exc_info=True)
+    except Exception as error:  # noqa: BLE001  Spark's own start is as it was
+        _log.warning(
+            "what a query writes to is not looked at before its start", exc_info=scrub(error)
+        )
         return
     if not said.format.lower().startswith(_OURS):
         return

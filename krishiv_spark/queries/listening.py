@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from krishiv_spark.errors import QueryFailed
+from krishiv_spark.exception_chains import scrub
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.progress import Progress
 
@@ -113,5 +114,5 @@ def _failed(text: str | None) -> QueryFailed | None:
 def _call(function: Callable[..., object], *given: object) -> None:
     try:
         function(*given)
-    except Exception:  # noqa: BLE001  a listener is nobody's reason to fail
-        _log.exception("a listener of queries has failed")
+    except Exception as error:  # noqa: BLE001  a listener is nobody's reason to fail
+        _log.error("a listener of queries has failed", exc_info=scrub(error))
