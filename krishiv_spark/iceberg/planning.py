@@ -223,12 +223,13 @@ def check_entry(entry: ManifestEntry) -> bool:
         UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
     """
     file = entry.data_file
-    if file.content == _EQUALITY_DELETES:
+    content = file.content
+    if content == _EQUALITY_DELETES:
         raise UnreadableError(
             f"{FORMAT}: the table has equality deletes ({file.file_path}), which are not "
             "supported: let the engine that wrote them rewrite the data files, then read again"
         )
-    if file.content == _DATA and file.file_format != _PARQUET:
+    if content == _DATA and file.file_format != _PARQUET:
         raise UnreadableError(
             f"{FORMAT}: {file.file_path} is {file.file_format}; only Parquet is supported"
         )

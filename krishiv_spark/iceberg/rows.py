@@ -53,7 +53,7 @@ _MOST_RANGES = 200_000
 """Of 128 MiB, they are 25 TB."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileScanTask:
     """A part of one file: the row groups whose midpoint lies in a range of bytes.
 

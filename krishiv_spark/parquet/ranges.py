@@ -36,6 +36,8 @@ R = TypeVar("R", bound=ByteRange)
 
 def spans(size: int, most: int) -> list[tuple[int, int]]:
     """Begin and end, exclusive, of ranges of at most `most` bytes that cover a file."""
+    if 0 < size <= most:
+        return [(0, size)]
     return [(start, min(start + most, size)) for start in range(0, size, most)]
 
 

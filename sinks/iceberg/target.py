@@ -131,8 +131,8 @@ def target_of(table: Table, file_size: int | None) -> Target:
     own_size = parse_count(size)
     if file_size is None and not own_size:  # with 0, a task would write empty files for ever
         raise OptionError(
-            f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size!r}: it must be a number "
-            "greater than 0. Correct it, or give 'targetFileSize'"
+            f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size[:100]!r}: it must be a "
+            "number greater than 0. Correct it, or give 'targetFileSize'"
         )
     metadata = _stripped(table.metadata)
     _check_columns(metadata)
