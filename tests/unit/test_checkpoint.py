@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import LinkError, OptionError
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.objects import ObjectFolder
@@ -112,7 +112,7 @@ def test_damaged_offsets_say_nothing(folder, text):
 def test_a_commit_log_that_cannot_be_looked_at_says_neither_yes_nor_no(folder):
     assert not SparkCheckpoint(str(folder)).is_committed(0)
     (folder / "commits" / "0").mkdir(parents=True)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(LinkError, match="no plain file"):
         SparkCheckpoint(str(folder)).is_committed(0)
 
 

@@ -242,12 +242,12 @@ def test_transfers_are_those_of_c_as_well(tmp_path):
 # --- planted regressions, each in a process of its own
 
 WORSE = {
-    "a file more is opened in each epoch": (
+    "files more are opened in each epoch": (
         "sink.parquet",
         "files opened to read",
         """
 from krishiv_spark.offsets.epochs import EpochLog as owner
-name, more = "intend", lambda *_: open("/dev/null").close()
+name, more = "intend", lambda *_: [open("/dev/null").close() for _ in range(20)]
 """,
     ),
     "a file more is synced in each epoch": (

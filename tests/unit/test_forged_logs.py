@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -565,12 +566,27 @@ def test_a_pointer_out_of_the_store_is_left_alone_and_said_once(
     assert (table / "_krishiv/batch-evil/staged/1").exists()
 
 
-def test_a_job_whose_log_an_option_places_in_a_store_is_finished_with_that_option(table, s3):
-    dead = job(table, epochLog=f"{s3}/logs")
+# In a new process, since a fork of one that has asked a store may not ask it.
+DIES = """
+import sys
+from test_forged_logs import job, leave_dead
+leave_dead(sys.argv[1], sys.argv[2])
+"""
+
+
+def leave_dead(table, logs):
+    """Run a job again and again until it dies between two of its renames."""
+    dead = job(Path(table), epochLog=logs)
     for step in range(200):
         assert dies_at(step, lambda: dead.epoch(0, rows(10, 10)), after=True)
-        if len(visible_names(table)) > 1:
+        if len(visible_names(Path(table))) > 1:
             break
+
+
+def test_a_job_whose_log_an_option_places_in_a_store_is_finished_with_that_option(table, s3):
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", DIES, str(table), f"{s3}/logs"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
     before = visible_names(table)
     life(table, "q2").epoch(0, rows(100, 1))  # without the option: left alone
     assert len(visible_names(table)) == len(before) + 1

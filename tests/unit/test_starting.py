@@ -473,7 +473,10 @@ def test_a_process_of_another_container_gets_no_request(start, environment, else
     folder.mkdir(mode=0o700)
     here = requests.Parent.at(os.getpid())
     for number, spaces in enumerate(elsewhere):
-        got, short = tmp_path / f"got-{number}", Path("/tmp", f"krishiv-{os.getpid()}-{number}")
+        got, short = (
+            tmp_path / f"got-{number}",
+            Path(tempfile.gettempdir(), f"k{os.getpid()}-{number}"),
+        )
         words = [*spaces, sys.executable, "-c", LISTENS, str(short), str(got), "l"]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as stranger:
             try:
