@@ -7,12 +7,10 @@ or a session token. A catalog hands such credentials out with a table, so that t
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from krishiv_spark.errors import KrishivError, StorageError
 from krishiv_spark.iceberg.options import FORMAT, CatalogSettings
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_secrets", "redact_errors"]
 
-_SIGNATURE = re.compile(r"(?:^|[?&])sig=([^&]+)")
 _SHORTEST = 4
 """Fewer characters are in nearly every text, and no secret."""
 
@@ -68,10 +65,11 @@ def _redacted(error: Exception, doing: str, secrets: set[str]) -> Exception:
 
 
 def find_secrets(properties: Mapping[str, Any]) -> set[str]:
-    """Return the credentials among the properties of a FileIO, in the forms that errors show."""
+    """Return the credentials among the properties of a FileIO.
+
+    `without_secrets` knows the forms and parts in which errors show them.
+    """
     texts = {key: text for key, text in properties.items() if isinstance(text, str)}
     found = CatalogSettings.of(texts).secrets()
     found |= secrets_in({k: text for k, text in texts.items() if k.lower().startswith(PREFIX)})
-    found |= {one[1] for secret in found for one in _SIGNATURE.finditer(secret)}
-    forms = {form for one in found for form in (one, unquote(one), quote(one, safe=""), quote(one))}
-    return {form for form in forms if len(form) >= _SHORTEST}
+    return {secret for secret in found if len(secret) >= _SHORTEST}
