@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_size",
     "is_link",
     "list_folder",
+    "make_folder_in",
     "make_folders",
     "open_folder",
     "open_own",
@@ -61,7 +62,12 @@ def split_at_own(path: str | Path) -> tuple[str, str]:
         The folder that others may write, and the rest, below which no link is followed. The rest is
         empty for a path without such a folder.
     """
-    parts = str(path).split("/")
+    return _split_text(str(path))
+
+
+@lru_cache(maxsize=256)
+def _split_text(path: str) -> tuple[str, str]:
+    parts = path.split("/")
     first = next((n for n, part in enumerate(parts) if part in _OWN), len(parts))
     return "/".join(parts[:first]) or "/", "/".join(parts[first:])
 
@@ -80,23 +86,39 @@ def open_folder(root: str | Path, within: str = "", *, make: bool = False) -> It
         LinkError: If a part of `within` is a link.
         OSError: If it cannot be opened or made.
     """
-    descriptor = _open_at_once(str(root), within) if within else None
-    if descriptor is None:
-        descriptor = _open_in_steps(str(root), within, make)
+    descriptor = _open_within(str(root), "/".join(filter(None, within.split("/"))), make)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _open_at_once(root: str, within: str) -> int | None:
-    """Open a folder by its whole path; None if a link may have led there, or if that is not known.
+def _open_within(root: str, within: str, make: bool) -> int:
+    """Open a folder: by its whole path, or else from the one above it, which is opened likewise."""
+    if not within:
+        return _open_descriptor(root, _FOLDER)
+    descriptor = _open_at_once(root, within, _FOLDER)
+    if descriptor is not None:
+        return descriptor
+    parent, _, name = within.rpartition("/")
+    if name == "..":  # names are checked where they are read; this is the last line
+        raise _link_error(f"{root}/{within}")
+    above = _open_within(root, parent, make)
+    try:
+        is_own = within.partition("/")[0] in _OWN
+        return _open_step(above, name, f"{root}/{within}", make, is_own)
+    finally:
+        os.close(above)
 
-    Linux tells the real path of an open folder: if it is the one that was asked for, no part below
-    the top is a link. This takes two calls to the system instead of two for each part.
+
+def _open_at_once(root: str, within: str, flags: int) -> int | None:
+    """Open by the whole path; None if it fails, a link may have led there, or it is not known.
+
+    Linux states the real path of an open file: if it is the requested one, no part below the top is
+    a link. This takes two system calls instead of two for each part.
     """
     try:
-        descriptor = _open_descriptor(f"{root}/{within}", _FOLDER | _NO_LINK)
+        descriptor = _open_descriptor(f"{root}/{within}", flags | _NO_LINK)
     except OSError:
         return None
     try:
@@ -117,32 +139,16 @@ def _find_real(root: str) -> str:
         os.close(descriptor)
 
 
-def _open_in_steps(root: str, within: str, make: bool) -> int:
-    """Open a folder part by part; see `open_folder`."""
-    descriptor, path = _open_descriptor(root, _FOLDER), root
-    is_own = within.partition("/")[0] in _OWN
-    try:
-        for name in filter(None, within.split("/")):
-            path = f"{path}/{name}"
-            if name == "..":  # names are checked where they are read; this is the last line
-                raise _link_error(path)
-            above, descriptor = descriptor, _open_step(descriptor, name, path, make, is_own)
-            os.close(above)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+def open_own(path: str | Path) -> AbstractContextManager[int]:
+    """Open a folder by its whole path without following a link below a folder of others.
 
-
-@contextmanager
-def open_own(path: str | Path) -> Iterator[int]:
-    """Open a folder by its whole path, without following a link below a folder of others.
+    Returns:
+        A context manager that yields the descriptor.
 
     Raises:
         FileNotFoundError, LinkError, OSError: As `open_folder`.
     """
-    with open_folder(*split_at_own(path)) as descriptor:
-        yield descriptor
+    return open_folder(*split_at_own(path))
 
 
 def _open_step(above: int, name: str, path: str, make: bool, is_own: bool) -> int:
@@ -168,11 +174,15 @@ def _open_plain(above: int, name: str, path: str) -> int:
 _ALL = 0o777
 
 
-def _make(above: int, name: str, mode: int) -> None:
+def _make(above: int, name: str, mode: int) -> bool:
+    """Make a folder durably; return False if the name existed."""
+    is_new = False
     # If another process has just made it, that may not have synced it yet: both do.
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=above)
+        is_new = True
     os.fsync(above)
+    return is_new
 
 
 def _own_bits(above: int) -> int:
@@ -182,6 +192,21 @@ def _own_bits(above: int) -> int:
     may write an epoch log may do what the query may do.
     """
     return 0o700 | (stat.S_IMODE(os.fstat(above).st_mode) & 0o775)
+
+
+def make_folder_in(above: int, path: str) -> None:
+    """Make a folder of krishiv-spark's in an open folder, durably; see `make_folders` for its mode.
+
+    Args:
+        above: Descriptor of the folder.
+        path: Whole path of the new folder, which may exist.
+
+    Raises:
+        LinkError, OSError: As `open_folder`.
+    """
+    name = os.path.basename(path)
+    if not _make(above, name, _own_bits(above)):
+        os.close(_open_plain(above, name, path))
 
 
 def make_folders(path: str | Path) -> None:
@@ -234,13 +259,12 @@ def list_folder(root: str | Path, within: str = "") -> list[str]:
     return []
 
 
-def read_file(above: int, path: str, most: int, last: int | None = None) -> bytes | None:
-    """Return the content of a plain file in an open folder; None if it is not there.
+def read_file(path: str, most: int, last: int | None = None) -> bytes | None:
+    """Return the content of a plain file; None if the file or its folder does not exist.
 
     A link to a plain file is followed where no folder of others is above it.
 
     Args:
-        above: Descriptor of the folder.
         path: Whole path of the file.
         most: Bytes that it may have at most, of those that are read.
         last: Read so many bytes at its end; None reads all of it.
@@ -249,17 +273,10 @@ def read_file(above: int, path: str, most: int, last: int | None = None) -> byte
         LinkError: If it is a link, a FIFO, a device or anything but a plain file.
         StorageError: If it is too large.
     """
-    name = os.path.basename(path)
-    flags = _FILE | (_NO_LINK if split_at_own(path)[1] else 0)
     try:
-        descriptor = _open_descriptor(name, flags, dir_fd=above)
-    except FileNotFoundError:
+        descriptor = _open_file(path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        if is_link(above, name):
-            raise _link_error(path) from error
-        error.filename = path
-        raise
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -268,9 +285,28 @@ def read_file(above: int, path: str, most: int, last: int | None = None) -> byte
         check_size(path, found.st_size - start, most)
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
             file.seek(start)
-            return file.read(most)
+            # Not `most`: Python would ask for so much memory at once.
+            return file.read(found.st_size - start)
     finally:
         os.close(descriptor)
+
+
+def _open_file(path: str) -> int:
+    folder, name = os.path.split(path)
+    root, within = split_at_own(folder)  # of the folder, whose split is cached
+    if not within:
+        return _open_descriptor(path, _FILE)
+    descriptor = _open_at_once(root, f"{within}/{name}", _FILE)
+    if descriptor is not None:
+        return descriptor
+    with open_folder(root, within) as above:
+        try:
+            return _open_descriptor(name, _FILE | _NO_LINK, dir_fd=above)
+        except OSError as error:
+            if is_link(above, name):
+                raise _link_error(path) from error
+            error.filename = path
+            raise
 
 
 def check_size(path: object, size: int, most: int) -> None:

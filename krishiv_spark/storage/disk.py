@@ -80,12 +80,7 @@ class DiskFolder:
         return self._read(name, size, size)
 
     def _read(self, name: str, most: int, last: int | None = None) -> bytes | None:
-        path = f"{self._text}/{name}"
-        try:
-            with open_own(os.path.dirname(path)) as folder:
-                return read_file(folder, path, most, last)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return read_file(f"{self._text}/{name}", most, last)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder`."""

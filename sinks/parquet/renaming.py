@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
-from krishiv_spark.beneath import list_folder, open_folder, remove_tree, status_in
+from krishiv_spark.beneath import make_folder_in, open_folder, remove_tree, status_in
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.durable import exists, remove_file
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LinkError
@@ -64,11 +64,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         folder = self._staged(epoch)
         # All that may fail for good fails here (docs/design.md, rule 5). Contents are on the disk
         # since the tasks closed their files; now their names are.
-        with _rejecting_links(epoch):
-            self._check_whole(folder, epoch, staged)
-            with open_folder(self._table, folder) as descriptor:
-                os.fsync(descriptor)
-            make_targets(self._table, folder, _by_folder(staged))
+        with _rejecting_links(epoch), self._open_staged(epoch, staged) as descriptor:
+            os.fsync(descriptor)
+            device = os.fstat(descriptor).st_dev
+            make_targets(self._table, folder, device, _by_folder(staged))
         whole = counted(staged)
         if self._mode is OutputMode.APPEND:
             return whole
@@ -85,7 +84,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         # The staged folder goes last: as long as it is there, all of this is done again.
         with _delayed_by_links(epoch):
             self._reveal(folder, staged)
-            self._sync(each for name in _by_folder(staged) for each in _up_to_table(name))
+            self._sync(each for name in _by_folder(staged) for each in _find_above(name))
             self._remove_replaced(staged)
             self._remove_in_one_step(folder)
 
@@ -127,12 +126,13 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         del clean  # stragglers may stage files at any time
         self._point_to_log(query)
         own = staged_within(query, generation)
-        # By the planner alone: a straggler that made it again would make the generation look
-        # unfinished.
-        with open_folder(self._table, own, make=True):
-            pass
         above = os.path.dirname(own)
-        for name in list_folder(self._table, above):
+        with open_folder(self._table, above, make=True) as descriptor:
+            # By the planner alone: a straggler that made it again would make the generation look
+            # unfinished.
+            make_folder_in(descriptor, f"{self._table}/{own}")
+            names = os.listdir(descriptor)
+        for name in names:
             if is_before(name, generation):
                 # What is left now, the next planner removes: nothing can publish it.
                 remove_tree(self._table, f"{above}/{name}")
@@ -175,18 +175,27 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """The folder in which an epoch's files are staged, relative to the table."""
         return staged_within(epoch.query, epoch.generation or 0)
 
-    def _check_whole(self, folder: str, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
-        there: set[str] = set()
-        with suppress(FileNotFoundError), open_folder(self._table, folder) as descriptor:
-            there.update(os.listdir(descriptor))
+    @contextmanager
+    def _open_staged(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Iterator[int]:
+        """Open the folder in which an epoch's files are staged, if all of them are in it."""
+        folder = self._staged(epoch)
         names = (staged_name(file.name) for item in staged for file in item.files)
-        missing = next((name for name in names if name not in there), None)
-        if missing is not None:
-            raise CommitRejected(
-                f"epoch {epoch.number}: {self._table}/{folder}/{missing} was removed before it was "
-                "published; nothing is visible of the epoch: restart the query, which stages it "
-                "again"
-            )
+        with ExitStack() as opened:
+            try:
+                descriptor = opened.enter_context(open_folder(self._table, folder))
+            except FileNotFoundError:
+                raise self._removed(epoch, folder) from None
+            there = frozenset(os.listdir(descriptor))
+            missing = next((name for name in names if name not in there), None)
+            if missing is not None:
+                raise self._removed(epoch, f"{folder}/{missing}")
+            yield descriptor
+
+    def _removed(self, epoch: Epoch, path: str) -> CommitRejected:
+        return CommitRejected(
+            f"epoch {epoch.number}: {self._table}/{path} was removed before it was published; "
+            "nothing is visible of the epoch: restart the query, which stages it again"
+        )
 
     def _reveal(
         self, folder: str, staged: Sequence[StagedFiles], *, must_be_there: bool = True
@@ -214,9 +223,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
                 raise
 
     def _reveal_in(self, source: int, folder: str, names: Sequence[str]) -> list[str]:
-        """Rename the files of one folder; return the names of those that are under neither name."""
+        """Rename the files of one folder, durably; return the names that are under neither name."""
         with open_folder(self._table, folder, make=True) as target:
             unstaged = [name for name in names if not _appear(source, target, name)]
+            os.fsync(target)
             return [name for name in unstaged if status_in(target, name) is None]
 
     def _check_revealed(self, staged: str, folder: str, missing: Sequence[str]) -> None:
@@ -293,12 +303,11 @@ def _by_folder(staged: Sequence[StagedFiles]) -> dict[str, list[str]]:
     return found
 
 
-def _up_to_table(folder: str) -> Iterator[str]:
-    """A partition's folder, and those above it up to the table: each may be new."""
+def _find_above(folder: str) -> Iterator[str]:
+    """Yield the folders above a partition's, up to the table: the name below each may be new."""
     while folder:
-        yield folder
         folder = folder.rpartition("/")[0]
-    yield ""
+        yield folder
 
 
 @contextmanager

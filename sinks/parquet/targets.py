@@ -12,20 +12,19 @@ from krishiv_spark.errors import CommitRejected, LinkError
 __all__ = ["make_targets"]
 
 
-def make_targets(table: Path, staged: str, folders: Iterable[str]) -> None:
+def make_targets(table: Path, staged: str, device: int, folders: Iterable[str]) -> None:
     """Make the folders into which staged files are going to be renamed. Committer.
 
     Args:
         table: Folder of the table.
-        staged: Where the files are staged, relative to the table.
-        folders: Where they go, likewise.
+        staged: Folder in which the files are staged, relative to the table.
+        device: Number of the file system of that folder (``st_dev``).
+        folders: Folders into which the files go, relative to the table.
 
     Raises:
         CommitRejected: If a file cannot be renamed into one of them, now or ever: it cannot be
             made, is a link, or is on another file system.
     """
-    with open_folder(table, staged) as descriptor:
-        device = os.fstat(descriptor).st_dev
     for folder in sorted(folders):
         try:
             with open_folder(table, folder, make=True) as descriptor:
