@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.redaction import MOST_CHARACTERS, first_line, redact
 
-__all__ = ["describe", "raise_alone", "scrub", "texts_of", "walk"]
+__all__ = ["describe", "raise_alone", "scrub", "shows_secret", "texts_of", "walk"]
 
 
 def raise_alone(error: Exception) -> NoReturn:
@@ -60,7 +60,7 @@ def scrub(error: Exception, secrets: Iterable[str] = ()) -> Exception:
         secrets: Secrets that are known.
     """
     known = frozenset(secrets)
-    if all(redact(text, known) == text for text in texts_of(error)):
+    if not shows_secret(error, known):
         return error
     shown = redact("".join(traceback.format_exception(error)), known)
     made = _redacted(error, known)
@@ -69,6 +69,12 @@ def scrub(error: Exception, secrets: Iterable[str] = ()) -> Exception:
         made.__notes__ = [redact(note, known) for note in getattr(made, "__notes__", ())]
         made.add_note(f"\n{shown[-20 * MOST_CHARACTERS :]}")
     return made
+
+
+def shows_secret(error: Exception, secrets: Iterable[str] = ()) -> bool:
+    """Return True if an error, or one that is linked to it, shows a secret."""
+    known = frozenset(secrets)
+    return any(redact(text, known) != text for text in texts_of(error))
 
 
 def _redacted(error: Exception, secrets: frozenset[str]) -> Exception:

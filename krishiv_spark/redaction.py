@@ -10,7 +10,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from urllib.parse import quote, quote_plus, unquote
 
 __all__ = ["MOST_CHARACTERS", "excerpt", "first_line", "redact", "without_secrets"]
@@ -38,36 +38,44 @@ _FOLDER = _VALUE.replace(r"""<>\]}]+""", r"""<>\]}/]+""")
 _EQUALS = r"(?:\s{0,3}=\s{0,3}|%3[dD])"
 _COLON = r"""\\?["']?\s{0,3}:\s{0,3}"""
 
-_PATTERNS = (
-    (re.compile(rf"(?i)(?<=/)({_NAMES}|token)({_EQUALS}){_FOLDER}"), r"\1\2" + _HIDDEN),
-    # As in a URL, also an encoded one, in a JAAS configuration, or in code.
-    (
-        re.compile(
-            rf"(?i)(?:(?<![a-z0-9/])|(?<=%26)|(?<=%3[f]))({_NAMES}|token)({_EQUALS}){_VALUE}"
-        ),
-        r"\1\2" + _HIDDEN,
-    ),
-    # As in JSON, in a dict of Python or in headers.
-    (
-        re.compile(rf"(?i)(?<![a-z0-9])({_NAMES})({_COLON}){_VALUE}"),
-        r"\1\2" + _HIDDEN,
-    ),
-    (
-        re.compile(
-            r"""(?i)(authorization\\?["']?\s{0,3}[:=]\s{0,3})\\?["']?"""
-            r"""(?:[\w-]{1,40}\s{1,3})?[^\s"',}]+"""
-        ),
-        r"\1" + _HIDDEN,
-    ),
-    (re.compile(r"(?i)\b(bearer\s{1,3})(?=[^\s\"']*[\d._-])[^\s\"',;)}]{8,}"), r"\1" + _HIDDEN),
-    # A container of Azure stands before an account, without a colon, and is no secret.
-    (re.compile(r"//[^/\s@:]{0,200}:[^/\s@]{0,2000}@|(?<=http:)//[^/\s@]{1,2000}@"), "//"),
-    (re.compile(r"(?<=https:)//[^/\s@]{1,2000}@"), "//"),
-)
 
-_PART_OF_SECRET = re.compile(
-    rf"""(?i)(?<![a-z0-9])(?:{_NAMES}|token)\\?["']?\s{{0,3}}[=:]\s{{0,3}}({_VALUE})"""
-)
+@cache  # an error needs them, an import does not: to compile them takes several milliseconds
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return (
+        (re.compile(rf"(?i)(?<=/)({_NAMES}|token)({_EQUALS}){_FOLDER}"), r"\1\2" + _HIDDEN),
+        # As in a URL, also an encoded one, in a JAAS configuration, or in code.
+        (
+            re.compile(
+                rf"(?i)(?:(?<![a-z0-9/])|(?<=%26)|(?<=%3[f]))({_NAMES}|token)({_EQUALS}){_VALUE}"
+            ),
+            r"\1\2" + _HIDDEN,
+        ),
+        # As in JSON, in a dict of Python or in headers.
+        (
+            re.compile(rf"(?i)(?<![a-z0-9])({_NAMES})({_COLON}){_VALUE}"),
+            r"\1\2" + _HIDDEN,
+        ),
+        (
+            re.compile(
+                r"""(?i)(authorization\\?["']?\s{0,3}[:=]\s{0,3})\\?["']?"""
+                r"""(?:[\w-]{1,40}\s{1,3})?[^\s"',}]+"""
+            ),
+            r"\1" + _HIDDEN,
+        ),
+        (re.compile(r"(?i)\b(bearer\s{1,3})(?=[^\s\"']*[\d._-])[^\s\"',;)}]{8,}"), r"\1" + _HIDDEN),
+        # A container of Azure stands before an account, without a colon, and is no secret.
+        (re.compile(r"//[^/\s@:]{0,200}:[^/\s@]{0,2000}@|(?<=http:)//[^/\s@]{1,2000}@"), "//"),
+        (re.compile(r"(?<=https:)//[^/\s@]{1,2000}@"), "//"),
+    )
+
+
+@cache
+def _part_of_secret() -> re.Pattern[str]:
+    return re.compile(
+        rf"""(?i)(?<![a-z0-9])(?:{_NAMES}|token)\\?["']?\s{{0,3}}[=:]\s{{0,3}}({_VALUE})"""
+    )
+
+
 _LOGIN_OF_URL = re.compile(r"//([^/\s@]*)@")
 
 
@@ -79,7 +87,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
         secrets: Secrets that are known, in the form in which they were configured.
     """
     shown = without_secrets(text, secrets)
-    for pattern, instead in _PATTERNS:
+    for pattern, instead in _patterns():
         shown = pattern.sub(instead, shown)
     return shown
 
@@ -131,7 +139,7 @@ def _forms(secret: str) -> frozenset[str]:
 
 def _parts(secret: str) -> Iterable[str]:
     """Yield what a secret consists of: a signature of a SAS token, a password of a URL or JAAS."""
-    for match in _PART_OF_SECRET.finditer(secret):
+    for match in _part_of_secret().finditer(secret):
         yield match[1].strip("\\\"'")
     for match in _LOGIN_OF_URL.finditer(secret):
         yield match[1]

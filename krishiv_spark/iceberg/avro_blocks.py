@@ -18,6 +18,8 @@ from krishiv_spark.iceberg.options import FORMAT
 
 __all__ = ["MAX_BLOCK_BYTES", "block_decompressor"]
 
+_PIECE_BYTES = 2**20
+
 MAX_BLOCK_BYTES = 256 * 2**20
 """Most bytes of a block. Writers keep whole manifests at about 8 MB."""
 
@@ -74,8 +76,12 @@ def _read_whole(inflater: Any, data: bytes, max_bytes: int) -> bytes:
 def _unzstd(data: bytes, max_bytes: int) -> bytes:
     from zstandard import ZstdDecompressor
 
+    found = bytearray()
     with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        return reader.read(max_bytes)
+        # In pieces: the reader asks at once for as much memory as it may return.
+        while piece := reader.read(min(_PIECE_BYTES, max_bytes - len(found))):
+            found += piece
+    return bytes(found)
 
 
 def _unsnap(data: bytes, max_bytes: int) -> bytes | None:

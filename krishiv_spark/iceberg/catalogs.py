@@ -178,7 +178,7 @@ def _key(options: IcebergOptions) -> _Key:
 
 def _opened(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
     from krishiv_spark.iceberg.file_access import FileAccess
-    from krishiv_spark.iceberg.guarded import guard
+    from krishiv_spark.iceberg.guarding import guard
     from krishiv_spark.iceberg.internals import configured_settings
 
     name = options.catalog_name

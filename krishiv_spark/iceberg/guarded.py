@@ -1,7 +1,8 @@
 """Catalogs whose tables choose neither code nor hosts. Driver.
 
 PyIceberg creates FileIOs and location providers in each of its catalogs, from the properties of
-the table. `guard` gives a catalog of any class these rules instead; see `file_access`.
+the table. These classes have other rules instead; see `file_access`. `guarding` gives them to a
+catalog of any class.
 """
 
 from __future__ import annotations
@@ -10,21 +11,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
-from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.iceberg.avro_files import bound_avro_files
+from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.file_access import (
     FileAccess,
     GuardedFileIO,
     access_of,
-    create_file_io,
-    keep_users_choices,
-    merge_vended,
     warn_of_ignored,
 )
 from krishiv_spark.iceberg.internals import updated_metadata
@@ -34,9 +29,6 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import delete_old_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyiceberg.catalog.rest import TableResponse
     from pyiceberg.io import FileIO
     from pyiceberg.table.locations import LocationProvider
     from pyiceberg.table.metadata import TableMetadata
@@ -46,9 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GuardedCatalog",
     "GuardedMetastoreCatalog",
-    "GuardedRestCatalog",
     "GuardedTable",
-    "guard",
 ]
 
 
@@ -164,89 +154,6 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
         provider = access_of(current_table).location_provider(metadata)
         location = provider.new_metadata_location(name)
         return StagedTable(table_identifier, metadata, location, current_table.io, self)
-
-
-class GuardedRestCatalog(GuardedCatalog, RestCatalog):
-    """A client of REST catalogs; the catalog may set hosts and credentials, but no classes."""
-
-    user_settings: Mapping[str, Any] = EMPTY_DICT
-
-    @override
-    def _fetch_config(self) -> None:
-        self.user_settings = self.properties
-        super()._fetch_config()
-        self.properties = keep_users_choices(self.properties, self.user_settings)
-
-    @override
-    def _response_to_table(
-        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
-    ) -> Table:
-        metadata, place = table_response.metadata, table_response.metadata_location or ""
-        io, config = self._vended_io(table_response, place), table_response.config
-        return self._guarded(Table(identifier_tuple, metadata, place, io, self, config))
-
-    @override
-    def _response_to_staged_table(
-        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
-    ) -> StagedTable:
-        metadata, place = table_response.metadata, table_response.metadata_location or ""
-        io = self._vended_io(table_response, place)
-        return StagedTable(identifier_tuple, metadata, place, io, self)
-
-    def _vended_io(self, response: TableResponse, location: str) -> FileIO:
-        credentials = self._resolve_storage_credentials(response.storage_credentials, location)
-        vended = {**response.config, **credentials}
-        settings = merge_vended(self.properties, vended, self.user_settings)
-        if self._auth_manager is not None:
-            settings[AUTH_MANAGER] = self._auth_manager
-        return create_file_io(settings, location)
-
-
-_MIXINS: tuple[tuple[type[Catalog], type[GuardedCatalog]], ...] = (
-    (RestCatalog, GuardedRestCatalog),
-    (MetastoreCatalog, GuardedMetastoreCatalog),
-    (Catalog, GuardedCatalog),
-)
-
-
-def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Catalog:
-    """Have a catalog take no settings from its tables, whatever its class. Driver.
-
-    Catalogs that it has as attributes, as one that adds a cache to another, are guarded too.
-
-    Args:
-        catalog: As PyIceberg has created it.
-        access: The user's options.
-        given: The user's settings of the catalog, before a server added its own.
-
-    Returns:
-        The same catalog.
-
-    Raises:
-        OptionError: If it is no catalog of PyIceberg.
-    """
-    bound_avro_files()
-    if not isinstance(catalog, Catalog):
-        raise OptionError(
-            f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is no "
-            "subclass of pyiceberg.catalog.Catalog"
-        )
-    if not isinstance(catalog, GuardedCatalog):
-        catalog.__class__ = _guarded_class(type(catalog))
-        for inner in [one for one in vars(catalog).values() if isinstance(one, Catalog)]:
-            guard(inner, access, given)
-        if isinstance(catalog, GuardedRestCatalog):
-            catalog.user_settings = given
-            catalog.properties = keep_users_choices(catalog.properties, given)
-    guarded = cast("GuardedCatalog", catalog)
-    guarded.file_access = access
-    return guarded
-
-
-@lru_cache(maxsize=16)
-def _guarded_class(kind: type[Catalog]) -> type[Catalog]:
-    mixin = next(mixin for base, mixin in _MIXINS if issubclass(kind, base))
-    return type(kind.__name__, (mixin, kind), {})
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ import contextlib
 import re
 import zlib
 from collections.abc import Iterable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.utils.concurrent import ExecutorFactory
@@ -54,7 +54,7 @@ class OwnFiles:
         self._uuid = str(metadata.table_uuid)
         self._id = id_of(metadata.table_uuid)
         self._metadata = [Location.parse(folder) for folder in metadata_folders]
-        self._folders = [*self._metadata, *(Location.parse(folder) for folder in data_folders)]
+        self._data = data_folders
 
     @classmethod
     def named_by(cls, metadata: TableMetadata, io: GuardedFileIO) -> OwnFiles:
@@ -81,6 +81,11 @@ class OwnFiles:
         """
         provider = table.location_provider()
         return cls(table.io, table.metadata, [provider.metadata_path], [provider.data_path])
+
+    @cached_property
+    def _folders(self) -> list[Location]:
+        """All folders; where they lead costs system calls, and metadata files need less of them."""
+        return [*self._metadata, *map(Location.parse, self._data)]
 
     def __contains__(self, path: str) -> bool:
         """Return True if the file is in the table's own folders and its name has the table's id."""
@@ -126,8 +131,11 @@ def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableM
     if metadata.properties.get(_DELETE_AFTER_COMMIT, "false").lower() != "true":
         return
     kept = {entry.metadata_file for entry in metadata.metadata_log}
+    dropped = {entry.metadata_file for entry in base.metadata_log} - kept
+    if not dropped:
+        return
     own = OwnFiles.named_by(metadata, io)
-    for path in sorted({entry.metadata_file for entry in base.metadata_log} - kept):
+    for path in sorted(dropped):
         with contextlib.suppress(OSError):
             if own.has_metadata_file(path):
                 io.delete(path)

@@ -7,14 +7,13 @@ or a session token. A catalog hands such credentials out with a table, so that t
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import KrishivError, StorageError
+from krishiv_spark.exception_chains import describe, raise_alone, scrub, shows_secret
 from krishiv_spark.iceberg.options import FORMAT, CatalogSettings
-from krishiv_spark.redaction import without_secrets
 from krishiv_spark.storage.settings import secrets_in
 from krishiv_spark.storage.storage import PREFIX
 
@@ -38,30 +37,18 @@ def redact_errors(io: FileIO, doing: str) -> Iterator[None]:
         doing: What fails, as "read table db.rows".
 
     Raises:
-        KrishivError: Of the same class, with its text redacted and without a cause.
+        KrishivError: Of the same class, redacted, without a cause; see `scrub`.
         StorageError: Likewise, for an error that is none of ours.
     """
     try:
         yield
     except Exception as error:
-        chain = "".join(traceback.format_exception(error))
         secrets = find_secrets(io.properties)
-        if without_secrets(chain, secrets) == chain:
+        if not shows_secret(error, secrets):
             raise
-        shown = _redacted(error, doing, secrets)
-    else:
-        return
-    raise shown  # not while the other one is handled: it would be the context of this one
-
-
-def _redacted(error: Exception, doing: str, secrets: set[str]) -> Exception:
-    text = without_secrets(str(error), secrets)
-    if not isinstance(error, KrishivError):
-        return StorageError(f"{FORMAT}: cannot {doing}: {type(error).__name__}: {text}")
-    error.args = (text,)
-    error.__cause__ = error.__context__ = None
-    vars(error).pop("__notes__", None)
-    return error.with_traceback(None)
+        if isinstance(error, KrishivError):
+            raise_alone(scrub(error, secrets))
+        raise_alone(StorageError(f"{FORMAT}: cannot {doing}: {describe(error, secrets)}"))
 
 
 def find_secrets(properties: Mapping[str, Any]) -> set[str]:

@@ -1,4 +1,4 @@
-"""PyIceberg's client of REST catalogs, with an end to its patience.
+"""PyIceberg's client of REST catalogs, guarded, and with an end to its patience.
 
 PyIceberg 0.12 sets no timeout, so that a catalog that takes a request and never answers would hold
 a query for ever, whatever its `commitTimeout`. One that has never answered is given up soon: its
@@ -7,19 +7,29 @@ address may be wrong (`krishiv_spark.reached`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.typedef import EMPTY_DICT
 from requests import Session
+from typing_extensions import override
 
 from krishiv_spark.http_sessions import guard
-from krishiv_spark.iceberg.guarded import GuardedRestCatalog
+from krishiv_spark.iceberg.file_access import create_file_io, keep_users_choices, merge_vended
+from krishiv_spark.iceberg.guarded import GuardedCatalog
 from krishiv_spark.plain_secrets import warn_of_plain_http
 from krishiv_spark.reached import note_reached, was_reached
 
-__all__ = ["PatientRestCatalog", "TimeoutRestCatalog"]
+if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import TableResponse
+    from pyiceberg.io import FileIO
+
+__all__ = ["GuardedRestCatalog", "PatientRestCatalog", "TimeoutRestCatalog"]
 
 _CONNECT_S, _READ_S = 10.0, 60.0
 """The latter between two pieces of an answer. A commit that took longer may have happened: it is
@@ -29,6 +39,51 @@ _FIRST_CONNECT_S, _FIRST_READ_S = 4.0, 8.0
 
 
 _LOGINS = ("auth", "credential", "token")
+
+
+class GuardedRestCatalog(GuardedCatalog, RestCatalog):
+    """A client of REST catalogs; the catalog may set hosts and credentials, but no classes."""
+
+    user_settings: Mapping[str, Any] = EMPTY_DICT
+
+    @override
+    def _fetch_config(self) -> None:
+        self.user_settings = self.properties
+        super()._fetch_config()
+        self.properties = keep_users_choices(self.properties, self.user_settings)
+
+    @override
+    def _response_to_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> Table:
+        metadata, place = table_response.metadata, table_response.metadata_location or ""
+        io, config = self._vended_io(table_response, place), table_response.config
+        return self._guarded(Table(identifier_tuple, metadata, place, io, self, config))
+
+    @override
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        metadata, place = table_response.metadata, table_response.metadata_location or ""
+        io = self._vended_io(table_response, place)
+        return StagedTable(identifier_tuple, metadata, place, io, self)
+
+    def keep_choices_of(self, given: Mapping[str, Any]) -> None:
+        """Have the settings that the user has given win over those of the server.
+
+        Args:
+            given: The user's settings of the catalog.
+        """
+        self.user_settings = given
+        self.properties = keep_users_choices(self.properties, given)
+
+    def _vended_io(self, response: TableResponse, location: str) -> FileIO:
+        credentials = self._resolve_storage_credentials(response.storage_credentials, location)
+        vended = {**response.config, **credentials}
+        settings = merge_vended(self.properties, vended, self.user_settings)
+        if self._auth_manager is not None:
+            settings[AUTH_MANAGER] = self._auth_manager
+        return create_file_io(settings, location)
 
 
 class TimeoutRestCatalog(GuardedRestCatalog):

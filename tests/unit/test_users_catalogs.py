@@ -22,7 +22,8 @@ from krishiv_spark.iceberg.file_access import (
     keep_users_choices,
     merge_vended,
 )
-from krishiv_spark.iceberg.guarded import GuardedCatalog, GuardedTable, guard
+from krishiv_spark.iceberg.guarded import GuardedCatalog, GuardedTable
+from krishiv_spark.iceberg.guarding import guard
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
