@@ -48,7 +48,7 @@ def support_table(workflow: Path = _WORKFLOW) -> str:
     (python,) = _given(each, "python-version")
     (java,) = _given(each, "java-version")
     return table(
-        ["", "what the workflow of the public runners tests, each with each"],
+        ["", "each with each in the workflow of the public runners; PySpark 4.3 needs Python 3.11"],
         [
             ["PySpark", ", ".join(versions["spark"])],
             ["Python", ", ".join(versions["python"])],
