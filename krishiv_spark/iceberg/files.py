@@ -57,7 +57,7 @@ class TableFile:
         size: Of the whole file, in bytes.
         rows: Number of rows, deleted ones included.
         constants: Values by field id of columns that the file may lack, since it is partitioned
-            by them (Iceberg spec, "Column Projection").
+            by them; a value may be null (Iceberg spec, "Column Projection").
         deletes: Files that may name deleted rows of it.
         newest_ms: Newest event time, milliseconds since 1970 UTC; None when there is none or it is
             not known.
@@ -163,7 +163,8 @@ def table_file(
         event_time: Field whose newest value is looked up; None for none.
     """
     file = task.file
-    newest, unknown = _newest(file, event_time)
+    constants = _constants(file, specs[file.spec_id])
+    newest, unknown = _newest(file, event_time, dict(constants))
     if newest is not None and task.delete_files:
         newest, unknown = None, f"{file.file_path}: its newest row may have been deleted"
     return TableFile(
@@ -171,7 +172,7 @@ def table_file(
         # With 0, no range of bytes would be read of it; any size makes any number of tasks.
         size=min(max(1, file.file_size_in_bytes), _LARGEST_FILE),
         rows=max(0, file.record_count),
-        constants=_constants(file, specs[file.spec_id]),
+        constants=constants,
         deletes=_deletes(task.delete_files) if task.delete_files else (),
         newest_ms=newest,
         unknown=unknown,
@@ -188,12 +189,17 @@ def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
     return tuple(
         (field.source_id, file.partition[position])
         for position, field in enumerate(spec.fields)
-        if str(field.transform) == "identity" and file.partition[position] is not None
+        if str(field.transform) == "identity"
     )
 
 
-def _newest(file: DataFile, field: NestedField | None) -> tuple[int | None, str | None]:
-    """The newest value of a field in milliseconds, or why it is not known."""
+def _newest(
+    file: DataFile, field: NestedField | None, constants: Mapping[int, Any]
+) -> tuple[int | None, str | None]:
+    """The newest value of a field in milliseconds, or why it is not known.
+
+    A file that lacks the field has no bounds of it, and its partition may have the value.
+    """
     if field is None or not file.record_count:
         return None, None
     from pyiceberg.conversions import from_bytes
@@ -202,6 +208,9 @@ def _newest(file: DataFile, field: NestedField | None) -> tuple[int | None, str 
     if bound is not None:
         kind: Any = field.field_type
         return _milliseconds(from_bytes(kind, bound), str(kind)), None
+    if field.field_id in constants:
+        constant = constants[field.field_id]
+        return None if constant is None else _milliseconds(constant, str(field.field_type)), None
     nulls = (file.null_value_counts or {}).get(field.field_id)
     if nulls == file.record_count:
         return None, None

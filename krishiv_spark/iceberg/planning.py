@@ -62,9 +62,19 @@ class Filter(NamedTuple):
 
     def metadata(self, table: Table) -> TableMetadata:
         """A table's metadata, for a planner that looks up names in the current schema."""
+        from krishiv_spark.iceberg.conditions import filter_schema
+
+        schema = filter_schema(self.schema)
         return table.metadata.model_copy(
-            update={"schemas": [self.schema], "current_schema_id": self.schema.schema_id}
+            update={"schemas": [schema], "current_schema_id": schema.schema_id}
         )
+
+    def for_planning(self, table: Table) -> BooleanExpression:
+        """Return the filter without conditions that PyIceberg's planner would get wrong."""
+        from krishiv_spark.iceberg.conditions import filter_for_planning
+
+        specs = table.metadata.specs().values()
+        return filter_for_planning(self.expression, self.schema, specs)
 
 
 def planned_files(
@@ -93,7 +103,7 @@ def planned_files(
             yield from _all_in(table.io, group, wanted)
         return
     metadata = table.metadata if row_filter is None else row_filter.metadata(table)
-    expression = AlwaysTrue() if row_filter is None else row_filter.expression
+    expression = AlwaysTrue() if row_filter is None else row_filter.for_planning(table)
     planner = ManifestGroupPlanner(metadata, table.io, expression)
     for group in _groups(manifests):
         yield from planner.plan_files(group, wanted)

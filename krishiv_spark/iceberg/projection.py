@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError
@@ -22,6 +23,7 @@ from pyiceberg.types import (
     MapType,
     NestedField,
     PrimitiveType,
+    StringType,
     StructType,
     UUIDType,
 )
@@ -30,7 +32,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.nested import list_with, map_with, struct_with
 from krishiv_spark.uuids import uuid_texts
 
-__all__ = ["Projection", "as_stored"]
+__all__ = ["Projection", "absent_column", "as_stored", "column_type"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Projection:
     Attributes:
         wanted: The columns, by the table's schema.
         held: The columns of the file by field id.
-        constants: Values by field id of columns that the file lacks, since it is partitioned by
-            them.
+        constants: Values by field id of columns that the file may lack, since it is partitioned
+            by them; a value may be null.
     """
 
     wanted: Sequence[NestedField]
@@ -74,9 +76,9 @@ class Projection:
     def _array(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
         held = self.held.get(field.field_id)
         if held is None:
-            return _absent(field, batch.num_rows, self.constants.get(field.field_id))
+            return absent_column(field, batch.num_rows, self.constants)
         try:
-            return _fit(batch.column(held.name), held.field_type, field.field_type)
+            return self._fit(batch.column(held.name), held.field_type, field.field_type)
         except (pa.ArrowException, ResolveError) as error:
             raise SchemaError(
                 f"column {field.name!r} is {held.field_type} in the file and {field.field_type} "
@@ -84,35 +86,90 @@ class Projection:
                 "the query began, restart the query"
             ) from error
 
+    def _fit(self, array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
+        # Newer versions of pyarrow read UUIDs as a type of their own.
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if isinstance(held, UUIDType) or isinstance(wanted, UUIDType):
+            return _fit_uuids(array, held, wanted)
+        if isinstance(held, PrimitiveType) and held == wanted:
+            return array
+        if isinstance(held, StructType) and isinstance(wanted, StructType):
+            return self._struct(array, held, wanted)
+        if isinstance(held, ListType) and isinstance(wanted, ListType):
+            pair = held.element_type, wanted.element_type
+            return list_with(array, lambda values: self._fit(values, *pair))
+        if isinstance(held, MapType) and isinstance(wanted, MapType):
+            return map_with(
+                array,
+                lambda keys: self._fit(keys, held.key_type, wanted.key_type),
+                lambda items: self._fit(items, held.value_type, wanted.value_type),
+            )
+        return array.cast(column_type(promote(held, wanted)))
+
+    def _struct(self, array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
+        places = {field.field_id: place for place, field in enumerate(held.fields)}
+        children = []
+        for field in wanted.fields:
+            place = places.get(field.field_id)
+            if place is None:
+                children.append(absent_column(field, len(array), self.constants))
+            else:
+                kind = held.fields[place].field_type
+                children.append(self._fit(array.field(place), kind, field.field_type))
+        fields = [
+            pa.field(field.name, child.type, nullable=field.optional)
+            for field, child in zip(wanted.fields, children, strict=True)
+        ]
+        return struct_with(array, children, fields)
+
 
 def as_stored(schema: Schema) -> Schema:
-    """A schema to read UUIDs with as the bytes that are in files, instead of as text."""
-    whole = _as_stored(schema.as_struct())
+    """Return a schema that reads UUIDs as the bytes that are in files, instead of as text."""
+    whole = _with_uuids_as(FixedType(_UUID_BYTES), schema.as_struct())
     return Schema(*whole.fields)
 
 
-def _as_stored(kind: Any) -> Any:
+def column_type(kind: IcebergType) -> pa.DataType:
+    """Return the Arrow type of a projected column: that of the table, with UUIDs as text."""
+    return schema_to_pyarrow(_with_uuids_as(StringType(), kind), include_field_ids=False)
+
+
+def _with_uuids_as(other: PrimitiveType, kind: Any) -> Any:
     if isinstance(kind, StructType):
         fields = (
-            field.model_copy(update={"field_type": _as_stored(field.field_type)})
+            field.model_copy(update={"field_type": _with_uuids_as(other, field.field_type)})
             for field in kind.fields
         )
         return StructType(*fields)
     if isinstance(kind, ListType):
-        return ListType(kind.element_id, _as_stored(kind.element_type), kind.element_required)
+        element = _with_uuids_as(other, kind.element_type)
+        return ListType(kind.element_id, element, kind.element_required)
     if isinstance(kind, MapType):
-        key, value = _as_stored(kind.key_type), _as_stored(kind.value_type)
+        key, value = _with_uuids_as(other, kind.key_type), _with_uuids_as(other, kind.value_type)
         return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
-    return FixedType(_UUID_BYTES) if isinstance(kind, UUIDType) else kind
+    return other if isinstance(kind, UUIDType) else kind
 
 
 _UUID_BYTES = 16
 
 
-def _absent(field: NestedField, rows: int, constant: Any) -> pa.Array:
-    kind = schema_to_pyarrow(field.field_type, include_field_ids=False)
-    # In the order of the spec ("Column Projection"): the partition's value goes first.
-    value = field.initial_default if constant is None else constant
+def absent_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
+    """Return a column that a file lacks, in the form of columns that files have.
+
+    Args:
+        field: The column, as it is read.
+        rows: Number of rows.
+        constants: Values by field id of the file's partition. In the order of the spec ("Column
+            Projection") they take precedence over the default, also where they are null.
+
+    Raises:
+        SchemaError: If the column must not be null, and no value is known.
+    """
+    kind = column_type(field.field_type)
+    value = constants.get(field.field_id, field.initial_default)
+    if isinstance(value, UUID):
+        value = value.bytes if isinstance(field.field_type, FixedType) else str(value)
     if value is not None:
         return pa.repeat(pa.scalar(value, kind), rows)
     if field.required:
@@ -120,47 +177,9 @@ def _absent(field: NestedField, rows: int, constant: Any) -> pa.Array:
     return pa.nulls(rows, kind)
 
 
-def _fit(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
-    # Newer versions of pyarrow read UUIDs as a type of their own.
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if isinstance(held, UUIDType):
-        return array if isinstance(wanted, FixedType) else uuid_texts(array)
-    if isinstance(held, PrimitiveType) and held == wanted:
+def _fit_uuids(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
+    if isinstance(wanted, FixedType):
         return array
-    if isinstance(held, StructType) and isinstance(wanted, StructType):
-        return _struct(array, held, wanted)
-    if isinstance(held, ListType) and isinstance(wanted, ListType):
-        return _list(array, held, wanted)
-    if isinstance(held, MapType) and isinstance(wanted, MapType):
-        return _map(array, held, wanted)
-    return array.cast(schema_to_pyarrow(promote(held, wanted), include_field_ids=False))
-
-
-def _struct(array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
-    places = {field.field_id: place for place, field in enumerate(held.fields)}
-    children = []
-    for field in wanted.fields:
-        place = places.get(field.field_id)
-        if place is None:
-            children.append(_absent(field, len(array), None))
-        else:
-            kind = held.fields[place].field_type
-            children.append(_fit(array.field(place), kind, field.field_type))
-    fields = [
-        pa.field(field.name, child.type, nullable=field.optional)
-        for field, child in zip(wanted.fields, children, strict=True)
-    ]
-    return struct_with(array, children, fields)
-
-
-def _list(array: pa.Array, held: ListType, wanted: ListType) -> pa.Array:
-    return list_with(array, lambda values: _fit(values, held.element_type, wanted.element_type))
-
-
-def _map(array: pa.Array, held: MapType, wanted: MapType) -> pa.Array:
-    return map_with(
-        array,
-        lambda keys: _fit(keys, held.key_type, wanted.key_type),
-        lambda items: _fit(items, held.value_type, wanted.value_type),
-    )
+    if held != wanted:
+        promote(held, wanted)  # for its error: sixteen bytes are UUIDs too, other types are not
+    return uuid_texts(array)

@@ -19,7 +19,7 @@ from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.files import DeleteFile, TableFile
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.iceberg.scan import ScanProjection, condition_of, groups_with
+from krishiv_spark.iceberg.scan import ScanProjection, groups_with
 from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
@@ -144,7 +144,7 @@ def _read_range(
     with _opened(scan.io, piece.file.path) as (source, file):
         held, fixes = _held(file, scan)
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
-        condition, groups = condition_of(scan), groups_with(source, held, piece.file, scan)
+        condition, groups = scan.condition, groups_with(source, held, piece.file, scan)
         # Any column tells how many rows there are.
         columns = projection.columns or file.schema_arrow.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):

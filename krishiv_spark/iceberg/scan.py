@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.name_mapping import NameMapping
 
-__all__ = ["ScanProjection", "condition_of", "groups_with"]
+__all__ = ["ScanProjection", "groups_with"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,21 @@ class ScanProjection:
     names: NameMapping | None
     row_filter: BooleanExpression | None
 
+    @cached_property
+    def bound_filter(self) -> BooleanExpression | None:
+        """The filter, bound to the columns."""
+        from krishiv_spark.iceberg.conditions import bind_filter
+
+        return None if self.row_filter is None else bind_filter(self.row_filter, self.wanted)
+
+    @cached_property
+    def condition(self) -> Any:
+        """The filter as Arrow's condition on projected columns; None for all rows. Executor."""
+        from krishiv_spark.iceberg.conditions import condition_on
+
+        bound = self.bound_filter
+        return None if bound is None else condition_on(bound, self.wanted)
+
 
 def groups_with(
     source: Any, held: Schema, file: TableFile, scan: ScanProjection
@@ -50,19 +66,19 @@ def groups_with(
         scan: Has the filter.
     """
     import pyarrow.dataset as ds
-    from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
+    from pyiceberg.expressions.visitors import extract_field_ids
     from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-    if scan.row_filter is None:
+    from krishiv_spark.iceberg.conditions import filter_in_file
+
+    bound = scan.bound_filter
+    if bound is None:
         return None
-    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
     if any(_may_be_nan(scan.wanted, number) for number in extract_field_ids(bound)):
         return None
     try:
-        inside = translate_column_names(
-            bound, held, case_sensitive=True, projected_field_values=dict(file.constants)
-        )
-        condition = expression_to_pyarrow(bind(held, inside, case_sensitive=True), held)
+        inside = filter_in_file(bound, scan.wanted, held, dict(file.constants))
+        condition = expression_to_pyarrow(inside, held)
         fragment = ds.ParquetFileFormat().make_fragment(source).subset(filter=condition)
     except (TypeError, ValueError, pa.ArrowException):
         return None  # the file's types are others: its rows are looked at one by one
@@ -74,14 +90,3 @@ def _may_be_nan(schema: Schema, number: int) -> bool:
     from pyiceberg.types import DoubleType, FloatType
 
     return isinstance(schema.find_type(number), (DoubleType, FloatType))
-
-
-def condition_of(scan: ScanProjection) -> Any:
-    """The filter as an expression of pyarrow over projected columns; None for all rows."""
-    from pyiceberg.expressions.visitors import bind
-    from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-    if scan.row_filter is None:
-        return None
-    bound = bind(scan.wanted, scan.row_filter, case_sensitive=False)
-    return expression_to_pyarrow(bound, scan.wanted)

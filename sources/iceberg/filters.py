@@ -52,11 +52,12 @@ def columns_of(expression: BooleanExpression, schema: Schema) -> set[int]:
     Raises:
         ValueError: If there is no such column, or a value does not fit its type.
     """
-    from pyiceberg.expressions.visitors import bind, extract_field_ids
+    from pyiceberg.expressions.visitors import extract_field_ids
 
-    inside = extract_field_ids(bind(schema, expression, case_sensitive=False))
-    roots = (str(schema.find_column_name(number)).partition(".")[0] for number in inside)
-    return {schema.find_field(name).field_id for name in roots}
+    from krishiv_spark.iceberg.conditions import bind_filter, root_of
+
+    inside = extract_field_ids(bind_filter(expression, schema))
+    return {root_of(number, schema) for number in inside}
 
 
 def pushed(filters: Iterable[Any], schema: Schema) -> BooleanExpression:

@@ -1,0 +1,317 @@
+"""Row filters as Arrow's conditions over columns, and as choices of files and row groups.
+
+PyIceberg's own translation compares a value that is in no file (a column's default, the value of a
+partition) with a literal in the form of a file: days, microseconds, bytes. It uses the value even
+where the struct around the column is null, takes a required field as never null inside of an
+optional struct, and compares no UUIDs. Here such values become columns first
+(`krishiv_spark.iceberg.projection`), and the columns that are read decide about a row. Everything
+that is decided earlier, of a file or a row group, may keep too much and never too little.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    BoundSetPredicate,
+    BoundTerm,
+    BoundUnaryPredicate,
+    Not,
+    Or,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.visitors import (
+    BooleanExpressionVisitor,
+    BoundBooleanExpressionVisitor,
+    bind,
+    rewrite_not,
+    visit,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, NestedField, StructType, UUIDType
+
+from krishiv_spark.compute import pc
+from krishiv_spark.iceberg.projection import absent_column, column_type
+
+__all__ = [
+    "bind_filter",
+    "condition_on",
+    "filter_for_planning",
+    "filter_in_file",
+    "filter_schema",
+    "root_of",
+]
+
+
+def filter_schema(schema: Schema) -> Schema:
+    """Return a schema in which a field is optional if a struct around it is.
+
+    Such a field is null wherever the struct is, although it is required inside of the struct.
+    """
+    fields = (_nullable_inside(field, below_optional=False) for field in schema.fields)
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def _nullable_inside(field: NestedField, *, below_optional: bool) -> NestedField:
+    required = field.required and not below_optional
+    changes: dict[str, Any] = {} if required == field.required else {"required": required}
+    if isinstance(field.field_type, StructType):
+        inner = [
+            _nullable_inside(child, below_optional=not required)
+            for child in field.field_type.fields
+        ]
+        changes["field_type"] = StructType(*inner)
+    return field.model_copy(update=changes) if changes else field
+
+
+def bind_filter(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return an expression bound to the columns of a schema, whose names match in any case.
+
+    Raises:
+        ValueError: If the schema lacks a column, or a value does not fit its type.
+        TypeError: If a value has another type.
+    """
+    return bind(filter_schema(schema), expression, case_sensitive=False)
+
+
+def condition_on(bound: BooleanExpression, schema: Schema) -> Any:
+    """Return a bound expression as Arrow's condition on the columns that a projection makes."""
+    return visit(bound, _Condition(schema))
+
+
+def filter_for_planning(
+    expression: BooleanExpression, schema: Schema, specs: Collection[PartitionSpec]
+) -> BooleanExpression:
+    """Return a filter that PyIceberg's planner can compare with the values of partitions.
+
+    The planner reads the UUIDs of identity partitions as Python's, and compares them with bytes:
+    no file would match. Conditions on such columns are left to the readers.
+
+    Args:
+        expression: The filter.
+        schema: The columns that it names.
+        specs: All partition specs of the table.
+    """
+    columns = {
+        field.source_id
+        for spec in specs
+        for field in spec.fields
+        if isinstance(field.transform, IdentityTransform)
+    }
+    uuids = {
+        number
+        for number in columns & schema.field_ids
+        if isinstance(schema.find_type(number), UUIDType)
+    }
+    if not uuids:
+        return expression
+    return visit(rewrite_not(expression), _Without(schema, uuids))
+
+
+def filter_in_file(
+    bound: BooleanExpression, schema: Schema, held: Schema, constants: Mapping[int, Any]
+) -> BooleanExpression:
+    """Return what a filter asks of the columns of one file, bound to them.
+
+    Args:
+        bound: The filter, bound to `schema`.
+        schema: The columns that are read.
+        held: The columns of the file.
+        constants: Values by field id that the file's partition has.
+
+    Raises:
+        ValueError: If a column of the file has a type that cannot be compared with a value.
+        TypeError: If it has.
+    """
+    inside = visit(rewrite_not(bound), _InFile(schema, held, constants))
+    return bind(filter_schema(held), inside, case_sensitive=True)
+
+
+def root_of(number: int, schema: Schema) -> int:
+    """Return the id of the top-level column that a field of structs is in, or that it is."""
+    return _path(number, schema.fields)[0].field_id
+
+
+def _path(number: int, fields: Iterable[NestedField]) -> tuple[NestedField, ...]:
+    """Return the fields from the top down to that of an id, which is inside of structs alone."""
+    for field in fields:
+        if field.field_id == number:
+            return (field,)
+        kind = field.field_type
+        inside = _path(number, kind.fields) if isinstance(kind, StructType) else ()
+        if inside:
+            return (field, *inside)
+    return ()
+
+
+class _Condition(BoundBooleanExpressionVisitor[Any]):
+    """Makes Arrow's conditions of predicates; a comparison with null is null, as in SQL."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def _column(self, term: BoundTerm) -> Any:
+        # By ids and not by the dotted name: a column's own name may have dots.
+        path = _path(term.ref().field.field_id, self._schema.fields)
+        return pc.field(*(field.name for field in path))
+
+    def _one_of(self, term: BoundTerm, values: Collection[Any]) -> Any:
+        kind = term.ref().field.field_type
+        literals = [_scalar(value, kind) for value in values]
+        return self._column(term).isin(pa.array(literals, column_type(kind)))
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
+        return self._one_of(term, literals)
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Any:
+        return ~self._one_of(term, literals)
+
+    def visit_is_nan(self, term: BoundTerm) -> Any:
+        return pc.is_nan(self._column(term))
+
+    def visit_not_nan(self, term: BoundTerm) -> Any:
+        return ~pc.is_nan(self._column(term))
+
+    def visit_is_null(self, term: BoundTerm) -> Any:
+        return self._column(term).is_null()
+
+    def visit_not_null(self, term: BoundTerm) -> Any:
+        return self._column(term).is_valid()
+
+    def visit_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) == _literal(term, literal)
+
+    def visit_not_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) != _literal(term, literal)
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) >= _literal(term, literal)
+
+    def visit_greater_than(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) > _literal(term, literal)
+
+    def visit_less_than(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) < _literal(term, literal)
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) <= _literal(term, literal)
+
+    def visit_starts_with(self, term: BoundTerm, literal: Any) -> Any:
+        return pc.starts_with(self._column(term), literal.value)
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> Any:
+        return ~pc.starts_with(self._column(term), literal.value)
+
+    def visit_true(self) -> Any:
+        return pc.scalar(True)  # noqa: FBT003  Arrow's own signature
+
+    def visit_false(self) -> Any:
+        return pc.scalar(False)  # noqa: FBT003
+
+    def visit_not(self, child_result: Any) -> Any:
+        return ~child_result
+
+    def visit_and(self, left_result: Any, right_result: Any) -> Any:
+        return left_result & right_result
+
+    def visit_or(self, left_result: Any, right_result: Any) -> Any:
+        return left_result | right_result
+
+
+def _literal(term: BoundTerm, literal: Any) -> pa.Scalar:
+    return _scalar(literal.value, term.ref().field.field_type)
+
+
+def _scalar(value: Any, kind: IcebergType) -> pa.Scalar:
+    """Return a literal of PyIceberg in the form that a projected column has."""
+    if isinstance(kind, UUIDType):
+        value = str(uuid.UUID(bytes=value))
+    return pa.scalar(value, column_type(kind))
+
+
+class _Rewriting(BooleanExpressionVisitor[BooleanExpression]):
+    """Rebuilds an expression that has no negation around others."""
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return Not(child_result)
+
+    def visit_and(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        return predicate
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        return predicate
+
+
+class _Without(_Rewriting):
+    """Leaves out the conditions on some columns: they count as true."""
+
+    def __init__(self, schema: Schema, columns: Collection[int]) -> None:
+        self._schema = schema
+        self._columns = columns
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        field = predicate.term.bind(self._schema, case_sensitive=False).ref().field
+        return AlwaysTrue() if field.field_id in self._columns else predicate
+
+
+class _InFile(_Rewriting):
+    """Turns conditions on columns that are read into conditions on those of a file."""
+
+    def __init__(self, schema: Schema, held: Schema, constants: Mapping[int, Any]) -> None:
+        self._schema = schema
+        self._held = held
+        self._constants = constants
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        field = predicate.term.ref().field
+        name = self._held.find_column_name(field.field_id)
+        if name is None:
+            return self._of_absent(predicate, field)
+        # Row groups have no statistics of UUIDs that Arrow compares.
+        is_uuid = isinstance(field.field_type, UUIDType)
+        return AlwaysTrue() if is_uuid else _unbound(predicate, name)
+
+    def _of_absent(self, predicate: BoundPredicate, field: NestedField) -> BooleanExpression:
+        root = root_of(field.field_id, self._schema)
+        if self._held.find_column_name(root) is not None:
+            return AlwaysTrue()  # the value differs by row: it is null where the struct is null
+        column = self._schema.find_field(root)
+        rows = pa.table([absent_column(column, 1, self._constants)], [column.name])
+        found = rows.filter(condition_on(predicate, self._schema)).num_rows
+        return AlwaysTrue() if found else AlwaysFalse()
+
+
+def _unbound(predicate: BoundPredicate, name: str) -> BooleanExpression:
+    made: Any = predicate
+    if isinstance(predicate, BoundUnaryPredicate):
+        return predicate.as_unbound(name)
+    if isinstance(predicate, BoundSetPredicate):
+        return predicate.as_unbound(name, predicate.literals)
+    found: BooleanExpression = made.as_unbound(name, made.literal)
+    return found
