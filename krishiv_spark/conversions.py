@@ -11,13 +11,11 @@ import pyarrow as pa
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.names import places
 from krishiv_spark.nested import Convert, children, is_list, list_with, map_with, same, struct_with
-from krishiv_spark.uuids import uuid_texts
+from krishiv_spark.uuids import is_uuid, uuid_bytes, uuid_texts
 from krishiv_spark.widening import lacks_zone, reason, widens
 from krishiv_spark.zones import localized
 
 __all__ = ["Conversions"]
-
-_UUID = "extension<arrow.uuid>"
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Conversions:
         if pa.types.is_dictionary(held):
             values = self.between(held.value_type, wanted, path)
             return _chain(lambda array: array.dictionary_decode(), values)
-        if str(held) == _UUID and pa.types.is_string(wanted):
+        if is_uuid(held) and pa.types.is_string(wanted):
             return lambda array: uuid_texts(array.storage)
         return _chain(lambda array: array.storage, self.between(held.storage_type, wanted, path))
 
@@ -70,6 +68,9 @@ class Conversions:
         if pa.types.is_dictionary(wanted):
             encoded = _Cast(path, held, wanted)
             return _chain(self.between(held, wanted.value_type, path), encoded)
+        is_bytes = pa.types.is_string(held) or pa.types.is_binary(held)
+        if is_uuid(wanted) and is_bytes:
+            return functools.partial(_uuids_of, path=path, kind=wanted)
         stored = self.between(held, wanted.storage_type, path)
         return _chain(stored, functools.partial(pa.ExtensionArray.from_storage, wanted))
 
@@ -112,7 +113,14 @@ class Conversions:
         return _Cast(path, held, wanted)
 
 
-def _misfit(path: str, held: pa.DataType, wanted: pa.DataType, why: object) -> str:
+def _uuids_of(array: pa.Array, path: str, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.ExtensionArray.from_storage(kind, uuid_bytes(array))
+    except ValueError as error:
+        raise SchemaError(_misfit(path, array.type, "a uuid", error)) from error
+
+
+def _misfit(path: str, held: pa.DataType, wanted: object, why: object) -> str:
     return f"column {path!r} of type {held} does not fit {wanted}: {why}"
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from krishiv_spark.suggestions import suggest
 
-__all__ = ["ByteSize", "Duration", "Names", "parse_bytes", "parse_duration", "reason_of"]
+__all__ = [
+    "ByteSize",
+    "DistinctNames",
+    "Duration",
+    "Names",
+    "parse_bytes",
+    "parse_duration",
+    "reason_of",
+]
 
 _MILLISECONDS = {
     unit: size
@@ -67,6 +75,13 @@ def _quantity(text: str, wanted: str) -> tuple[int, str]:
     return int(match[1]), match[2].lower()
 
 
+def _check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} is there twice: name each column once")
+    return names
+
+
 def _split(text: object) -> object:
     if isinstance(text, str):
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -81,6 +96,9 @@ ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Names separated by commas."""
+
+DistinctNames = Annotated[Names, AfterValidator(_check_distinct)]
+"""Names separated by commas, none of which is there twice."""
 
 _NEEDED = {
     "bool": "true or false is needed",

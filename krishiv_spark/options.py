@@ -21,6 +21,7 @@ from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.models import LateModel
 from krishiv_spark.option_values import (
     ByteSize,
+    DistinctNames,
     Duration,
     Names,
     parse_bytes,
@@ -32,6 +33,7 @@ from krishiv_spark.suggestions import suggest
 
 __all__ = [
     "ByteSize",
+    "DistinctNames",
     "Duration",
     "Names",
     "OptionFault",

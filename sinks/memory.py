@@ -20,7 +20,7 @@ from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.memory.upserts import check_keys, upserted
-from krishiv_spark.options import ByteSize, Names
+from krishiv_spark.options import ByteSize, DistinctNames
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 
@@ -42,7 +42,7 @@ class MemorySinkOptions(NumberedJobOptions):
         description="Add the rows, or let each take the place of the row with the same key; the "
         "driver writes the whole result with each epoch.",
     )
-    key_columns: Names = Field(
+    key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; for `upsert`.",

@@ -100,7 +100,8 @@ class UpsertSpec:
                 raise SchemaError(_without_key(batch, name))
         if self.op is None:
             return pa.repeat(pa.scalar(value=False), batch.num_rows)
-        ops = pc.utf8_lower(batch.column(self.op).cast(pa.string()))
+        # ASCII's lower case alone: other letters, as U+0130, would become ASCII's too.
+        ops = pc.ascii_lower(batch.column(self.op).cast(pa.string()))
         deletes = pc.is_in(ops, _DELETE_OPS)
         strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERT_OPS)))
         if pc.any(strange).as_py():

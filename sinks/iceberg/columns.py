@@ -16,6 +16,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.nested import children
 from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.uuids import is_uuid
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -239,6 +240,8 @@ def _holds(wide: pa.DataType, kind: pa.DataType) -> bool:
         return bool(wide.bit_width >= kind.bit_width)
     if pa.types.is_decimal(kind) and pa.types.is_decimal(wide):
         return bool(wide.scale == kind.scale and wide.precision >= kind.precision)
+    if is_uuid(wide):  # Spark has no such type; each value is checked when it is converted
+        return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
     if pa.types.is_fixed_size_binary(wide):
         return bool(pa.types.is_binary(kind))  # each value's length is looked at when it is cast
     return bool(pa.types.is_float32(kind) and pa.types.is_float64(wide))

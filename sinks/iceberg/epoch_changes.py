@@ -18,11 +18,12 @@ from krishiv_spark.compute import pc
 from krishiv_spark.parquet.ranges import batch_rows
 from krishiv_spark.sinks.iceberg.changesets import DELETES, UpsertSpec
 from krishiv_spark.sinks.iceberg.sorting import sorted_places
+from krishiv_spark.uuids import is_uuid
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-__all__ = ["EpochChanges", "chosen"]
+__all__ = ["EpochChanges", "chosen", "stored_values"]
 
 _RANK = "_krishiv_rank"
 
@@ -56,7 +57,8 @@ class EpochChanges:
         """The keys, and of each change whether it is the last one of its key and no delete."""
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
         # A key may be what orders, too.
-        changes = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
+        read = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
+        changes = stored_values(read)
         by_rank = self._by_rank(changes)
         ranks = np.empty_like(by_rank)
         ranks[by_rank] = np.arange(len(by_rank))
@@ -98,3 +100,14 @@ def chosen(
         first += batch.num_rows
         if rows.num_rows:
             yield rows
+
+
+def stored_values(rows: pa.Table) -> pa.Table:
+    """Return rows with UUIDs as their bytes: Arrow groups, joins and sorts no UUIDs."""
+    columns = [
+        pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        if is_uuid(column.type)
+        else column
+        for column in rows.columns
+    ]
+    return pa.table(columns, names=rows.column_names)

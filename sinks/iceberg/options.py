@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.options import ByteSize, Duration, Names
+from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.columns import Evolution
 from krishiv_spark.sinks.numbered import JobNumber
@@ -66,7 +66,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         default="append",
         description="Add the rows, or let each take the place of the row with the same key.",
     )
-    key_columns: Names = Field(
+    key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; for `upsert`.",

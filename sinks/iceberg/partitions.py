@@ -26,6 +26,7 @@ from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
 from krishiv_spark.sinks.iceberg.sorting import SortKey, sorted_places
+from krishiv_spark.uuids import is_uuid
 
 __all__ = ["Partitions"]
 
@@ -138,7 +139,13 @@ class Partitions:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates and times as the numbers that Iceberg keeps, which Python can hold in every case."""
+    """Dates and times as the numbers that Iceberg keeps, which Python can hold in every case.
+
+    UUIDs as their bytes, which Arrow can sort.
+    """
+    if is_uuid(column.type):
+        stored = [chunk.storage for chunk in column.chunks]
+        return pa.chunked_array(stored, column.type.storage_type)
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     if pa.types.is_timestamp(column.type) or pa.types.is_time64(column.type):

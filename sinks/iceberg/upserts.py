@@ -37,7 +37,7 @@ from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.changes import check_fits, stage_snapshot
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.columns import table_columns
-from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen
+from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen, stored_values
 from krishiv_spark.sinks.iceberg.files import write_files
 from krishiv_spark.sinks.iceberg.replaceable import files_to_replace
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, target_of
@@ -87,7 +87,7 @@ class Upsert:
         if self._changes is None:
             paths = [path for item in self._staged for path in item.changes]
             self._changes = EpochChanges(table.io, paths, self._upsert_spec)
-        with _too_large(self._epoch):
+        with _rejects_failures(self._epoch):
             replaced = dict(self._replaced(table, self._changes.keys))
             files = [*self._new(table, self._changes)]
         files += (file for new in replaced.values() for file in new)
@@ -144,7 +144,7 @@ class Upsert:
         self, table: Table, task: FileScanTask, reader: _Reader, keys: pa.Table
     ) -> _Files | None:
         """Files of the rows of a file that have none of the keys; None if that is all of them."""
-        own = pa.Table.from_batches(reader.rows(task), reader.columns)
+        own = stored_values(pa.Table.from_batches(reader.rows(task), reader.columns))
         numbers, names = pa.array(np.arange(own.num_rows)), list(self._upsert_spec.keys)
         gone = own.append_column(_ROW, numbers).join(keys, names, join_type="inner")
         if not gone.num_rows:
@@ -169,17 +169,34 @@ class Upsert:
 
 
 @contextlib.contextmanager
-def _too_large(epoch: Epoch) -> Iterator[None]:
+def _rejects_failures(epoch: Epoch) -> Iterator[None]:
+    """Turn errors of Arrow into the rejection of an epoch.
+
+    Raises:
+        CommitRejected: If there is not enough memory, or Arrow refuses the keys or the rows.
+    """
     try:
         yield
     except (MemoryError, pa.ArrowException) as error:
         raise CommitRejected(
             f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be worked out: "
-            f"{type(error).__name__}: {error}; the driver holds the keys of the epoch's changes "
-            "('keyColumns', 'orderColumn') and those of one data file in memory: give it more, or "
-            "use shorter keys. A batch that Spark has planned keeps its size; later ones are as "
-            "small as the source's limits say"
+            f"{type(error).__name__}: {error}; {_advice_on(error)}"
         ) from error
+
+
+def _advice_on(error: Exception) -> str:
+    # Arrow's own error of memory is Python's as well; one of capacity is for arrays above 2 GB.
+    if not isinstance(error, (MemoryError, pa.ArrowCapacityError)):
+        return (
+            "nothing of the epoch is in the table. It is no lack of memory: compare the types of "
+            "'keyColumns' and 'orderColumn' in the rows and in the table, and report it as a "
+            "fault if they fit"
+        )
+    return (
+        "the driver holds the keys of the epoch's changes ('keyColumns', 'orderColumn') and those "
+        "of one data file in memory: give it more, or use shorter keys. A batch that Spark has "
+        "planned keeps its size; later ones are as small as the source's limits say"
+    )
 
 
 def _bounds(name: str, values: pa.ChunkedArray) -> BooleanExpression:

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from iceberg_life import IcebergLife, at_next_commit, table_of
+from iceberg_life import IcebergLife, at_next_commit, ids, table_of
 from iceberg_tables import NAME, append, delete_equal, make_table, table_in
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import LongType
 
-from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.errors import CommitRejected, CommitUnknown, SchemaError
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.iceberg import upserts
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges
 
 CHANGES = {"mode": "upsert", "keyColumns": "id"}
@@ -205,3 +206,38 @@ def test_keys_that_do_not_fit_into_memory_are_an_error_with_advice(tmp_path, mon
     with pytest.raises(CommitRejected, match=r"epoch 0 of query query-1.*malloc.*keyColumns"):
         life.publish(0, staged, pa.table({"id": [1], "text": ["a"]}))
     assert not list(tmp_path.glob("**/*.changes"))
+
+
+# --- what is refused, and with which advice
+
+
+@pytest.mark.parametrize("op", ["\u0130", "\u0130nsert", "\uff49"])
+def test_operations_are_compared_by_ascii_letters_alone(tmp_path, op):
+    life = IcebergLife(tmp_path, mode="upsert", keyColumns="id", opColumn="op")
+    with pytest.raises(SchemaError, match=f"column 'op' has '{op}'"):
+        life.epoch(0, pa.table({"id": [1], "op": [op]}))
+    life.epoch(0, pa.table({"id": [1], "op": ["INSERT"]}))
+    assert ids(tmp_path) == [1]
+
+
+def test_an_error_of_arrow_that_is_no_lack_of_memory_is_not_called_one(tmp_path):
+    life = IcebergLife(tmp_path, mode="upsert", keyColumns="id")
+    rows = pa.table({"id": [1, 2]})
+    staged = life.stage(0, rows)
+    (path,) = staged[0].changes
+    Path(path.removeprefix("file://")).write_bytes(b"PAR1 of another program")
+    with pytest.raises(CommitRejected, match="It is no lack of memory") as caught:
+        life.publish(0, staged, rows)
+    assert "give it more" not in str(caught.value)
+
+
+OF_MEMORY = (MemoryError, pa.ArrowMemoryError, pa.ArrowCapacityError)
+
+
+@pytest.mark.parametrize("kind", OF_MEMORY)
+def test_a_lack_of_memory_is_called_one(kind):
+    with (
+        pytest.raises(CommitRejected, match="give it more, or use shorter keys"),
+        upserts._rejects_failures(Epoch("q", 1)),
+    ):
+        raise kind("x")
