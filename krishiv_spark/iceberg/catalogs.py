@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
@@ -266,7 +266,27 @@ def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
     with contextlib.suppress(Exception):  # a hint only
         known = [".".join(name) for name in catalog.list_tables(options.identifier[:-1])]
     near = suggest(options.table_name, known)
-    return f"{text}; did you mean {near!r}?" if near else text
+    if near:
+        return f"{text}; did you mean {near!r}?"
+    with contextlib.suppress(Exception):  # a hint only
+        text += _other_names(options, catalog)
+    return text
+
+
+def _other_names(options: IcebergOptions, catalog: Catalog) -> str:
+    """Return a hint where a SQL catalog's database has tables under other names of catalogs."""
+    if type(catalog).__name__ != "CachingSqlCatalog":
+        return ""
+    found: Any = catalog
+    having = found.names_with(options.identifier)
+    if having:
+        names = " or ".join(map(repr, having))
+        return f"; its database has this table in catalog {names}: give that as 'catalogName'"
+    others = [name for name in found.names_with() if name != options.catalog_name]
+    listed = ", ".join(map(repr, others))
+    return (
+        f"; its database has tables of other catalogs ('catalogName'): {listed}" if others else ""
+    )
 
 
 def worker_io(table: Table) -> FileIO:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 
 __all__ = ["check_locks", "find_embedded", "mount_of"]
 
@@ -41,10 +41,20 @@ def find_embedded(file: Path, *, create: bool) -> None:
     if create:
         file.parent.mkdir(parents=True, exist_ok=True)
     elif not file.is_file():
+        if _is_table(file.parent):
+            raise OptionError(
+                f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by "
+                f"their catalog. {REGISTER}"
+            )
         raise OptionError(
             f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
             "were written with, or give 'catalog.*' for another catalog"
         )
+
+
+def _is_table(folder: Path) -> bool:
+    """Return True for the folder of a table, as Hadoop's catalogs have it."""
+    return next(folder.glob("metadata/*.metadata.json"), None) is not None
 
 
 def check_locks(options: IcebergOptions) -> None:

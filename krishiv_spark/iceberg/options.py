@@ -19,13 +19,19 @@ from krishiv_spark.redaction import redact
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
 
-__all__ = ["FORMAT", "MAX_METADATA_BYTES", "CatalogSettings", "IcebergOptions"]
+__all__ = ["FORMAT", "MAX_METADATA_BYTES", "REGISTER", "CatalogSettings", "IcebergOptions"]
 
 FORMAT = "krishiv-iceberg"
 """How users know the connector; messages begin with it."""
 
 MAX_METADATA_BYTES = 256 * 2**20
 """Default of `maxMetadataBytes`."""
+
+REGISTER = (
+    "Give 'catalog.*' of the catalog that has it. If it is in none, add it to one with PyIceberg's "
+    'register_table; docs/iceberg.md, "A table that is in no catalog", has the lines'
+)
+"""Advice for tables that are named by their files."""
 
 _CATALOG = "catalog."
 _DEFAULT_NAMESPACE = "default"
@@ -35,6 +41,7 @@ _WAREHOUSE = f"{FORMAT}: 'warehouse'"
 _FILE_IO = "krishiv_spark.iceberg.stores.StoreFileIO"
 _SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signature|connection-str")
 _PLACE = re.compile(r"(uri|url|endpoint)$")
+_METADATA_FILE = re.compile(r"/[^/]*\.metadata\.json(\.gz)?$")
 _RESERVED = re.compile(r"[@/?#]")
 
 
@@ -157,6 +164,11 @@ class IcebergOptions(StorageOptions):
     def _check_table(self) -> Self:
         if self._path_is_warehouse and self.warehouse not in {None, self.path}:
             raise ValueError("'path' with a '/' is the warehouse, and 'warehouse' is another one")
+        if self.path and _METADATA_FILE.search(self.path):
+            raise ValueError(
+                f"{self.path!r} is the metadata file of a table, and tables are found by their "
+                f"catalog. {REGISTER}"
+            )
         if not self._path_is_warehouse and self.path and self.table:
             _check_same(self.path, self.table)
         _ = self.identifier

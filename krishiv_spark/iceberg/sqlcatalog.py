@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CachingSqlCatalog"]
 
 _MOST = 8
+_MOST_NAMES = 20
 
 
 class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
@@ -99,3 +100,19 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         # Before the catalog accepts it: if it does not, no row ever names this location.
         self._known.put(staged.metadata_location, staged.metadata)
         return staged
+
+    def names_with(self, identifier: Identifier | None = None) -> list[str]:
+        """Return the names of catalogs that have a table in this database.
+
+        Args:
+            identifier: The table; None for any table.
+        """
+        statement = select(IcebergTables.catalog_name).distinct()
+        if identifier is not None:
+            namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+            statement = statement.where(
+                IcebergTables.table_namespace == namespace,
+                IcebergTables.table_name == Catalog.table_name_from(identifier),
+            )
+        with self.engine.connect() as connection:
+            return sorted(name for (name,) in connection.execute(statement.limit(_MOST_NAMES)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
@@ -92,7 +92,9 @@ class Retention:
     def expired(self, metadata: TableMetadata, now_ms: int) -> list[int]:
         """Ids of the snapshots that go with the next one, the oldest first, 100 at most.
 
-        Other branches keep their whole history, and tags their snapshot.
+        Other branches keep their whole history, and tags their snapshot. A snapshot expires by age
+        only after all that were committed before it: the clocks of writers differ, and a history
+        without one in its middle would end there.
         """
         protected = set(needed_by_name(metadata))
         there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
@@ -101,9 +103,11 @@ class Retention:
         old = sum(one.timestamp_ms <= limit_ms for one in there)
         if count - self.least < self.lump or max(over, old) < self.lump:
             return []  # without sorting them, as nearly always
-        candidates = enumerate(sorted(there, key=_age)[: count - self.least])
-        gone = (one for n, one in candidates if n < over or one.timestamp_ms <= limit_ms)
-        return [one.snapshot_id for one in islice(gone, _MOST_AT_ONCE)]
+        candidates = enumerate(sorted(there, key=_order)[: count - self.least])
+        gone = takewhile(
+            lambda pair: pair[0] < over or pair[1].timestamp_ms <= limit_ms, candidates
+        )
+        return [one.snapshot_id for _, one in islice(gone, _MOST_AT_ONCE)]
 
 
 def is_expired_by_us(properties: Mapping[str, str]) -> bool:
@@ -160,8 +164,9 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
         )
 
 
-def _age(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+def _order(snapshot: Snapshot) -> int:
+    # Version 1 has no such numbers: metadata lists its snapshots in the order of their commits.
+    return snapshot.sequence_number or 0
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:

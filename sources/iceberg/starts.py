@@ -57,7 +57,11 @@ def _after(history: History, snapshot_id: int) -> StreamingOffset:
 
 
 def _since(history: History, moment_ms: int) -> StreamingOffset | None:
-    """After the last snapshot before a moment."""
+    """Before the first snapshot, in the order of commits, whose time is not before a moment.
+
+    Where times are out of order, older snapshots may follow it: they are read too, so that none
+    from the moment on is left out.
+    """
     newer = (i for i, snapshot in enumerate(history.line) if snapshot.timestamp_ms >= moment_ms)
     index = next(newer, None)
     if index is None:
@@ -99,12 +103,18 @@ def _tagged(metadata: TableMetadata, tag: str) -> Snapshot | None:
 
 
 def _as_of(history: History, metadata: TableMetadata, options: IcebergSourceOptions) -> Snapshot:
-    """What was current then: by the table's log, which knows of rollbacks, or by a branch."""
+    """The snapshot that was current then: by the table's log, which has rollbacks, or by a branch.
+
+    That is the one with the greatest time that is not after the moment, as in Iceberg-Java since
+    1.12: the clocks of writers differ, so that a log need not be in the order of its times. Of
+    equal times the later entry counts.
+    """
     moment = options.as_of_timestamp or 0
     log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
     if options.branch is not None:
         log = [(snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in history.line]
-    current = next((found for time, found in reversed(log) if time <= moment), None)
+    newest_first = (entry for entry in reversed(log) if entry[0] <= moment)
+    _, current = max(newest_first, key=lambda entry: entry[0], default=(0, None))
     snapshot = None if current is None else metadata.snapshot_by_id(current)
     if snapshot is None:
         raise OptionError(

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 import warnings
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from iceberg_reading import Stream
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Snapshot
 
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg import own_files
@@ -21,6 +23,7 @@ from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
 from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
 from krishiv_spark.sinks.iceberg import changes, expiry, retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.retention import Retention
 from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 
 MOST = "krishiv.history.expire.max-snapshots-to-keep"
@@ -466,3 +469,25 @@ def test_only_snapshots_behind_the_plan_are_looked_at_for_staged_files(tmp_path,
     assert len(read) <= 10 + 2
     assert ids(tmp_path) == [*range(210), *range(300, 390)]
     assert not [path for item in staged for path in item.paths if os.path.exists(path)]
+
+
+# --- times that are not in the order of the commits
+
+
+@pytest.mark.parametrize(
+    ("limit", "expired"), [(500, 0), (1500, 0), (2000, 2), (2500, 2), (3000, 3), (9000, 3)]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_snapshot_expires_by_age_after_all_that_were_committed_before_it(limit, expired, version):
+    snapshots = [
+        Snapshot(
+            snapshot_id=number,
+            sequence_number=None if version == 1 else number,
+            timestamp_ms=ms,
+            manifest_list="m",
+        )
+        for number, ms in ((1, 2000), (2, 1000), (3, 3000))
+    ]
+    metadata = SimpleNamespace(snapshots=snapshots, refs={})
+    found = Retention(least=1, most=None, age_ms=0).expired(metadata, limit)
+    assert found == [1, 2, 3][:expired]

@@ -24,10 +24,12 @@ from pyiceberg.manifest import ManifestFile
 
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg import planning
+from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.iceberg.history import ChangedRowsError
-from krishiv_spark.sources.iceberg.reader import IcebergOffset
+from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergSourceOptions
 
+ID = pa.schema([("id", pa.int64())])
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
 
@@ -203,6 +205,53 @@ def test_a_snapshot_to_begin_at_that_has_expired_is_an_error(folder):
     expire(folder, *old[:2])
     with pytest.raises(OptionError, match=f"names snapshot {old[0]}.* there are 1 snapshots"):
         Stream(folder, snapshot_id=old[0]).trigger()
+
+
+BASE = 1_700_000_000_000
+
+
+@pytest.fixture
+def unordered(folder):
+    """A table whose log is not in the order of its times, as clocks that differ make it."""
+    ordered = [append(folder, rows(number)) for number in (1, 2, 3)]
+    times = dict(zip(ordered, (2000, 1000, 3000), strict=True))
+    location = Path(table_in(folder).metadata_location.removeprefix("file://"))
+    metadata = json.loads(location.read_text())
+    for entry in metadata["snapshot-log"] + metadata["snapshots"]:
+        entry["timestamp-ms"] = BASE + times[entry["snapshot-id"]]
+    location.write_text(json.dumps(metadata))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [(1000, [1, 2]), (1500, [1, 2]), (2000, [1]), (2500, [1]), (3000, [1, 2, 3])],
+)
+@pytest.mark.parametrize("more", [{}, {"branch": "main"}])
+def test_as_of_is_the_greatest_time_that_is_not_after(unordered, moment, expected, more):
+    assert ids(batch(unordered, as_of_timestamp=BASE + moment, **more)) == expected
+    with pytest.raises(OptionError, match="has no snapshot of"):
+        batch(unordered, as_of_timestamp=BASE + 500, **more)
+
+
+def test_of_snapshots_of_one_time_the_later_is_read(folder):
+    for number in (1, 2):
+        append(folder, rows(number))
+    location = Path(table_in(folder).metadata_location.removeprefix("file://"))
+    metadata = json.loads(location.read_text())
+    for entry in metadata["snapshot-log"] + metadata["snapshots"]:
+        entry["timestamp-ms"] = BASE
+    location.write_text(json.dumps(metadata))
+    assert ids(batch(folder, as_of_timestamp=BASE)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [(500, [1, 2, 3]), (1500, [1, 2, 3]), (2000, [1, 2, 3]), (2500, [3]), (3000, [3]), (3500, [])],
+)
+def test_a_stream_from_a_time_leaves_out_no_snapshot_from_then_on(unordered, moment, expected):
+    found = Stream(unordered, stream_from_timestamp=BASE + moment).drain()
+    assert [number for numbers in found for number in numbers] == expected
 
 
 @pytest.mark.parametrize("option", ["as_of_timestamp", "tag", "end_snapshot_id"])
@@ -594,3 +643,32 @@ def test_batches_need_no_watermark(folder):
     assert end.watermark is None
     assert ids(rows_of(source, source.initial(), end)) == [5]
     assert newest(folder) == end.spot.snapshot
+
+
+# --- tables that are not where they are looked for
+
+
+def test_a_table_under_another_name_of_the_catalog_is_named(folder):
+    with pytest.raises(OptionError, match="in catalog 'krishiv': give that as 'catalogName'"):
+        batch(folder, ID, catalogName="other")
+    with pytest.raises(OptionError, match=r"tables of other catalogs .*'krishiv'"):
+        batch(folder, ID, catalogName="other", table="sales.deals")
+    with pytest.raises(OptionError, match=r"no table sales.deals in catalog 'krishiv'$"):
+        batch(folder, ID, table="sales.deals")
+
+
+def test_a_table_that_is_named_by_its_files_is_refused_with_the_way_in(folder, tmp_path):
+    append(folder, rows(1, 2))
+    location = table_in(folder).metadata_location
+    for path in (location, location.removeprefix("file://")):
+        with pytest.raises(OptionError, match=r"is the metadata file of a table.*register_table"):
+            IcebergSourceOptions.parse({"path": path}, "krishiv-iceberg")
+    own = {"path": f"{folder}/db/t"}
+    options = IcebergSourceOptions.parse(own, "krishiv-iceberg")
+    with pytest.raises(OptionError, match=r"is the folder of one table.*register_table"):
+        open_table(options)
+    other = tmp_path / "register"
+    other.mkdir()
+    catalog(other).create_namespace("db")
+    catalog(other).register_table("db.t", location)  # as docs/iceberg.md has it
+    assert ids(batch(other)) == [1, 2]
