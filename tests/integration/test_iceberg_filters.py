@@ -134,7 +134,6 @@ KINDS = {
         "00ff",
     ),
 }
-NESTINGS = ("", "s.", "s.in.", "o.")
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +331,13 @@ def _differences(java: JavaTables, folder: Path, location: str, columns: list[st
 
 @pytest.mark.parametrize(
     ("above", "defaults"),
-    [("", True), ("s.", True), ("s.in.", True), ("o.", True), ("s.", False)],
+    [
+        ("", True),
+        ("s.in.", True),
+        pytest.param("s.", True, marks=pytest.mark.long),
+        pytest.param("o.", True, marks=pytest.mark.long),
+        pytest.param("s.", False, marks=pytest.mark.long),
+    ],
 )
 def test_columns_that_older_files_lack_are_filtered_as_iceberg_java_does(
     tmp_path, java, above, defaults
