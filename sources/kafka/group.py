@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client, is_retriable, open_client
@@ -20,26 +20,41 @@ _log = logging.getLogger(__name__)
 _NO_GENERATION = -1
 # Later versions have ids of topics instead.
 _LAST_WITH_NAMES = 9
+# Later versions fetch the offsets of several groups.
+_LAST_OF_ONE_GROUP = 7
 # Several keys in one message (KIP-699); before it the answer has another form.
 _FIRST_WITH_LISTS = 4
+_SINCE = "krishiv-spark since "
+"""In the metadata of an offset, before the milliseconds at which the driver that wrote it began."""
+_MOST_DIGITS = 19
 _PATIENCE_S, _REST_S = 5.0, 60.0
 """How long the query waits for a position to be shown, and for how long then for none."""
 
 
 class ShownPosition:
-    """Shows where a query stands, as a consumer outside any generation does that commits offsets.
+    """Commits the position of a query as a consumer outside of any generation commits offsets.
 
     It is for people and their tools: if it fails, there is a warning and the query goes on.
+
+    Kafka has no condition for such a commit, and a driver that was frozen may wake after another
+    one has gone on. So the group's offsets are fetched first, and each is replaced only by a
+    greater one, or if this driver wrote it. A checkpoint that was rewound is the exception: the
+    first position of a driver may be lower, if the driver began after the one that wrote the
+    group's offset. Its begin is in the metadata of the offset.
 
     Args:
         connection: How the cluster is reached.
         group: Id of the group; it must have no other members.
+        since_ms: When the driver began to read the topics, milliseconds; now by default.
     """
 
-    def __init__(self, connection: Connection, group: str) -> None:
+    def __init__(self, connection: Connection, group: str, since_ms: int | None = None) -> None:
         self._connection = connection
         self._group = group
+        self._since_ms = time.time_ns() // 1_000_000 if since_ms is None else since_ms
         self._shown: Mapping[TopicPartition, int] | None = None
+        self._written: dict[TopicPartition, int] = {}
+        self._coordinator: Node | None = None
         self._until_s = 0.0
 
     def show(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -50,33 +65,97 @@ class ShownPosition:
         if offsets == self._shown or time.monotonic() < self._until_s:
             return
         try:
-            _commit(open_client(self._connection), self._group, offsets)
+            self._commit(open_client(self._connection), offsets)
             self._shown = offsets
         except KrishivError as error:
             self._until_s = time.monotonic() + _REST_S
             _log.warning("the position is not shown to group %r: %s", self._group, error)
 
+    def _commit(self, client: Client, offsets: Mapping[TopicPartition, int]) -> None:
+        backoff = Backoff(_PATIENCE_S)
+        while (error := self._try_to_commit(client, offsets)) is not None:
+            self._coordinator = None  # it may be another one by now
+            failure = client.failed(f"commit offsets to group {self._group!r}", error)
+            if not is_retriable(error):
+                raise failure
+            backoff.pause_or_raise(lambda: failure)  # noqa: B023  raised within this round
 
-def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    backoff = Backoff(_PATIENCE_S)
-    while (error := _tried(client, group, offsets)) is not None:
-        failure = client.failed(f"commit offsets to group {group!r}", error)
-        if not is_retriable(error):
-            raise failure
-        backoff.pause_or_raise(lambda: failure)  # noqa: B023  raised within this round
+    def _try_to_commit(
+        self, client: Client, offsets: Mapping[TopicPartition, int]
+    ) -> Exception | None:
+        """Fetch the group's offsets, then commit those that may replace them; return an error."""
+        known = self._coordinator
+        node = _find_coordinator(client, self._group) if known is None else known
+        if isinstance(node, Exception):
+            return node
+        current = _fetch(client, node, self._group, offsets)
+        if isinstance(current, Exception):
+            return current
+        self._coordinator = node
+        wanted = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp not in current or self._may_replace(tp, current[tp], offset)
+        }
+        if not wanted:
+            return None
+        request = _commit_request(self._group, wanted, f"{_SINCE}{self._since_ms}")
+        answer = _answer(client, node, request)
+        error = answer if isinstance(answer, Exception) else _first_error(answer)
+        if error is None:
+            self._written |= wanted
+        return error
+
+    def _may_replace(self, tp: TopicPartition, current: _GroupOffset, offset: int) -> bool:
+        if offset > current.offset or current.offset == self._written.get(tp):
+            return True
+        return self._shown is None and current.since_ms < self._since_ms
 
 
-def _tried(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> Exception | None:
-    """Commit once; what went wrong."""
+class _GroupOffset(NamedTuple):
+    """The offset of a group in a partition, and when the driver began that wrote it."""
+
+    offset: int
+    since_ms: int
+
+
+def _find_coordinator(client: Client, group: str) -> Node | Exception:
+    """Return the id of the group's coordinator, or the error."""
     found = _answer(client, LEAST_LOADED, _find(group))
     if isinstance(found, Exception):
         return found
     coordinator = found.coordinators[0]
     if coordinator.error_code:
         return _error(coordinator.error_code)
-    answer = _answer(client, coordinator.node_id, _request(group, offsets))
+    return int(coordinator.node_id)
+
+
+def _fetch(
+    client: Client, node: Node, group: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, _GroupOffset] | Exception:
+    """Return the group's offsets in the partitions in which it has one, or the error."""
+    answer = _answer(client, node, _fetch_request(group, offsets))
     if isinstance(answer, Exception):
         return answer
+    if answer.error_code:
+        return _error(answer.error_code)
+    return _first_error(answer) or {
+        TopicPartition(topic.name, one.partition_index): _GroupOffset(
+            one.committed_offset, _since_of(one.metadata)
+        )
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.committed_offset >= 0
+    }
+
+
+def _since_of(metadata: str | None) -> int:
+    """Return the begin that an offset's metadata contain; 0 if another program wrote them."""
+    text = (metadata or "").removeprefix(_SINCE)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else 0
+
+
+def _first_error(answer: Any) -> Exception | None:
     codes = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
     return _error(codes.pop()) if codes else None
 
@@ -102,7 +181,21 @@ def _find(group: str) -> Any:
     )
 
 
-def _request(group: str, offsets: Mapping[TopicPartition, int]) -> Any:
+def _fetch_request(group: str, offsets: Mapping[TopicPartition, int]) -> Any:
+    from kafka.protocol.consumer import OffsetFetchRequest
+
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    grouped: dict[str, list[int]] = {}
+    for tp in offsets:
+        grouped.setdefault(tp.topic, []).append(tp.partition)
+    return OffsetFetchRequest(
+        group_id=group,
+        topics=[topic(name=name, partition_indexes=parts) for name, parts in grouped.items()],
+        max_version=_LAST_OF_ONE_GROUP,
+    )
+
+
+def _commit_request(group: str, offsets: Mapping[TopicPartition, int], metadata: str) -> Any:
     from kafka.protocol.consumer import OffsetCommitRequest
 
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -114,7 +207,7 @@ def _request(group: str, offsets: Mapping[TopicPartition, int]) -> Any:
                 partition_index=tp.partition,
                 committed_offset=offset,
                 committed_leader_epoch=-1,
-                committed_metadata="",
+                committed_metadata=metadata,
             )
         )
     return OffsetCommitRequest(

@@ -8,6 +8,7 @@ new rows share a task.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         self._made_planner: BatchPlanner | None = None
         self._made_position: ShownPosition | None = None
         self._positions = _no_positions()
+        # Before Spark reads the checkpoint: a driver that began later knows a later position.
+        self._since_ms = time.time_ns() // 1_000_000
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors choose nothing.
@@ -123,7 +126,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.sources.kafka.group import ShownPosition
 
         if self._made_position is None:
-            self._made_position = ShownPosition(self.options.kafka, group)
+            self._made_position = ShownPosition(self.options.kafka, group, self._since_ms)
         return self._made_position
 
     # --- rows

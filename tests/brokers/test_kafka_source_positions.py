@@ -5,7 +5,7 @@ import time
 import uuid
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_reading import HASTE, newest, read_on, reader
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
@@ -21,6 +21,9 @@ from krishiv_spark.kafka.offset_lookups import RepeatedLookup, list_offsets
 from krishiv_spark.kafka.partition_rows import PartitionRows
 from krishiv_spark.kafka.requests import demand
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, MAX_TIMESTAMP
+from krishiv_spark.sources.kafka import group as group_module
+from krishiv_spark.sources.kafka.group import ShownPosition
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 pytestmark = pytest.mark.once
 
@@ -298,3 +301,87 @@ def test_the_position_that_is_shown_to_a_group_is_the_newest_when_the_query_is_i
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"g-{topic}")
     assert consumer.committed(TopicPartition(topic, 0)) == 3
     consumer.close()
+
+
+def offset_of_group(bootstrap, group, topic, partition=0):
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group)
+    try:
+        return consumer.committed(TopicPartition(topic, partition))
+    finally:
+        consumer.close()
+
+
+@pytest.fixture
+def shown(bootstrap):
+    """What makes a driver that shows positions in partition 0 of a topic, and shows the group."""
+    topic = topic_of(bootstrap, 1, partitions=2)
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    connection = KafkaSourceOptions.parse(given, "krishiv-kafka").kafka
+    tp = topic_partition.TopicPartition(topic, 0)
+
+    class Driver:
+        def __init__(self, since_ms=None):
+            self.position = ShownPosition(connection, f"g-{topic}", since_ms)
+
+        def at(self, offset, **more):
+            self.position.show({tp: offset, **{tp._replace(partition=1): n for n in more.values()}})
+            return offset_of_group(bootstrap, f"g-{topic}", topic)
+
+    Driver.other = staticmethod(lambda: offset_of_group(bootstrap, f"g-{topic}", topic, 1))
+    return Driver
+
+
+def test_a_woken_driver_does_not_move_a_group_back(shown):
+    a, b = shown(), shown()
+    assert [a.at(10), b.at(100), a.at(20), b.at(100), a.at(30), b.at(110)] == [
+        *(10, 100, 100, 100, 100, 110)
+    ]
+
+
+def test_a_driver_that_was_frozen_before_its_first_position_does_not_either(shown):
+    frozen = shown(since_ms=1_000)
+    assert shown(since_ms=2_000).at(100) == 100
+    assert frozen.at(20) == 100
+    assert frozen.at(30) == 100
+
+
+def test_a_newer_driver_that_was_fenced_does_not_move_back_the_one_that_goes_on(shown):
+    older, newer = shown(), shown()
+    assert [older.at(10), newer.at(20), older.at(200), newer.at(30)] == [10, 20, 200, 200]
+
+
+def test_a_checkpoint_that_was_rewound_moves_a_group_back(shown):
+    assert [shown().at(100), shown().at(40)] == [100, 40]
+    again = shown()
+    assert [again.at(30), again.at(35), again.at(34)] == [30, 35, 34]  # its own may go back
+
+
+def test_each_partition_of_a_group_goes_on_by_itself(shown):
+    a, b = shown(), shown()
+    a.at(10, other=50)
+    b.at(100, other=40)
+    assert (a.at(20, other=60), shown.other()) == (100, 60)
+
+
+def test_offsets_of_older_versions_and_of_other_programs_are_taken_over(bootstrap, shown):
+    driver = shown()
+    group, topic = driver.position._group, driver.position._group.removeprefix("g-")
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group)
+    consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(70, "krishiv-spark since x", -1)})
+    consumer.close()
+    assert driver.at(50) == 50
+    assert driver.at(80) == 80
+
+
+def test_a_group_whose_coordinator_is_known_costs_two_requests(shown, monkeypatch):
+    driver = shown()
+    driver.at(1)
+    asked = []
+    real = group_module._answer
+    monkeypatch.setattr(
+        group_module, "_answer", lambda *given: asked.append(given[2]) or real(*given)
+    )
+    driver.at(2)
+    assert len(asked) == 2
+    driver.at(2)
+    assert len(asked) == 2
