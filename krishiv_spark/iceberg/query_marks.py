@@ -19,6 +19,7 @@ __all__ = [
     "DIGEST_OF",
     "EPOCH_KEY",
     "EPOCH_OF",
+    "NO_EPOCH",
     "OFFSETS_OF",
     "PARENT_KEY",
     "QUERY_KEY",
@@ -37,6 +38,9 @@ expires."""
 
 EPOCH_OF = "krishiv.epoch."
 """Before a query's id, a property of the table: the number of its newest epoch."""
+
+NO_EPOCH = "none"
+"""The value of that property before the first epoch: the catalog has shown that it keeps it."""
 
 DIGEST_OF = "krishiv.plan."
 """Likewise: that number, a colon, and the digest of what Spark planned for the epoch."""

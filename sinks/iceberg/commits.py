@@ -21,7 +21,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
@@ -74,6 +74,8 @@ class Committer:
         self._last: Exception | None = None
         self.unknown = False
         """Whether the outcome of an attempt is not known: nothing staged may be touched then."""
+        self.committed = False
+        """Whether an attempt is known to have happened."""
 
     def commit(self, table: Table) -> None:
         """Make the epoch true.
@@ -147,9 +149,7 @@ class Committer:
     @property
     def _has_mark(self) -> bool:
         """Whether the epoch may be asked for again; a job without a number dies with its id."""
-        return self._options.txn_app_id is not None or not self._epoch.query.startswith(
-            BATCH_PREFIX
-        )
+        return marks.is_marked(self._epoch.query, self._options.txn_app_id)
 
     def _progress(self) -> marks.Reach:
         found = SparkCheckpoint.of(self._options)
@@ -159,7 +159,7 @@ class Committer:
         """The linearization point: the epoch is true if the catalog takes this, and only then."""
         try:
             transaction.compare_and_set()
-            self._last = None
+            self._last, self.committed = None, True
         except CommitFailedException as error:  # another commit was faster: it did not happen
             self._last = error
         except Exception as error:  # noqa: BLE001  anything else may have happened: look
@@ -223,7 +223,14 @@ class Committer:
     def _is_ours(self, table: Table) -> bool:
         """Whether one of the attempts happened, whatever was reported."""
         ours = (attempt.producer.snapshot_id for attempt in self._tried)
-        return any(table.metadata.snapshot_by_id(number) is not None for number in ours)
+        there = any(table.metadata.snapshot_by_id(number) is not None for number in ours)
+        self.committed = self.committed or there
+        return there
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the epoch is certainly not in the table, whatever error has ended its commit."""
+        return not self.unknown and not self.committed
 
     def _check_history(self, table: Table) -> None:
         """Give up if the snapshot of an attempt may have come and gone, and nothing else tells.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.errors import CommitRejected, SinkError
+from krishiv_spark.errors import CommitRejected
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
@@ -103,10 +103,30 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         return self._in_hand.look(self._options)
 
     def last_committed(self, query: str) -> Mark | None:
-        """Driver: the newest epoch in the table's own mark."""
+        """Driver: the newest epoch in the table's own mark; enrols a query that has none.
+
+        Raises:
+            OptionError: If the catalog does not keep the property that a mark is.
+        """
+        self.enrol(query)
+        return self.newest_mark(query)
+
+    def newest_mark(self, query: str) -> Mark | None:
+        """Driver: as `last_committed`; changes nothing."""
         from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 
         return last_committed_epoch(self.table().metadata, query)
+
+    def enrol(self, query: str) -> None:
+        """Driver: make sure that the catalog keeps the mark of a query. See `enrol_query`."""
+        from krishiv_spark.sinks.iceberg.marks import has_key, is_marked
+
+        table = self.table()
+        if has_key(table.metadata, query) or not is_marked(query, self._options.txn_app_id):
+            return
+        from krishiv_spark.sinks.iceberg.enrolment import enrol_query
+
+        self._in_hand.put(enrol_query(table, self._options, query))
 
     def publish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
         """Driver: one snapshot with the rows and the mark. See `Committer`."""
@@ -121,9 +141,9 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
                 check_shared(table.io, staged)
                 committer.commit(table)
-        # After any other error the outcome is not known, and nothing staged is touched.
-        except SinkError:
-            if not committer.unknown:
+        # Of any class: a file that cannot be read, a store that fails, too little memory.
+        except Exception:
+            if committer.is_refused:
                 self._clean(change, table, published=False, certain=True)
                 self.discard(staged)
             raise
@@ -144,14 +164,20 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             SinkError: If it is not in the table, or that is not known.
         """
         from krishiv_spark.sinks.iceberg.commits import Committer
+        from krishiv_spark.sinks.iceberg.upserts import Upsert
 
         change = self._change(epoch, staged, effect or self.effect)
         committer, table = (
             Committer(self._options, epoch, change),
             self._in_hand.take(self._options),
         )
-        with redact_errors(table.io, f"commit epoch {epoch.number}"):
-            committer.commit(table)
+        try:
+            with redact_errors(table.io, f"commit epoch {epoch.number}"):
+                committer.commit(table)
+        except Exception:
+            if committer.is_refused and isinstance(change, Upsert):
+                change.clean_written(published=False)  # what the intent names stays
+            raise
         self._clean(change, table, published=True, certain=not committer.unknown)
 
     def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect) -> Change:

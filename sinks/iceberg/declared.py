@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["check_declared", "warn_of_unread"]
+__all__ = ["check_declared", "warn_of_dropped", "warn_of_unread"]
 
 _log = logging.getLogger(__name__)
 _UNREAD = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
@@ -60,6 +60,18 @@ def warn_of_unread(options: IcebergSinkOptions) -> None:
             said = (
                 f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
                 f"programs, and without effect here: {what}"
+            )
+            warn_once(_log, said, "%s", said)
+
+
+def warn_of_dropped(options: IcebergSinkOptions, table: Table) -> None:
+    """Warn once in a process of the user's properties that a new table did not get. Planner."""
+    found = {**table.properties, "format-version": str(table.format_version)}
+    for key, text in options.table_properties.items():
+        if found.get(key) != text:
+            said = (
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is without effect: the catalog has "
+                f"created table {options.table_name} with {found.get(key, 'none')!r}"
             )
             warn_once(_log, said, "%s", said)
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.query_marks import (
     DIGEST_OF,
     EPOCH_KEY,
     EPOCH_OF,
+    NO_EPOCH,
     OFFSETS_OF,
     QUERY_KEY,
     digest_of,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Reach",
     "epoch_of_rows",
+    "has_key",
+    "is_marked",
     "last_committed_epoch",
     "outdated",
     "progress_of",
@@ -127,10 +130,10 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
         Its number, and its digest if that is known; None when there is none.
 
     Raises:
-        SinkError: If the mark is no number: somebody has changed it.
+        SinkError: If the property is no number, or older than the table's rows.
     """
     number = metadata.properties.get(f"{EPOCH_OF}{query}")
-    if number is None:
+    if number is None or number == NO_EPOCH:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
     epoch = parse_count(number)
     if epoch is None:
@@ -138,7 +141,34 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
             f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
             "of an epoch: put back the epoch that the table really holds"
         )
+    _check_newest(metadata, query, epoch)
     return Mark(epoch, digest_of(metadata.properties, query, number))
+
+
+def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
+    """Refuse a property that is older than the rows of the table, which came with a newer one.
+
+    Raises:
+        SinkError: If it is: the epochs in between would be written again.
+    """
+    of_rows = epoch_of_rows(metadata, query)
+    if of_rows is not None and of_rows > epoch:
+        raise SinkError(
+            f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {epoch}, but the table has "
+            f"the rows of epoch {of_rows} of the query: the catalog did not keep the property "
+            "that came with them, or it was changed since. Nothing was written. Set it to "
+            f"{of_rows}, and have the catalog keep the table properties of each commit"
+        )
+
+
+def has_key(metadata: TableMetadata, query: str) -> bool:
+    """Return True if the table has the property of a query's mark, with or without an epoch."""
+    return f"{EPOCH_OF}{query}" in metadata.properties
+
+
+def is_marked(query: str, txn_app_id: str | None) -> bool:
+    """Return True if an epoch may come again; a job without a number ends with its id."""
+    return txn_app_id is not None or not query.startswith(BATCH_PREFIX)
 
 
 def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:

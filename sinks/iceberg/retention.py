@@ -17,6 +17,7 @@ from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.once import warn_once
+from krishiv_spark.redaction import excerpt
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Retention",
+    "default_properties",
     "is_expired_by_us",
     "metadata_properties",
-    "new_properties",
     "warn_of_growth",
+    "warn_of_refused",
 ]
 
 _log = logging.getLogger(__name__)
@@ -115,11 +117,12 @@ def is_expired_by_us(properties: Mapping[str, str]) -> bool:
     return _MOST in properties and properties.get("gc.enabled", "true").lower() != "false"
 
 
-def new_properties(options: IcebergSinkOptions) -> dict[str, str]:
-    """The properties of a table that is made."""
+def default_properties(options: IcebergSinkOptions) -> dict[str, str]:
+    """Return the sink's own properties of a new table: those that the user did not give."""
     snapshots = {} if options.keep_snapshots == "all" else _SNAPSHOTS
     files = {} if options.keep_metadata_files == "all" else _FILES
-    return {**snapshots, **files, **options.table_properties}
+    own = {**snapshots, **files}
+    return {key: text for key, text in own.items() if key not in options.table_properties}
 
 
 def metadata_properties(
@@ -162,6 +165,29 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
             options.table_name,
             ", and of its ".join(growing),
         )
+
+
+def warn_of_refused(table: Table, options: IcebergSinkOptions, error: Exception) -> None:
+    """Warn that a new table was created without the sink's own properties. Planner.
+
+    Args:
+        table: The new table; this is its one warning in this process, so none of growth follows.
+        options: Of the sink.
+        error: The catalog's refusal.
+    """
+    names = ", ".join(sorted(default_properties(options)))
+    why = options.redacted(excerpt(str(error), options.secrets()))
+    warn_once(
+        _log,
+        str(table.metadata.table_uuid),
+        "%s: the catalog refuses properties that the sink gives a new table, so table %s was "
+        "created without them (%s): %s. Unless the catalog expires snapshots and old metadata "
+        "files, give 'keepSnapshots' or 'expireOlderThan'",
+        FORMAT,
+        options.table_name,
+        names,
+        why,
+    )
 
 
 def _order(snapshot: Snapshot) -> int:

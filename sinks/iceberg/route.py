@@ -146,7 +146,7 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: the table has a mark of this epoch, or a later one."""
-        mark = self._committer.last_committed(epoch.query)
+        mark = self._committer.newest_mark(epoch.query)
         return mark is not None and mark.epoch >= epoch.number
 
     def discard(self, staged: Sequence[StagedForTable]) -> None:
@@ -175,14 +175,20 @@ class IcebergParticipant(Participant[StagedForTable]):
             )
 
     def verify_empty_log(self, query: str) -> None:
-        """Planner: a query without a log must not have a mark in the table."""
-        mark = self._committer.last_committed(query)
+        """Planner: a query without a log must not have a mark in the table, and can have one."""
+        mark = self._committer.newest_mark(query)
         if mark is not None:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
                 "its epoch log is empty: the log was removed, or the option 'epochLog' has "
                 f"changed; put it back, or use {NEW_CHECKPOINT}"
             )
+        self._committer.enrol(query)  # before the log has an owner
+
+    def sweep(self, query: str, generation: int, *, clean: bool) -> None:
+        """Planner: the catalog keeps the query's mark, also of a route that was added later."""
+        del generation, clean
+        self._committer.enrol(query)
 
     # --- operator
 
@@ -207,7 +213,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         Raises:
             LogError: If it is: epochs up to it would be passed over.
         """
-        mark = self._committer.last_committed(query)
+        mark = self._committer.newest_mark(query)
         if mark is not None and mark.epoch > epoch:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "

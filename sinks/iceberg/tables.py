@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import isfile
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,9 @@ from krishiv_spark.sinks.iceberg.columns import (
     iceberg_columns,
     table_columns,
 )
-from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_unread
-from krishiv_spark.sinks.iceberg.retention import new_properties
+from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_dropped, warn_of_unread
+from krishiv_spark.sinks.iceberg.enrolment import is_refusal
+from krishiv_spark.sinks.iceberg.retention import default_properties, warn_of_refused
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 
 if TYPE_CHECKING:
@@ -191,16 +192,33 @@ def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
 
 
 def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
-    schema = _new_schema(rows)
     _make_namespace(catalog, options.identifier[:-1])
-    return catalog.create_table(
+    defaults = default_properties(options)
+    try:
+        return _create(options, catalog, rows, defaults)
+    except Exception as error:
+        if not defaults or not is_refusal(error):
+            raise
+        # If this is refused too, the error is about the user's own properties, or about none.
+        table = _create(options, catalog, rows, {})
+        warn_of_refused(table, options, error)
+        return table
+
+
+def _create(
+    options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema, defaults: Mapping[str, str]
+) -> Table:
+    schema = _new_schema(rows)
+    table = catalog.create_table(
         options.identifier,
         schema,
         location=options.location,
         partition_spec=partition_spec(options.partition_by, schema),
         sort_order=sort_order(options.sort_by, schema),
-        properties=new_properties(options),
+        properties={**defaults, **options.table_properties},
     )
+    warn_of_dropped(options, table)
+    return table
 
 
 def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:

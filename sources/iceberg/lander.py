@@ -10,7 +10,7 @@ from typing import Any
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import EPOCH_OF, OFFSETS_OF, digest_of
+from krishiv_spark.iceberg.query_marks import EPOCH_OF, NO_EPOCH, OFFSETS_OF, digest_of
 from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
@@ -93,12 +93,17 @@ def _only_one(table: str, properties: Mapping[str, str]) -> str:
 
 
 def _queries(properties: Mapping[str, str]) -> list[str]:
-    return sorted(n.removeprefix(EPOCH_OF) for n in properties if n.startswith(EPOCH_OF))
+    """Ids of the queries that have an epoch in the table."""
+    return sorted(
+        name.removeprefix(EPOCH_OF)
+        for name, text in properties.items()
+        if name.startswith(EPOCH_OF) and text != NO_EPOCH
+    )
 
 
 def _epoch_of(table: str, properties: Mapping[str, str], query: str) -> int:
     text = properties.get(f"{EPOCH_OF}{query}")
-    if text is None:
+    if text is None or text == NO_EPOCH:
         raise OptionError(
             f"{FORMAT}: query {query} has written no epoch into table {table}; those that have: "
             f"{', '.join(_queries(properties)) or 'none'}"

@@ -879,7 +879,7 @@ def test_vacuum_removes_older_metadata_of_the_table_itself(tmp_path):
     life = IcebergLife(tmp_path, keepMetadataFiles="1", **compressed)
     for epoch in range(3):
         life.epoch(epoch, numbered(epoch))
-    older = table_of(tmp_path).metadata_location.replace("00003-", "00009-")
+    older = table_of(tmp_path).metadata_location.replace("00004-", "00009-")
     Path(older).write_bytes(Path(table_of(tmp_path).metadata_location).read_bytes())
     Path(older.replace("00009-", "00010-")).write_bytes(b"")  # its writer died
     assert "2 files" in vacuum(tmp_path, "--older-than", "0 s")

@@ -93,8 +93,8 @@ def test_every_file_that_the_sink_writes_has_the_table_s_id(tmp_path):
 def test_a_metadata_file_that_was_not_written_to_its_end_goes(tmp_path):
     IcebergLife(tmp_path).epoch(0, numbered(0))
     newest = Path(table_of(tmp_path).metadata_location)
-    shutil.copy(newest, newest.with_name(newest.name.replace("00001-", "00002-")))
-    newest.with_name(newest.name.replace("00001-", "00003-")).write_bytes(b"{")
+    shutil.copy(newest, newest.with_name(newest.name.replace("00002-", "00003-")))
+    newest.with_name(newest.name.replace("00002-", "00004-")).write_bytes(b"{")
     assert "2 files, " in vacuum(tmp_path)[1]
 
 

@@ -113,7 +113,9 @@ class ViewKeeper:
         found = table.metadata.properties.get(_PROPERTY)
         if found == self._view.text:
             return
-        is_now = "was not made by this function" if found is None else f"is the view {found}"
+        is_now = f"is the view {found}"
+        if found is None:
+            is_now = "was not made by this function (or its catalog keeps no table properties)"
         raise OptionError(
             f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
             f"{self._view.text}: name another table, or drop this one and begin with a new "
