@@ -25,6 +25,7 @@ __all__ = [
     "check_entry",
     "data_entries",
     "data_manifests",
+    "format_name",
     "listed_files",
     "metadata_errors",
     "planned_files",
@@ -241,9 +242,14 @@ def check_entry(entry: ManifestEntry) -> bool:
         )
     if content == _DATA and file.file_format != _PARQUET:
         raise UnreadableError(
-            f"{FORMAT}: {file.file_path} is {file.file_format}; only Parquet is supported"
+            f"{FORMAT}: {file.file_path} is {format_name(file)}; only Parquet is supported"
         )
     return True
+
+
+def format_name(file: DataFile) -> str:
+    """Return the name of a data file's format, such as ``ORC``."""
+    return str(getattr(file.file_format, "value", file.file_format))
 
 
 def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:

@@ -81,8 +81,9 @@ def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> No
     that prune by partition then do not find their rows.
 
     Raises:
-        CommitRejected: If there is such a file.
+        CommitRejected: If there is such a file, or one is named twice.
     """
+    _check_distinct(staged)
     for item in staged:
         if item.table != str(metadata.table_uuid):
             raise CommitRejected(
@@ -103,6 +104,23 @@ def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> No
             )
         if item.files:
             _check_columns(metadata, item.schema_id)
+
+
+def _check_distinct(staged: Sequence[StagedDataFiles]) -> None:
+    """Refuse a file that two messages of tasks name: its rows would be in the table twice.
+
+    Raises:
+        CommitRejected: If there is one.
+    """
+    seen: set[str] = set()
+    for path in (path for item in staged for path in item.paths):
+        if path in seen:
+            raise CommitRejected(
+                f"{FORMAT}: {path} was reported twice as a task's output, and its rows would be in "
+                "the table twice. Nothing was committed: restart the query, which writes the epoch "
+                "again"
+            )
+        seen.add(path)
 
 
 def _check_columns(metadata: TableMetadata, schema_id: int | None) -> None:

@@ -81,7 +81,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         default=None,
         validation_alias=AliasChoices("orderColumn", "order_column"),
         description="Column whose highest value wins among the rows of an epoch that have one key; "
-        "without it the last row wins.",
+        "without it the last row in Spark's order wins, which is not the order of their files.",
     )
     txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,

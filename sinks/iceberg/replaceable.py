@@ -1,4 +1,7 @@
-"""Whether the files of a table can be replaced: not where rows are deleted by their values."""
+"""Whether the files of a table can be replaced.
+
+Not where rows are deleted by their values, and not where they are in files that are not Parquet.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,36 @@ from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import catalog_errors
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.planning import check_entry, metadata_errors
+from krishiv_spark.iceberg.planning import (
+    UnreadableError,
+    check_entry,
+    format_name,
+    metadata_errors,
+)
+from krishiv_spark.iceberg.query_marks import PARENT_KEY
+from krishiv_spark.iceberg.untrusted import iterate_ancestors
+from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["check_replaceable", "files_to_replace"]
+__all__ = ["check_parquet", "check_replaceable", "check_upsertable", "files_to_replace"]
+
+_PARQUET = "PARQUET"
+
+_CHECKED: LruCache[tuple[str, frozenset[int]], int] = LruCache(64)
+"""By a table's UUID and the ids of its keys, the snapshot that `check_upsertable` passed last."""
+
+_REWRITE = (
+    "Only Parquet can be read and replaced. Have the engine that wrote it rewrite the table's data "
+    "files as Parquet; in Spark: ALTER TABLE … SET TBLPROPERTIES ('write.format.default' = "
+    "'parquet'), then CALL …system.rewrite_data_files(table => '…', options => map('rewrite-all', "
+    "'true')). Then restart the query"
+)
 
 
 def check_replaceable(table: Table, options: IcebergSinkOptions) -> None:
@@ -44,6 +69,88 @@ def check_replaceable(table: Table, options: IcebergSinkOptions) -> None:
             if manifest.content == ManifestContent.DELETES:
                 for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                     check_entry(entry)
+
+
+def check_upsertable(table: Table, options: IcebergSinkOptions) -> None:
+    """Refuse a table in which every upsert would have to read a file that is not Parquet. Planner.
+
+    That is a file without bounds of the keys, as every Avro file is, in a table that is not
+    partitioned by a key. Whether an epoch meets a file that has bounds is known when it is
+    committed. All manifests are read when a process first plans an upsert of a table, and new ones
+    after commits of other programs.
+
+    Raises:
+        UnreadableError: If there is such a file.
+        DataLossError: If metadata of the table's snapshot has been removed.
+        CatalogFailedError: If that cannot be read.
+    """
+    head = table.current_snapshot()
+    if head is None:
+        return
+    schema = table.schema()
+    fields = (
+        schema.find_field(name) for name in options.key_columns if name in schema.column_names
+    )
+    keys = frozenset(field.field_id for field in fields)
+    known = (str(table.metadata.table_uuid), keys)
+    later = _later_snapshots(table, _CHECKED.get(known))
+    if later is None or any(map(_is_foreign, later)):
+        written = None if later is None else {one.snapshot_id for one in later}
+        doing = f"read the files of table {options.table_name}"
+        with catalog_errors(options, doing), metadata_errors(head):
+            _check_bounds(table, head, written, keys)
+    _CHECKED.put(known, head.snapshot_id)
+
+
+def _later_snapshots(table: Table, checked: int | None) -> list[Snapshot] | None:
+    """Return the snapshots after one that was checked; None if it is no ancestor."""
+    by_id = {one.snapshot_id: one for one in table.metadata.snapshots}
+    found: list[Snapshot] = []
+    for snapshot in iterate_ancestors(by_id, table.metadata.current_snapshot_id):
+        if snapshot.snapshot_id == checked:
+            return found
+        found.append(snapshot)
+    return None
+
+
+def _is_foreign(snapshot: Snapshot) -> bool:
+    """Return True unless the sink wrote a snapshot that has a parent: it writes Parquet alone."""
+    return snapshot.summary is None or PARENT_KEY not in snapshot.summary.additional_properties
+
+
+def _check_bounds(
+    table: Table, head: Snapshot, written: set[int] | None, keys: frozenset[int]
+) -> None:
+    """Check the manifests of a snapshot that were written for some snapshots, or for any."""
+    specs = table.specs()
+    for manifest in head.manifests(table.io):
+        is_known = written is not None and manifest.added_snapshot_id not in written
+        if manifest.content != ManifestContent.DATA or is_known:
+            continue
+        spec = specs[manifest.partition_spec_id]
+        if any(one.source_id in keys and str(one.transform) != "void" for one in spec.fields):
+            continue  # a partition may leave the file out
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
+            has_bounds = keys & (file.lower_bounds or {}).keys()
+            if format_name(file) != _PARQUET and not has_bounds:
+                raise UnreadableError(
+                    f"{FORMAT}: {file.file_path} is {format_name(file)}, without bounds of the key "
+                    f"columns, so that every upsert would have to read it. {_REWRITE}"
+                )
+
+
+def check_parquet(file: DataFile) -> None:
+    """Refuse a data file that an epoch has to read and that is not Parquet. Driver.
+
+    Raises:
+        CommitRejected: If it is not.
+    """
+    if format_name(file) != _PARQUET:
+        raise CommitRejected(
+            f"{FORMAT}: {file.file_path} is {format_name(file)}, and by its bounds may have rows "
+            f"of the epoch's keys. Nothing was committed. {_REWRITE}"
+        )
 
 
 def files_to_replace(

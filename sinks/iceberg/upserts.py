@@ -39,7 +39,7 @@ from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges, chosen, stored_values
 from krishiv_spark.sinks.iceberg.files import write_files
-from krishiv_spark.sinks.iceberg.replaceable import files_to_replace
+from krishiv_spark.sinks.iceberg.replaceable import check_parquet, files_to_replace
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, target_of
 from krishiv_spark.sinks.iceberg.unused import remove_unnamed
 
@@ -95,7 +95,7 @@ class Upsert:
         stage_snapshot(transaction, summary, self._options, added=files, removed=replaced)
 
     def clean(self, io: Any, *, published: bool, certain: bool) -> None:
-        """Remove what was written for attempts that are not in the table, and what was staged.
+        """Delete the files of attempts that are not in the table, and the staged changes.
 
         A data file that a snapshot names stays, whatever is believed of the attempts.
 
@@ -104,15 +104,23 @@ class Upsert:
             published: Whether an attempt has succeeded.
             certain: Whether it is known which: otherwise vacuum removes the files of the others.
         """
-        made = [*self._added.values(), *(files for files in self._rewritten.values() if files)]
-        written = {file.file_path for files in made for file in files}
-        staged = {path for item in self._staged for path in item.changes}
-        unused = written - self._used if published else written
-        with contextlib.suppress(Exception):  # best effort: vacuum finds them
-            remove_unnamed(self._options, unused if certain else set(), self._staged)
-        for path in staged:
+        if certain:
+            self.clean_written(published=published)
+        for path in {path for item in self._staged for path in item.changes}:
             with contextlib.suppress(Exception):
                 io.delete(path)
+
+    def clean_written(self, *, published: bool) -> None:
+        """Delete the data files of attempts that are not in the table; what is staged stays.
+
+        Args:
+            published: Whether an attempt has succeeded: its files stay.
+        """
+        made = [*self._added.values(), *(files for files in self._rewritten.values() if files)]
+        written = {file.file_path for files in made for file in files}
+        unused = written - self._used if published else written
+        with contextlib.suppress(Exception):  # best effort: vacuum finds them
+            remove_unnamed(self._options, unused, self._staged)
 
     # --- files
 
@@ -135,6 +143,7 @@ class Upsert:
                 *sorted(file.file_path for file in task.delete_files),
             )
             if known not in self._rewritten:
+                check_parquet(task.file)
                 self._rewritten[known] = self._others(table, task, reader, keys)
             files = self._rewritten[known]
             if files is not None:

@@ -8,6 +8,7 @@ parallelism is Spark's task.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
+from krishiv_spark.once import warn_once
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
+
+_log = logging.getLogger(__name__)
 
 
 class IcebergWriter(Writer[StagedDataFiles, Target]):
@@ -53,15 +57,34 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
+        self._warn_of_order()
         return target_of(table, self.options.target_file_size)
+
+    def _warn_of_order(self) -> None:
+        """Warn once in a process of upserts in which Spark's order of rows decides. Planner."""
+        options = self.options
+        # With 'txnRows' the rows are totals, one for each key.
+        if options.mode == "upsert" and options.order_column is None and options.txn_rows is None:
+            warn_once(
+                _log,
+                options.table_name,
+                "%s: without 'orderColumn', of the rows of an epoch that have one key the last "
+                "one in Spark's order wins in table %s, and Spark orders neither the files of a "
+                "batch by age nor the rows of several partitions. Give 'orderColumn' (a time or a "
+                "sequence number), unless no epoch has two rows of one key, as after groupBy",
+                FORMAT,
+                options.table_name,
+            )
 
     def _check_files(self, table: Table | None) -> None:
         """Refuse a table whose files cannot be replaced, where epochs do that."""
-        if self.mode is OutputMode.REPLACE or self.options.mode == "upsert":
-            from krishiv_spark.sinks.iceberg.replaceable import check_replaceable
+        is_upsert = self.options.mode == "upsert"
+        if table is not None and (is_upsert or self.mode is OutputMode.REPLACE):
+            from krishiv_spark.sinks.iceberg.replaceable import check_replaceable, check_upsertable
 
-            if table is not None:
-                check_replaceable(table, self.options)
+            check_replaceable(table, self.options)
+            if is_upsert:
+                check_upsertable(table, self.options)
 
     def _rows(self) -> pa.Schema:
         """The columns that the table gets; raises what the options alone are refused for."""
