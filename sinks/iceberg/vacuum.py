@@ -7,7 +7,9 @@ import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -55,6 +57,22 @@ class Orphans:
     foreign: int
 
 
+class _ListedFile(NamedTuple):
+    """A file of a folder.
+
+    Attributes:
+        path: Location that the table's FileIO takes, with the scheme of the folder.
+        identity: See `_identity`.
+        size: Bytes.
+        modified_s: Seconds since 1970.
+    """
+
+    path: str
+    identity: str
+    size: int
+    modified_s: float
+
+
 def find_orphans(
     options: IcebergOptions, older_than_s: float, *, foreign_names: bool = False
 ) -> Orphans:
@@ -77,21 +95,18 @@ def find_orphans(
     """
     before = time.time() - older_than_s
     found = _listed(open_table(options), foreign_names=foreign_names)
-    listed = list({file.path: file for file in found}.values())  # one folder may be in the other
+    listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
-        named = {_inner(path) for path in _named(table)}
-        unnamed = [file for file in listed if file.path not in named]
+        named = set(map(_identity, _named(table)))
+        unnamed = [file for identity, file in listed.items() if identity not in named]
         inside = dict(_uuids(table, [file.path for file in unnamed]))
     _check_alone(table, inside)
-    old = [file for file in unnamed if file.mtime.timestamp() < before]
+    old = [file for file in unnamed if file.modified_s < before]
     owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
     ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
-    prefix = table.location().removesuffix(_inner(table.location()))
     pairs = zip(old, owners, strict=True)
-    gone = tuple(
-        OrphanFile(f"{prefix}{file.path}", file.size) for file, own in pairs if own in ours
-    )
+    gone = tuple(OrphanFile(file.path, file.size) for file, own in pairs if own in ours)
     return Orphans(gone, len(old) - len(gone))
 
 
@@ -181,7 +196,7 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
         )
 
 
-def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
+def _listed(table: Table, *, foreign_names: bool) -> Iterator[_ListedFile]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = guarded_io(table).inner
@@ -198,7 +213,12 @@ def _listed(table: Table, *, foreign_names: bool) -> Iterator[fs.FileInfo]:
         files: Any = io.fs_by_scheme(scheme, host).get_file_info(selector)
         found = [file for file in files if file.type is fs.FileType.File]
         linked = _linked_folders(path, found) if scheme == "file" else frozenset[str]()
-        yield from (file for file in found if os.path.dirname(file.path) not in linked)
+        prefix = _prefix(folder)
+        for file in found:
+            if os.path.dirname(file.path) not in linked:
+                full = f"{prefix}{file.path}"
+                modified_s = file.mtime.timestamp()
+                yield _ListedFile(full, _identity(full), file.size, modified_s)
 
 
 def _linked_folders(root: str, files: Iterable[fs.FileInfo]) -> frozenset[str]:
@@ -220,8 +240,34 @@ def _resolved(location: str) -> str:
     return os.path.realpath(path) if scheme == "file" else posixpath.normpath(path)
 
 
-def _inner(location: str) -> str:
-    """A place as its file system knows it."""
+def _prefix(location: str) -> str:
+    """Return what stands before the paths of a folder's files, as its file system lists them.
+
+    A location without a scheme has none: its file system knows it by its absolute path.
+    """
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    return PyArrowFileIO.parse_location(location)[2]
+    scheme = urlsplit(location).scheme
+    if not scheme:
+        return ""
+    inner = PyArrowFileIO.parse_location(location)[2]
+    return location[: -len(inner)] if location.endswith(inner) else f"{scheme}://"
+
+
+def _identity(location: str) -> str:
+    """Return the same text for all spellings of a file: ``//``, ``..`` and links, where they count.
+
+    In object stores each of them is another key.
+    """
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, _, path = PyArrowFileIO.parse_location(location)
+    if scheme == "file":
+        folder, name = os.path.split(path)
+        return f"{_real_folder(folder)}/{name}"
+    return posixpath.normpath(path) if scheme in {"hdfs", "viewfs"} else path
+
+
+@lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

@@ -4,10 +4,13 @@ import shutil
 import uuid
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import TABLE, IcebergLife, ids, numbered, table_of
+from pyiceberg.catalog.sql import SqlCatalog
 
 from krishiv_spark.cli import main
 from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_stem, marked_uuid
@@ -107,3 +110,75 @@ def test_ids_are_found_in_names(table, query, number):
     names += [f"{number:05d}-{commit}.metadata.json", f"{number:05d}-{commit}.gz.metadata.json"]
     assert {id_in_name(f"s3://bucket/{own}/{name}") for name in names} == {own}
     assert id_in_name(f"{own}/{query}{number}.parquet") is None
+
+
+SPELLINGS = {
+    "plain": "{}/wh",
+    "up": "{}/x/../wh",
+    "two slashes": "{}//wh",
+    "slash at the end": "{}/wh/",
+    "file:": "file:{}/wh",
+    "file://": "file://{}/wh",
+    "file:// up": "file://{}/x/../wh",
+    "file:// two slashes": "file://{}//wh",
+    "a link": "{}/link",
+    "file:// a link": "file://{}/link",
+    "up behind a link": "file://{}/link/../x/../wh",
+}
+
+
+@pytest.fixture(params=SPELLINGS.values(), ids=SPELLINGS)
+def spelled(request, tmp_path):
+    """A warehouse as users write it, and the options of its catalog."""
+    for name in ("x", "wh"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "wh")
+    return request.param.format(tmp_path), {"catalog.uri": f"sqlite:///{tmp_path}/catalog.db"}
+
+
+def vacuum_spelled(warehouse, options, *more):
+    pairs = [word for key, text in options.items() for word in ("-o", f"{key}={text}")]
+    return vacuum(warehouse, *pairs, *more)
+
+
+def spelled_table(folder, **given):
+    return SqlCatalog("krishiv", uri=f"sqlite:///{folder}/catalog.db", **given).load_table(TABLE)
+
+
+@pytest.mark.parametrize("given", [{}, {"tableProperty.write.object-storage.enabled": "true"}])
+def test_what_is_staged_goes_and_what_is_live_stays_however_a_warehouse_is_spelled(
+    tmp_path, spelled, given
+):
+    warehouse, options = spelled
+    life = IcebergLife(warehouse, **options, **given)
+    for epoch in range(3):
+        life.epoch(epoch, numbered(epoch))
+    before = files(tmp_path)
+    life.stage(3, numbered(3), tasks=2)
+    assert len(files(tmp_path) - before) == 2
+    for more in ((), ("--foreign-names",)):
+        code, said = vacuum_spelled(warehouse, options, *more)
+        assert (code, f"{0 if more else 2} files, " in said) == (0, True), said
+        assert files(tmp_path) == before
+    rows = spelled_table(tmp_path).scan().to_arrow()
+    assert sorted(rows["id"].to_pylist()) == list(range(30))
+
+
+@pytest.mark.parametrize("place", ["{}//odd/../odd//t/", "{}/odd/t//", "file://{}/odd/../odd//t"])
+def test_files_that_others_spell_otherwise_stay(tmp_path, place):
+    (tmp_path / "odd").mkdir()
+    made = SqlCatalog("krishiv", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
+    made.create_namespace("db")
+    made.create_table(TABLE, numbered(0).schema, location=place.format(tmp_path))
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    folder = tmp_path / "odd" / "t" / "data"
+    pq.write_table(numbered(1), folder / "theirs.parquet")
+    made.load_table(TABLE).add_files([f"{tmp_path}/odd//t/data/../data/theirs.parquet"])
+    life.epoch(1, numbered(2))
+    before = files(tmp_path)
+    life.stage(2, numbered(3))
+    code, said = vacuum(tmp_path, "--foreign-names")
+    assert (code, "1 files, " in said) == (0, True), said
+    assert files(tmp_path) == before
+    assert ids(tmp_path) == list(range(30))
