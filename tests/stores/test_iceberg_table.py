@@ -2,6 +2,7 @@
 
 import socket
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from cutting_proxy import CuttingProxy
 from iceberg_life import IcebergLife, assert_appends, assert_upserts, numbered, race_of_three
-from iceberg_places import GLUE_SECRET, new_place
+from iceberg_places import GLUE_SECRET, client, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
 from rest_catalog import open_rest_catalog
@@ -65,18 +66,35 @@ def test_a_stream_reads_what_epochs_append(place):
     assert stream.restart().trigger() == list(range(10, 20))
 
 
+def vacuum(place):
+    command = ["iceberg", "vacuum", place.name, "--warehouse", place.url, "--older-than", "0 s"]
+    for name, value in place.options.items():
+        command += ["-o", f"{name}={value}"]
+    return CliRunner().invoke(main, command, catch_exceptions=False).output
+
+
 def test_vacuum_removes_what_no_snapshot_names(place):
     life = place.life()
     life.epoch(0, numbered(0))
     life.stage(1, numbered(1), tasks=2)
     assert len(place.unnamed()) == 2
-    command = ["iceberg", "vacuum", place.name, "--warehouse", place.url, "--older-than", "0 s"]
-    for name, value in place.options.items():
-        command += ["-o", f"{name}={value}"]
-    said = CliRunner().invoke(main, command, catch_exceptions=False).output
+    said = vacuum(place)
     assert said.splitlines()[-1].startswith("2 files"), said
     assert place.unnamed() == set()
     assert place.ids() == list(range(10))
+
+
+def test_vacuum_refuses_a_folder_in_which_another_table_has_its_metadata(place):
+    life = place.life()
+    life.epoch(0, numbered(0))
+    life.stage(1, numbered(1))
+    other = uuid.uuid4()
+    folder = urlsplit(f"{place.table().location()}/metadata")
+    key = f"{folder.path[1:]}/00001-{other}.metadata.json"
+    body = f'{{"table-uuid": "{other}"}}'.encode()
+    client("s3", place.endpoint).put_object(Bucket=folder.netloc, Key=key, Body=body)
+    assert f"belongs to another table (UUID {other})" in vacuum(place)
+    assert len(place.unnamed()) == 1
 
 
 # --- two at once
