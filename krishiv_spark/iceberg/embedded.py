@@ -36,16 +36,16 @@ def find_embedded(file: Path, *, create: bool) -> None:
     """Look whether the catalog is there, or make its folder.
 
     Raises:
-        OptionError: If it is not there and none is to be made.
+        OptionError: If it is not there and none is to be made, or its folder is that of a table.
     """
+    if not file.is_file() and _is_table(file.parent):
+        raise OptionError(
+            f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by their "
+            f"catalog. {REGISTER}"
+        )
     if create:
         file.parent.mkdir(parents=True, exist_ok=True)
     elif not file.is_file():
-        if _is_table(file.parent):
-            raise OptionError(
-                f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by "
-                f"their catalog. {REGISTER}"
-            )
         raise OptionError(
             f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
             "were written with, or give 'catalog.*' for another catalog"

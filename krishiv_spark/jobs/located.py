@@ -306,4 +306,11 @@ def _mark(found: Any) -> TextMark:
 
 def _reason(error: yaml.MarkedYAMLError) -> str:
     parts = [part for part in (error.context, error.problem) if part]
-    return f"this is no YAML: {', '.join(parts)}"
+    text = f"this is no YAML: {', '.join(parts)}"
+    if error.problem != _COLON:
+        return text
+    return f"{text}; put a text that contains ': ' in quotes, such as 'a STRUCT<id: STRING>'"
+
+
+_COLON = "mapping values are not allowed here"
+"""PyYAML's words where a plain text goes on after a colon."""

@@ -455,6 +455,15 @@ def test_an_unknown_table_is_refused(tmp_path):
         planned(tmp_path, numbered(0), path="db.row", createTable="never")
 
 
+def test_the_folder_of_a_table_is_no_warehouse_also_where_tables_are_created(tmp_path):
+    IcebergLife(tmp_path).epoch(0, numbered(0))
+    folder = tmp_path / "db" / "rows"
+    for create in ("never", "auto"):
+        with pytest.raises(OptionError, match=r"rows is the folder of one table, .*register_table"):
+            planned(folder, numbered(0), path=str(folder), table=TABLE, createTable=create)
+    assert not (folder / "catalog.db").exists()
+
+
 def test_a_table_of_version_3_is_refused(tmp_path):
     catalog = catalog_of(tmp_path)
     catalog.create_namespace("db")

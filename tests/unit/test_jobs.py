@@ -85,6 +85,7 @@ FOLDER = {"FOLDER": "/data"}
     ("text", "said"),
     [
         ("inputs: [", r":1:10: this is no YAML"),
+        ("schema: a STRUCT<id: STRING>", r":1:20: this is no YAML: .*put a text .* in quotes"),
         ("- a", r":1:1: there is no mapping"),
         ("", r":1:1: there is no mapping"),
         ("a: &a [*a]\n", "levels deep"),
