@@ -11,6 +11,7 @@ from tables import look
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
+from krishiv_spark.errors import CommitUnknown
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
@@ -114,3 +115,26 @@ def test_changes_of_rows_are_made_whoever_finishes_their_epoch(tmp_path, monkeyp
     fan.resolve(without=without)
     fan.run(1, 5, 10)
     assert ids_in(tmp_path) == list(range(15))
+
+
+def test_staged_changes_stay_for_their_intent_and_what_its_attempt_wrote_goes(
+    tmp_path, monkeypatch
+):
+    warehouse = tmp_path / "w"
+    given = {"mode": "upsert", "keyColumns": "id", "orderColumn": "id"}
+    fan = Fan(tmp_path, format="krishiv-iceberg", warehouse=str(warehouse), table="db.t", **given)
+    fan.run(0, 0, 5)
+    before = {*warehouse.rglob("*.parquet")}
+
+    def fail(*_, **__):
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("krishiv_spark.sinks.iceberg.upserts.stage_snapshot", fail)
+        with pytest.raises(CommitUnknown, match="its intent is logged"):
+            fan.run(1, 3, 5)
+    assert len([*warehouse.rglob("*.changes")]) == 1
+    assert {*warehouse.rglob("*.parquet")} == before
+    fan.plan()  # the next driver finishes it
+    assert [*warehouse.rglob("*.changes")] == []
+    assert sorted(table_in(warehouse).scan().to_arrow()["id"].to_pylist()) == list(range(8))
