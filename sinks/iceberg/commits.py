@@ -34,6 +34,8 @@ from krishiv_spark.sinks.iceberg.expiry import remove_expired
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -45,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 _REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
 """Answers that no repetition changes."""
+
+_NEVER_EXPIRED: set[UUID] = set()
+"""Tables whose catalog has refused this process a commit that expires snapshots."""
 
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
@@ -98,7 +103,7 @@ class Committer:
                 break
             if found is not None:
                 self._check_own_mark(found)
-            if isinstance(self._last, _REFUSALS) or not may_go_on:
+            if not may_go_on or (isinstance(self._last, _REFUSALS) and not self._may_leave_out()):
                 raise self._failed()
             if found is not None:
                 self._check_history(found)
@@ -110,6 +115,7 @@ class Committer:
         self._check_mark(table)
         self._check_base(table)
         transaction, before = EpochTransaction(table), table.metadata
+        transaction.may_expire = table.metadata.table_uuid not in _NEVER_EXPIRED
         progress = self._progress()
         with self._table_errors():
             self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
@@ -119,6 +125,25 @@ class Committer:
         self._compare_and_set(transaction)
         if self._last is None:
             remove_expired(table, before)
+
+    def _may_leave_out(self) -> bool:
+        """Return True if the refused attempt expired snapshots that no option asks to expire.
+
+        A catalog that expires snapshots itself may forbid it to others: that must not stop rows.
+        """
+        attempt = self._tried[-1]
+        if not attempt.expires or self._options.expires_snapshots:
+            return False
+        _NEVER_EXPIRED.add(attempt.table_metadata.table_uuid)
+        _log.warning(
+            "%s: the catalog refuses a commit to table %s that expires snapshots: %s. Epochs are "
+            "committed without that. Unless the catalog expires snapshots, let another program "
+            "do it; 'keepSnapshots' = 'all' keeps them without this warning",
+            FORMAT,
+            self._options.table_name,
+            self._options.redacted(excerpt(str(self._last), self._options.secrets())),
+        )
+        return True
 
     @contextmanager
     def _table_errors(self) -> Iterator[None]:

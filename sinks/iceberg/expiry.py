@@ -50,9 +50,12 @@ def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
     """Stage the expiry of snapshots, and the properties that the options ask for, in the commit."""
     metadata = transaction.table_metadata
     retention = Retention.of(options, metadata.properties)
+    if not (transaction.may_expire or options.expires_snapshots):
+        retention = None
     expired = [] if retention is None else retention.expired(metadata, _now_ms())
     if expired and (gone := _still_unnamed(expired, transaction, options)):
         transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
+        transaction.expires = True
     if wanted := metadata_properties(options, metadata.properties):
         transaction.set_properties(wanted)
 

@@ -181,6 +181,11 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         found = super().job
         return found and replace(found, rows=self.txn_rows)
 
+    @property
+    def expires_snapshots(self) -> bool:
+        """Whether the user asks for snapshots to expire, whatever the table's properties are."""
+        return self.keep_snapshots is not None or self.expire_older_than is not None
+
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):

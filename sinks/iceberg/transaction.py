@@ -26,6 +26,11 @@ class EpochTransaction(Transaction):
     only the table as it is.
     """
 
+    may_expire = True
+    """Whether the table's own properties may have snapshots expire with the commit."""
+    expires = False
+    """Whether they do."""
+
     @property
     def table(self) -> Table:
         """The table as it was when the transaction began."""

@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from sink_life import SCHEMA, Job, Life
 from sink_life import rows as rows_of_life
 
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.sinks.base import Mark, OutputMode
@@ -268,3 +268,39 @@ def test_a_catalog_that_begins_to_drop_properties_is_noticed_before_rows_come_ag
             with pytest.raises(Exception, match="the table has the rows of epoch 1 of the query"):
                 later.epoch(epoch, numbered(epoch))
     assert place.ids() == list(range(20))
+
+
+def forbids_expiry(request):
+    """A catalog that expires snapshots itself."""
+    if request.method == "POST" and b'"remove-snapshots"' in request.body:
+        return answer(403, "snapshots are removed by the service")
+    return request
+
+
+EXPIRES = {
+    "tableProperty.krishiv.history.expire.max-snapshots-to-keep": "2",
+    "tableProperty.history.expire.min-snapshots-to-keep": "1",
+}
+
+
+def test_rows_go_on_where_the_catalog_forbids_to_expire_snapshots(place, caplog):
+    with catalog_that(place, forbids_expiry) as (options, sent):
+        life = IcebergLife(place.warehouse, **options, **EXPIRES)
+        with caplog.at_level(logging.WARNING):
+            for epoch in (*range(24), 23):
+                life.epoch(epoch, numbered(epoch, 1))
+    assert place.ids() == list(range(24))
+    with place.table() as table:
+        assert len(table.snapshots()) == 24
+    (text,) = [one.getMessage() for one in caplog.records if "expires snapshots" in one.message]
+    assert "snapshots are removed by the service" in text
+    assert not any(b'"remove-snapshots"' in one.body for one in sent)
+
+
+def test_an_option_that_the_catalog_forbids_is_an_error(place):
+    with catalog_that(place, forbids_expiry) as (options, _):
+        life = IcebergLife(place.warehouse, **options, keepSnapshots="1")
+        life.epoch(0, numbered(0))
+        with pytest.raises(CommitRejected, match="snapshots are removed by the service"):
+            life.epoch(1, numbered(1))
+    assert place.ids() == list(range(10))
