@@ -54,6 +54,17 @@ def test_batches_append_and_overwrite(spark, tmp_path):
     assert ids(tmp_path) == list(range(5))
 
 
+def test_sql_inserts_into_a_view_of_a_table(spark, tmp_path):
+    save(spark.range(3), tmp_path)
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW sql_rows USING `krishiv-iceberg` "
+        f"OPTIONS (warehouse '{tmp_path}', table 'db.rows')"
+    )
+    spark.sql("INSERT INTO sql_rows VALUES (7), (8)")
+    spark.sql("INSERT INTO sql_rows SELECT id + 100 FROM sql_rows WHERE id < 2")
+    assert ids(tmp_path) == [0, 1, 2, 7, 8, 100, 101]
+
+
 def test_every_type_of_spark(spark, tmp_path):
     frame = spark.sql(EVERY_TYPE)
     save(frame, tmp_path, partitionBy="days(ts), truncate(4, s), bool")
