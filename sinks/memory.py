@@ -45,7 +45,8 @@ class MemorySinkOptions(NumberedJobOptions):
     key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
-        description="Columns that identify a row, separated by commas; for `upsert`.",
+        description="Columns that identify a row, separated by commas; for `upsert`. Of several "
+        "rows of an epoch that have one key the last one in Spark's order stays.",
     )
     max_rows: int | None = Field(default=None, gt=0, description="Most rows that the result holds.")
     max_bytes: ByteSize = Field(

@@ -28,6 +28,10 @@ def upsert(
             krishiv_spark.upsert("db.counts", "word", warehouse="/data/warehouse")
         ).option("checkpointLocation", ...).start()
 
+    Of several rows of a batch that have one key the last one in Spark's order stays, which is not
+    the order of files; in Iceberg tables that with the highest `orderColumn`, if that is given.
+    After ``groupBy`` a batch has one row for each key.
+
     Spark repeats its last batch after a restart; the table knows by the query and the number of
     the batch that it has it already.
 
