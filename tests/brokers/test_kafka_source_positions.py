@@ -346,7 +346,7 @@ def test_a_driver_that_was_frozen_before_its_first_position_does_not_either(show
 
 
 def test_a_newer_driver_that_was_fenced_does_not_move_back_the_one_that_goes_on(shown):
-    older, newer = shown(), shown()
+    older, newer = shown(since_ms=1_000), shown(since_ms=2_000)
     assert [older.at(10), newer.at(20), older.at(200), newer.at(30)] == [10, 20, 200, 200]
 
 
