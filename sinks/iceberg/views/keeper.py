@@ -113,13 +113,14 @@ class ViewKeeper:
         found = table.metadata.properties.get(_PROPERTY)
         if found == self._view.text:
             return
-        is_now = f"is the view {found}"
+        is_now, hint = f"is the view {found}", ""
         if found is None:
-            is_now = "was not made by this function (or its catalog keeps no table properties)"
+            is_now = "was not made by this function"
+            hint = ". If it was, its catalog does not keep table properties, which a view needs"
         raise OptionError(
             f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
             f"{self._view.text}: name another table, or drop this one and begin with a new "
-            "checkpoint: all rows of the source are read again"
+            f"checkpoint: all rows of the source are read again{hint}"
         )
 
     def _with_rows(self, job: JobNumber, changes: DataFrame) -> JobNumber:
