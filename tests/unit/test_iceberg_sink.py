@@ -458,7 +458,7 @@ def test_an_unknown_table_is_refused(tmp_path):
 def test_the_folder_of_a_table_is_no_warehouse_also_where_tables_are_created(tmp_path):
     IcebergLife(tmp_path).epoch(0, numbered(0))
     folder = tmp_path / "db" / "rows"
-    for create in ("never", "auto"):
+    for create in ("never", "ifMissing"):
         with pytest.raises(OptionError, match=r"rows is the folder of one table, .*register_table"):
             planned(folder, numbered(0), path=str(folder), table=TABLE, createTable=create)
     assert not (folder / "catalog.db").exists()
