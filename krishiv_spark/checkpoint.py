@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.advice import line_of_id, restore_metadata
+from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
-__all__ = ["BATCH_PREFIX", "EPOCH_PROPERTY", "QUERY_ID_PROPERTY", "SparkCheckpoint", "checked_id"]
+__all__ = [
+    "BATCH_PREFIX",
+    "EPOCH_PROPERTY",
+    "KRISHIV",
+    "QUERY_ID_FILE",
+    "QUERY_ID_PROPERTY",
+    "SparkCheckpoint",
+    "checked_id",
+]
 
+_log = logging.getLogger(__name__)
 
 BATCH_PREFIX = "batch-"
 """The id of a batch job is this and a random part; that of a streaming query is Spark's."""
@@ -25,6 +36,12 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 EPOCH_PROPERTY = "streaming.sql.batchId"
 """Where they read the number of its epoch (``MicroBatchExecution``)."""
+
+KRISHIV = "krishiv"
+"""The folder of a checkpoint that belongs to this package: epoch logs, and `QUERY_ID_FILE`."""
+
+QUERY_ID_FILE = "query-id.json"
+"""A second copy of Spark's ``metadata``. No epoch log and no log of a named batch has this name."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -74,15 +91,19 @@ class SparkCheckpoint:
         return cls(location, options.storage)
 
     def query_id(self) -> str:
-        """The id of the streaming query.
+        """Return the id of the streaming query.
 
-        Spark writes ``metadata`` before the first batch (``StreamMetadata``).
+        Spark writes ``metadata`` before the first batch (``StreamMetadata``). If that file is lost,
+        Spark makes a new id without a word, under which sinks would write again what they hold. So
+        it is compared with the id that `record_query_id` has stored.
 
         Raises:
             OptionError: If there is no readable checkpoint at the location.
+            CheckpointMismatch: If the id is another one than the recorded one.
+            StorageError: If the recorded one cannot be read.
         """
         try:
-            return checked_id(json.loads(self._text("metadata", self.folder()))["id"])
+            query = _id_in(self._text("metadata", self.folder()))
         except StorageError as error:
             raise OptionError(
                 f"the checkpoint {self.location} tells no query id: {error}"
@@ -92,8 +113,88 @@ class SparkCheckpoint:
                 f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "
                 "the one that Spark uses, readable from the driver's machine: as a whole URL if "
                 "Spark's default file system is not the local one, with 'storage.…' options if the "
-                "environment does not say how its store is reached"
+                f"environment does not say how its store is reached{self._hint_of_lost_id()}"
             ) from error
+        self._check_recorded(query)
+        return query
+
+    def record_query_id(self, query: str) -> None:
+        """Store the id of the query durably, unless that was done before. Driver.
+
+        It is called when an epoch has passed all checks, and before any row moves. A checkpoint
+        that can only be read keeps its query, which is then not protected: that is logged.
+
+        Args:
+            query: The id that Spark gives the query now.
+
+        Raises:
+            CheckpointMismatch: If another id is recorded.
+            StorageError: If the recorded id cannot be read.
+        """
+        if self._check_recorded(query):
+            return
+        try:
+            # Whoever does this at the same time writes the same.
+            self.folder(KRISHIV).replace(QUERY_ID_FILE, f"{line_of_id(query)}\n".encode())
+        except (OSError, StorageError) as error:
+            _log.warning(
+                "the id of query %s could not be stored in %s/%s: %s. The query goes on; but if "
+                "the file 'metadata' of the checkpoint is lost, that will not be noticed",
+                query,
+                self.location,
+                KRISHIV,
+                error,
+            )
+            return
+        _recorded.put(self, query)
+
+    def _check_recorded(self, query: str) -> bool:
+        """Return True if the id of the query is recorded, False if none is.
+
+        Raises:
+            CheckpointMismatch: If another one is.
+        """
+        if _recorded.get(self) == query:
+            return True
+        recorded = self._recorded_id()
+        if recorded is None:
+            return False
+        if recorded != query:
+            raise CheckpointMismatch(
+                f"the checkpoint {self.location} is that of query {recorded}, but its file "
+                f"'metadata' names query {query}: it was lost, so that Spark made a new id, or was "
+                "replaced. The sink would not know what it holds of this checkpoint, and write it "
+                f"again. Nothing was written. Two ways on: {restore_metadata(recorded)}; or use a "
+                "new checkpoint and a new target. A copy of a checkpoint for a second query is "
+                "made by 'krishiv-spark checkpoint copy'"
+            )
+        _recorded.put(self, query)
+        return True
+
+    def _recorded_id(self) -> str | None:
+        """Return the stored id of the query; None before the first epoch that stores it.
+
+        Raises:
+            CheckpointMismatch: If the file is damaged.
+        """
+        text = self.folder(KRISHIV).read(QUERY_ID_FILE)
+        try:
+            return None if text is None else _id_in(text.decode())
+        except (ValueError, LookupError, TypeError) as error:
+            file = f"{self.location}/{KRISHIV}/{QUERY_ID_FILE}"
+            raise CheckpointMismatch(
+                f"{file} is damaged ({error}), so it cannot be checked that the file 'metadata' of "
+                "the checkpoint is the query's own. Nothing was written: if it is, remove "
+                f"{file}, which is then written again"
+            ) from error
+
+    def _hint_of_lost_id(self) -> str:
+        """Return the end of a message, which shows how a lost ``metadata`` is restored."""
+        try:
+            recorded = self._recorded_id()
+        except (CheckpointMismatch, OptionError, OSError, StorageError):
+            return ""
+        return "" if recorded is None else f". If it was lost, {restore_metadata(recorded)}"
 
     def offset_seq(self, epoch: int) -> OffsetSeq | None:
         """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
@@ -227,6 +328,15 @@ class SparkCheckpoint:
         return self.storage.folder(url / name if name else url)
 
 
+def _id_in(text: str) -> str:
+    """Return the id in a file such as ``metadata``.
+
+    Raises:
+        ValueError, LookupError, TypeError: If there is none.
+    """
+    return checked_id(json.loads(text)["id"])
+
+
 def _epochs(names: Iterable[str]) -> list[int]:
     """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
     # Others are ``9.compact`` and Hadoop's temporary and checksum files.
@@ -241,6 +351,9 @@ class _KnownId(NamedTuple):
 
 _known_ids: LruCache[SparkCheckpoint, _KnownId] = LruCache(64)
 """By checkpoint, the query's id, and an entry of its offset log that was there when it was read."""
+
+_recorded: LruCache[SparkCheckpoint, str] = LruCache(64)
+"""By checkpoint, the query id that is known to be stored in it."""
 
 _texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
 """Entries of offset logs in versions that a listing has shown."""

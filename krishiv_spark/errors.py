@@ -104,8 +104,9 @@ class LogError(KrishivError):
 class CheckpointMismatch(KrishivError):
     """The checkpoint plans another epoch than the one of its number that the sink holds.
 
-    It was rolled back, restored from an older copy, or begun anew by a pipeline's full refresh.
-    Nothing was written: to skip the epoch would lose rows, to write it would repeat some.
+    It was rolled back, restored from an older copy, or begun anew by a pipeline's full refresh; or
+    it has lost the file with the id of its query. Nothing was written: to skip the epoch would lose
+    rows, to write it would repeat some.
     """
 
 

@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
+from krishiv_spark.advice import restore_metadata
 from krishiv_spark.errors import (
     CommitRejected,
     CommitUnknown,
@@ -314,7 +315,8 @@ class EpochLog:
             raise LogError(
                 f"the epoch log {self._journal} is that of query {claimed}, not of {self._query}: "
                 "give each query a place of its own with the option 'epochLog', and a checkpoint "
-                "of its own"
+                "of its own. Or, if Spark has made a new id for the query since a file of its "
+                f"checkpoint was lost, {restore_metadata(str(claimed))}"
             )
 
     def _probe(self) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.jvm import running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
 __all__ = ["each_batch", "id_of_query"]
+
+_log = logging.getLogger(__name__)
 
 Write: TypeAlias = "Callable[..., DataFrameWriter]"
 
@@ -56,6 +59,8 @@ def each_batch(
 
     Raises (from the returned function):
         OptionError: If the id of the query is not known, or a name is used twice in a batch.
+        CheckpointMismatch: If the checkpoint is that of a query with another id, since its file
+            ``metadata`` was lost: the outputs would not know what they hold.
     """
 
     def write_batch(batch: DataFrame, number: int) -> None:
@@ -106,35 +111,63 @@ class _Outputs:
 
 
 def id_of_query(batch: DataFrame, caller: str, checkpoint: str | None = None) -> str:
-    """Spark's id of the query that runs ``foreachBatch`` in this thread.
+    """Return Spark's id of the query that runs ``foreachBatch`` in this thread. Driver.
+
+    The id is stored in the checkpoint, and compared with the one that is stored there.
 
     Args:
         batch: What the query gives.
         caller: Who asks, for the message.
-        checkpoint: Of the query; the id stands in it too.
+        checkpoint: Location of the query's checkpoint, which contains the id too. By default the
+            one that Spark names, if it does.
 
     Raises:
-        OptionError: If it is not known here, and not to be found in the checkpoint.
+        OptionError: If the id is not known here, and not to be found in the checkpoint.
+        CheckpointMismatch: If the checkpoint is that of another query.
     """
-    context = getattr(batch.sparkSession, "_sc", None)
-    found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+    found = _id_in_context(batch)
     if found is None and checkpoint is not None:
-        return SparkCheckpoint(checkpoint).query_id()
+        found = SparkCheckpoint(checkpoint).query_id()
     if found is None:
         raise OptionError(
             f"{caller}: the id of the query is not known here (Spark Connect does not tell it): "
             f"give {caller}(..., checkpoint='where its checkpoint is')"
         )
-    return str(found)
+    location = checkpoint or _checkpoint_of(batch)
+    if location is not None:
+        _record_id(SparkCheckpoint(location), found)
+    return found
+
+
+def _id_in_context(batch: DataFrame) -> str | None:
+    context = getattr(batch.sparkSession, "_sc", None)
+    found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+    return None if found is None else str(found)
+
+
+def _record_id(checkpoint: SparkCheckpoint, query: str) -> None:
+    """Store the id of the query in its checkpoint, or compare it with the stored one.
+
+    Spark may reach stores that this process does not: then the query goes on, as it always did.
+    """
+    try:
+        checkpoint.record_query_id(query)
+    except (OptionError, OSError, StorageError) as error:
+        _log.warning(
+            "the checkpoint %s cannot be read here: %s. The query goes on; but if the file "
+            "'metadata' in it is lost, that will not be noticed",
+            checkpoint.location,
+            error,
+        )
 
 
 def _checkpoint_of(batch: DataFrame) -> str | None:
-    """Location of the checkpoint of the query that runs here, as the JVM knows it.
+    """Return the location of the checkpoint of the query that runs here, as the JVM knows it.
 
     Spark shows that to nobody; ``StreamExecution`` and ``SharedState`` have it.
     """
     try:
-        running = running_query(batch.sparkSession, id_of_query(batch, "each_batch"))
+        running = running_query(batch.sparkSession, _id_in_context(batch) or "")
         return str(running.resolvedCheckpointRoot())
     except Exception:  # noqa: BLE001  whatever a version of Spark calls it: users can say it
         return None

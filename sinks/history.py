@@ -82,7 +82,8 @@ def _check_number(log: EpochLog, epoch: Epoch) -> None:
         raise LogError(
             f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} "
             "is empty: the log was removed, the option that says where "
-            "it is has changed, or the query has written elsewhere so far. Put it back, or use "
+            "it is has changed, the query has written elsewhere so far, or the checkpoint's file "
+            "'metadata' was lost, so that the query has a new id. Put it back, or use "
             f"{NEW_CHECKPOINT}. {ADOPT}"
         )
 

@@ -83,7 +83,9 @@ def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
             "query %s begins epoch %d, and the sink holds nothing of epochs %d to %d, in which its "
             "sources have gone on. That is right if none of their rows reached the sink. If what "
             "it writes to was restored from an older copy or made anew, their rows are missing "
-            "there: 'krishiv-spark checkpoint rewind' has them written again",
+            "there: 'krishiv-spark checkpoint rewind' has them written again. If the query has a "
+            "new id since the file 'metadata' of its checkpoint was lost, stop it and restore that "
+            "file: the sink holds its epochs under the old id",
             epoch.query,
             epoch.number,
             first,

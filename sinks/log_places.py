@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from krishiv_spark.checkpoint import KRISHIV
 from krishiv_spark.errors import OptionError
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.storage import StoreUrl
@@ -60,6 +61,6 @@ def log_in_checkpoint(
             "'checkpointLocation' or each_batch(..., checkpoint=...)"
         )
     if streaming and options.checkpoint_location is not None:
-        in_checkpoint = StoreUrl.parse(options.checkpoint_location) / "krishiv"
+        in_checkpoint = StoreUrl.parse(options.checkpoint_location) / KRISHIV
         return str(in_checkpoint if options.job is None else in_checkpoint / query)
     return str(local_folder() / "krishiv" / query)

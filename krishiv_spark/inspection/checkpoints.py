@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.checkpoint import KRISHIV, QUERY_ID_FILE, SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.inspection.outlook import Outlook
 from krishiv_spark.inspection.positions import in_words
@@ -200,7 +200,7 @@ def place_of_log(
         return StoreUrl.parse(epoch_log) / query
     if table is not None:
         return StoreUrl.parse(table) / log_within(query)
-    return StoreUrl.parse(checkpoint.location) / "krishiv"
+    return StoreUrl.parse(checkpoint.location) / KRISHIV
 
 
 def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> LogStatus | None:
@@ -232,7 +232,9 @@ def sizes_in(storage: Storage, folder: StoreUrl) -> list[int]:
         found = list(storage.files(folder).entries(str(folder)))
     except FileNotFoundError:
         return []
-    return [_size(entry) for entry in found if not entry.is_dir()]
+    files = (entry for entry in found if not entry.is_dir())
+    # That lies beside a log which is in the checkpoint, and is none of its files.
+    return [_size(entry) for entry in files if entry.name != QUERY_ID_FILE]
 
 
 def _size(entry: Any) -> int:

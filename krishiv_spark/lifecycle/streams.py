@@ -77,6 +77,10 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         if known is not None and is_first and isinstance(committer, TwoPhaseCommitter):
             check_full_refresh(known, self._writer.options)
 
+    def _record_query(self, query: str) -> None:
+        if self._checkpoint is not None and self._given is None:
+            self._checkpoint.record_query_id(query)
+
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:
             return None

@@ -89,6 +89,8 @@ class Write:
             self._holds(epoch, mark)
         if isinstance(committer, TwoPhaseCommitter):
             tell_of_gap(epoch, mark)
+        # After all that refuses: a query that was refused since it is another one is not recorded.
+        self._record_query(query)
         if owns is None:
             return Plan(query, None, offsets, mark, payload)
         seen = committer.seen(query) if isinstance(committer, SupportsRecall) else None
@@ -107,6 +109,9 @@ class Write:
 
     def _check_checkpoint(self, committer: Publisher[Any], offsets: PlannedOffsets | None) -> None:
         """Planner: refuse one from which rows would be written again; nothing has changed yet."""
+
+    def _record_query(self, query: str) -> None:
+        """Store in the checkpoint, before any row moves, which query it belongs to. Planner."""
 
     def _number(self, offsets: PlannedOffsets | None) -> int | None:
         """Planner: of the epoch; None if only its tasks know it."""

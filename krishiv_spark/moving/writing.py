@@ -7,13 +7,13 @@ checkpoint that Spark refuses with that text, and that the same command begins a
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.advice import line_of_id
+from krishiv_spark.checkpoint import KRISHIV, QUERY_ID_FILE, SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.moving.boundaries import Boundary
 from krishiv_spark.moving.marks import is_half_made, unfinished
@@ -21,12 +21,9 @@ from krishiv_spark.moving.state import STATE, check_version
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["LOG", "NewCheckpoint", "copy_files", "files_of"]
+__all__ = ["NewCheckpoint", "copy_files", "files_of"]
 
-LOG = "krishiv"
-"""The folder of a checkpoint in which sinks have their epoch log (`log_in_checkpoint`)."""
-
-_OWN = {"commits", "metadata", "offsets", "sources", STATE, LOG}
+_OWN = {"commits", "metadata", "offsets", "sources", STATE, KRISHIV}
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +87,9 @@ class NewCheckpoint:
         self._put("commits", str(boundary.epoch), boundary.commit)
         for epoch in sorted(boundary.offsets.keys() - {boundary.epoch}):
             self._put("offsets", str(epoch), boundary.offsets[epoch])
-        self._put("", "metadata", json.dumps({"id": self.query}))
+        self._put("", "metadata", line_of_id(self.query))
+        # As `SparkCheckpoint.record_query_id` does: the copy is a query of its own from the start.
+        self._put(KRISHIV, QUERY_ID_FILE, f"{line_of_id(self.query)}\n")
         self._begin_log(boundary)
         # Whole from here on: the newest entry is the first that Spark reads.
         self._put("offsets", str(boundary.epoch), boundary.offsets[boundary.epoch])
@@ -111,7 +110,7 @@ class NewCheckpoint:
         As ``krishiv-spark log adopt`` does it. No target is named in it: the first start says which
         one it is.
         """
-        place = StoreUrl.parse(self._checkpoint.location) / LOG
+        place = StoreUrl.parse(self._checkpoint.location) / KRISHIV
         log = open_log(str(place), self.query, self._checkpoint.storage)
         try:
             taken = log.begin(Claim(query=self.query))

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
+from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
@@ -43,6 +44,15 @@ def test_a_query_is_known_by_its_checkpoint(store):
     assert checkpoint.planned_offsets().epoch == 0
     assert checkpoint.is_committed(0) is False
     assert checkpoint.has_commits() is False
+
+
+def test_the_id_of_a_query_is_stored_and_another_one_is_refused(store, tmp_path):
+    checkpoint = SparkCheckpoint(begun(store), Storage.of(store.options))
+    assert planned(store, tmp_path / "table", store.options)
+    assert checkpoint.folder("krishiv").read("query-id.json") == f'{{"id":"{QUERY}"}}\n'.encode()
+    checkpoint.folder().replace("metadata", b'{"id":"made-by-spark"}')
+    with pytest.raises(CheckpointMismatch, match=f'one line is {{"id":"{QUERY}"}}'):
+        checkpoint.query_id()
 
 
 def test_an_epoch_is_planned(store, tmp_path):

@@ -67,7 +67,7 @@ class Target:
 
     def log(self) -> Iterable[Path]:
         """The files of the epoch log."""
-        return (self._checkpoint / "krishiv").glob("*.json")
+        return (self._checkpoint / "krishiv").glob("[0-9]*.json")
 
     def intents(self, epoch: int) -> int:
         """How often the log, as far as it goes back, says that an epoch is true."""

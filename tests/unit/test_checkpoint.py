@@ -1,13 +1,14 @@
 """What a sink reads from Spark's checkpoint folder."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.errors import LinkError, OptionError
+from krishiv_spark.errors import CheckpointMismatch, LinkError, OptionError
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.objects import ObjectFolder
@@ -40,6 +41,68 @@ def test_a_checkpoint_without_a_query_is_told_with_its_place(folder, text):
 def test_a_folder_that_is_not_there_is_told(location):
     with pytest.raises(OptionError, match="readable from the driver's machine"):
         SparkCheckpoint(location).query_id()
+
+
+def recorded(folder: Path) -> str:
+    return (folder / "krishiv" / "query-id.json").read_text()
+
+
+def test_the_id_of_the_query_is_stored_once_as_spark_stores_it(folder):
+    checkpoint = SparkCheckpoint(str(folder))
+    checkpoint.record_query_id(checkpoint.query_id())
+    assert recorded(folder) == '{"id":"0f-1"}\n'
+    before = (folder / "krishiv" / "query-id.json").stat()
+    checkpoint.record_query_id("0f-1")
+    assert (folder / "krishiv" / "query-id.json").stat().st_ino == before.st_ino
+    assert checkpoint.query_id() == "0f-1"
+
+
+def test_another_id_than_the_stored_one_is_refused_with_the_line_to_restore(folder):
+    checkpoint = SparkCheckpoint(str(folder))
+    checkpoint.record_query_id(checkpoint.query_id())
+    (folder / "metadata").write_text('{"id":"new"}')
+    lost = r"that of query 0f-1, but .* names query new.*one line is \{\"id\":\"0f-1\"\} .*\.crc"
+    for call in (checkpoint.query_id, lambda: checkpoint.record_query_id("new")):
+        with pytest.raises(CheckpointMismatch, match=lost):
+            call()
+    assert recorded(folder) == '{"id":"0f-1"}\n'
+    (folder / "metadata").write_text('{"id":"0f-1"}')
+    assert checkpoint.query_id() == "0f-1"
+
+
+def test_a_lost_metadata_file_is_shown_with_the_line_to_restore(folder):
+    SparkCheckpoint(str(folder)).record_query_id("0f-1")
+    (folder / "metadata").unlink()
+    with pytest.raises(OptionError, match=r'If it was lost, restore .* line is {"id":"0f-1"} '):
+        SparkCheckpoint(str(folder)).query_id()
+
+
+def test_a_checkpoint_that_was_removed_and_made_again_in_one_process_is_another_query(folder):
+    checkpoint = SparkCheckpoint(str(folder))
+    checkpoint.record_query_id(checkpoint.query_id())
+    shutil.rmtree(folder / "krishiv")
+    (folder / "metadata").write_text('{"id":"new"}')
+    checkpoint.record_query_id(checkpoint.query_id())
+    assert recorded(folder) == '{"id":"new"}\n'
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"id":"../x"}', "\udcff"])
+def test_a_stored_id_that_is_damaged_is_told_with_the_way_on(folder, text):
+    (folder / "krishiv").mkdir()
+    path = folder / "krishiv" / "query-id.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(CheckpointMismatch, match=r"query-id\.json is damaged .* remove .*query-id"):
+        SparkCheckpoint(str(folder)).query_id()
+    path.unlink()
+    assert SparkCheckpoint(str(folder)).query_id() == "0f-1"
+
+
+def test_a_checkpoint_that_can_only_be_read_keeps_its_query(folder, caplog):
+    (folder / "krishiv").write_text("no folder can be made here")
+    checkpoint = SparkCheckpoint(str(folder))
+    checkpoint.record_query_id(checkpoint.query_id())
+    assert "could not be stored" in caplog.text
+    assert checkpoint.query_id() == "0f-1"
 
 
 def offsets(folder: Path, epoch: int, *sources: str, version: int = 1) -> None:
@@ -151,9 +214,11 @@ def test_what_has_not_changed_in_a_bucket_is_not_read_again(s3, monkeypatch):
     found = InBucket(s3, monkeypatch)
     found.begin("q1")
     assert found.checkpoint.planned()[0] == "q1"
+    found.checkpoint.record_query_id("q1")
     found.reads.clear()
     found.epoch(1, offset=9)
     query, planned = found.checkpoint.planned()
+    found.checkpoint.record_query_id("q1")
     assert (query, planned) == ("q1", PlannedOffsets.of(1, {"0": "7"}, {"0": "9"}))
     assert found.reads == ["1"]
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from sink_life import Job, Life, rows
 from tables import look
 
+from krishiv_spark import checkpoint as checkpoint_module
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown
@@ -40,7 +41,7 @@ class Stream(Life):
         super().__init__(ParquetWriter, options, query, mode)
 
     def plan(self) -> None:
-        write = StreamWrite(self._make(), self._query, SparkCheckpoint(str(self.checkpoint)))
+        write = StreamWrite(self._make(), checkpoint=SparkCheckpoint(str(self.checkpoint)))
         self._planned = pickle.loads(pickle.dumps(write))
 
     def offsets(self, epoch: int, first: int, count: int) -> None:
@@ -97,6 +98,49 @@ def test_an_older_copy_of_the_checkpoint(stream):
 def test_a_checkpoint_that_begins_anew_under_the_old_id(stream):
     stream.forget(0, 1, 2)
     refused(stream, "CheckpointMismatch: query q1 is at epoch 0", 0, 0, 40)
+
+
+def test_a_lost_metadata_file_before_anything_but_the_first_epoch_was_committed(tmp_path):
+    stream = Stream(tmp_path)
+    stream.epoch(0, 0, over=False)
+    renamed = Stream(tmp_path)
+    (stream.checkpoint / "metadata").write_text('{"id":"made-by-spark"}')
+    refused(renamed, 'CheckpointMismatch: .* of query q1, .*whose one line is {"id":"q1"}', 0, 0)
+    (stream.checkpoint / "metadata").write_text('{"id":"q1"}')
+    renamed.epoch(0, 0)
+    renamed.epoch(1, 10)
+    assert look(stream.table)[:2] == (20, 20)
+
+
+def test_a_driver_that_dies_between_the_id_and_the_first_row_leaves_a_query_that_goes_on(tmp_path):
+    stream = Stream(tmp_path)
+    stream.offsets(0, 0, 10)
+    stream.plan()
+    recorded = stream.checkpoint / "krishiv" / "query-id.json"
+    assert recorded.read_text() == '{"id":"q1"}\n'
+    Stream(tmp_path).epoch(0, 0)
+    assert look(stream.table)[:2] == (10, 10)
+
+
+def test_a_query_from_before_the_id_was_stored_goes_on_and_stores_it(stream):
+    recorded = stream.checkpoint / "krishiv" / "query-id.json"
+    recorded.unlink()
+    identity._begun.clear()
+    checkpoint_module._recorded.put(SparkCheckpoint(str(stream.checkpoint)), "")  # another process
+    stream.epoch(3, 30)
+    assert stream.count() == 40
+    assert recorded.read_text() == '{"id":"q1"}\n'
+
+
+def test_a_new_id_that_the_log_refuses_is_not_stored(stream):
+    recorded = stream.checkpoint / "krishiv" / "query-id.json"
+    recorded.unlink()
+    (stream.checkpoint / "metadata").write_text('{"id":"made-by-spark"}')
+    refused(stream, "LogError: .*its epoch log .* is empty: .*'metadata' was lost", 3, 30)
+    assert not recorded.exists()
+    (stream.checkpoint / "metadata").write_text('{"id":"q1"}')
+    stream.epoch(3, 30)
+    assert stream.count() == 40
 
 
 def test_offsets_that_were_edited(stream):

@@ -67,9 +67,35 @@ def test_a_copy_goes_on_where_the_old_one_is_under_another_id(old, tmp_path):
     assert start(new) == start(old) == ("next", 7, offsets_in(old / "offsets/6"))
     id_of = {place: json.loads((place / "metadata").read_text())["id"] for place in (old, new)}
     assert id_of[old] == QUERY != id_of[new]
+    assert (new / "krishiv/query-id.json").read_text() == f"{(new / 'metadata').read_text()}\n"
     copied = {path for path in files(new) if not path.startswith("krishiv/")}
     assert copied == set(before)
     assert not list(new.rglob("*.crc"))
+
+
+def test_a_copy_has_an_id_of_its_own_and_the_rewound_query_keeps_its_id(old, tmp_path):
+    SparkCheckpoint(str(old)).record_query_id(QUERY)
+    said("copy", old, tmp_path / "new")
+    copied = SparkCheckpoint(str(tmp_path / "new"))
+    copied.record_query_id(copied.query_id())
+    said("rewind", old, "--to", 4)
+    assert (old / "krishiv/query-id.json").read_text() == f'{{"id":"{QUERY}"}}\n'
+    assert SparkCheckpoint(str(old)).query_id() == QUERY
+
+
+@pytest.mark.parametrize(
+    "words", [("copy",), ("rewind", "--to", "4"), ("import", "--from", "kafka"), ("export",)]
+)
+def test_a_checkpoint_whose_metadata_was_lost_is_not_moved(old, tmp_path, words):
+    SparkCheckpoint(str(old)).record_query_id(QUERY)
+    (old / "metadata").write_text('{"id":"made-by-spark"}')
+    before = files(old)
+    verb, *rest = words
+    new = {"copy": [tmp_path / "new"], "rewind": [], "import": ["--to", tmp_path / "new"]}
+    given = [*rest, old, *new.get(verb, ["--to", "kafka"])]
+    assert f'{{"id":"{QUERY}"}}' in refused(verb, *given)
+    assert files(old) == before
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_copy_of_an_earlier_epoch_has_nothing_of_later_ones(old, tmp_path):
