@@ -21,7 +21,8 @@ __all__ = [
 
 ADOPT = (
     "If the query was stopped in good order, and all that it has planned is in its target or shall "
-    "not go there, 'krishiv-spark log adopt' begins a new log for the checkpoint as it is"
+    "not go there, 'krishiv-spark log adopt' begins a new log for the checkpoint as it is, unless "
+    "the target has later epochs by their numbers: then it says what to do first"
 )
 
 

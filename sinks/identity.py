@@ -20,6 +20,10 @@ _WAYS_ON = (
 )
 
 
+_WRITE_AGAIN = "'krishiv-spark checkpoint rewind --to {}' has them written again"
+_WRITE_ALL_AGAIN = "a new checkpoint has them written again, as far as the sources still have them"
+
+
 def is_held(epoch: Epoch, mark: Mark | None) -> bool:
     """Whether a sink holds an epoch already, so that it has to be skipped. Anywhere.
 
@@ -83,13 +87,15 @@ def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
             "query %s begins epoch %d, and the sink holds nothing of epochs %d to %d, in which its "
             "sources have gone on. That is right if none of their rows reached the sink. If what "
             "it writes to was restored from an older copy or made anew, their rows are missing "
-            "there: 'krishiv-spark checkpoint rewind' has them written again. If the query has a "
-            "new id since the file 'metadata' of its checkpoint was lost, stop it and restore that "
-            "file: the sink holds its epochs under the old id",
+            "there: stop the query, and put that copy back once more, since this epoch is in the "
+            "sink now; then %s. If the query has a new id since the file 'metadata' of its "
+            "checkpoint was lost, stop it and restore that file: the sink holds its epochs under "
+            "the old id",
             epoch.query,
             epoch.number,
             first,
             epoch.number - 1,
+            _WRITE_AGAIN.format(first - 1) if first else _WRITE_ALL_AGAIN,
         )
 
 

@@ -108,7 +108,10 @@ def lines_of_log(state: State, place: str, epoch: int, *, named: bool) -> list[s
     return [
         f"the epoch log {place} holds {has}"
         + (f" and has seen epoch {begun} begin" if begun is not None else "")
-        + f": its sink WILL REFUSE epoch {epoch + 1}. 'krishiv-spark log adopt' begins it anew for "
-        "the checkpoint as it is then: rows of later epochs that are in the target will be there "
-        "TWICE"
+        + f": its sink WILL REFUSE epoch {epoch + 1}. With the options of its writer, "
+        "'krishiv-spark log resolve' finishes what is open, and then 'krishiv-spark log adopt' "
+        "begins the log anew for the checkpoint as it is: rows of later epochs that are in the "
+        "target will be there TWICE. Where that has the numbers of its epochs (files of "
+        "krishiv-parquet, a route of a fan-out to one), 'adopt' refuses until those files are "
+        "moved out of it, between the two commands: then no row is there twice"
     ]

@@ -87,8 +87,12 @@ class TableParticipant(Participant[StagedT]):
             raise LogError(
                 f"{self.folder} has files of epoch {newest} of query {query}, and epochs after "
                 f"{epoch} would be written under numbers that are taken: who follows the folder "
-                "would pass over them. Start with a new checkpoint, whose sources begin where the "
-                "newest epoch ended, or where this checkpoint stands if rows may be there twice"
+                "would pass over them. Two ways on: move the files of these epochs out of the "
+                f"folder ({_names_of(query, epoch + 1)} and later), after 'krishiv-spark log "
+                "resolve', so that their rows are written again (a query that follows the folder "
+                "and has read them passes over these rows); or start with a new checkpoint, whose "
+                "sources begin where the newest epoch ended, or where this checkpoint stands if "
+                "rows may be there twice"
             )
 
     def _files_of(self, query: str) -> Iterator[tuple[str, DataFile]]:
@@ -98,3 +102,8 @@ class TableParticipant(Participant[StagedT]):
             file = DataFile.parse(name.rpartition("/")[2])
             if file is not None and file.tag == tag:
                 yield name, file
+
+
+def _names_of(query: str, epoch: int) -> str:
+    """Return the form of the names of an epoch's files, with stars."""
+    return f"part-{epoch:010d}-*-{query_tag(query)}-*.parquet"

@@ -8,6 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 from kafka import KafkaAdminClient
@@ -20,6 +21,9 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import ACLS, open_cluster
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -233,14 +237,23 @@ def test_the_command_line_shows_and_ends_what_a_dead_driver_left(cluster, onlook
     assert "no transaction is open" in command("list", *where)
 
 
+@pytest.mark.once
+def test_the_command_line_ends_what_a_dead_job_left(cluster, onlooker, tmp_path):
+    make_topic(cluster.bootstrap, "left-by-a-job")
+    writer = dead_job(cluster, "left-by-a-job", tmp_path / "logs")
+    owns = writer.committer().begin(Epoch("batch-dead", 0))
+    task = Task("batch-dead", 0, 0, 0, generation=owns.generation)
+    rows = pa.record_batch({"value": ["lost"]})
+    writer.stage(iter([rows]), task, writer.plan(owns))
+    where = ("--bootstrap", cluster.bootstrap)
+    assert "krishiv.batch-dead.0." in command("list", *where, "--query", "batch-dead")
+    command("abort", *where, "--query", "batch-dead")
+    assert "no transaction is open" in command("list", *where, "--query", "batch-dead")
+    assert onlooker.records("left-by-a-job") == []
+
+
 def left_by(cluster, checkpoint) -> None:
     """What a driver leaves that dies after its intent: one transaction that it names, and one."""
-    import pyarrow as pa
-
-    from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-    from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-    from krishiv_spark.sinks.kafka.writer import KafkaWriter
-
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
     options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")
     writer = KafkaWriter(options, pa.schema([("value", pa.string())]), OutputMode.APPEND)
@@ -252,6 +265,14 @@ def left_by(cluster, checkpoint) -> None:
         staged.append(writer.stage(iter([rows]), task, writer.plan(owns)))
     dumped = [staged[0].model_dump(mode="json")]
     writer.committer().log("query-that-died").intend(owns.generation, 0, dumped)
+
+
+def dead_job(cluster, topic, logs) -> KafkaWriter:
+    """The writer of a batch job."""
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic, "epochLog": str(logs)}
+    options = KafkaSinkOptions.parse(given, "test")
+    schema = pa.schema([("value", pa.string())])
+    return KafkaWriter(options, schema, OutputMode.APPEND, streaming=False)
 
 
 def command(*arguments: str) -> str:

@@ -31,7 +31,8 @@ class Query:
 
     def __init__(self, spark, folder: Path, kind: str) -> None:
         self._spark, self._folder, self._kind = spark, folder, kind
-        self.checkpoint, self.name = folder / "checkpoint", f"{kind}-{folder.name}"
+        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
+        self.name = f"{kind}-{folder.name}"
 
     def land(self, *numbers: int) -> None:
         (self._folder / "in").mkdir(exist_ok=True)
@@ -47,7 +48,7 @@ class Query:
         assert query.awaitTermination(PATIENCE)
 
     def _into(self, rows):
-        out, kind = str(self._folder / "out"), self._kind
+        out, kind = str(self.out), self._kind
         if kind == "fanout":
             rows = krishiv_spark.routed(rows, a="id >= 0")
         writer = rows.writeStream.option("checkpointLocation", str(self.checkpoint))
@@ -67,14 +68,13 @@ class Query:
         return writer.format(f"krishiv-{kind}").options(**options.get(kind, {}))
 
     def rows(self) -> list[int]:
-        out = self._folder / "out"
         if self._kind in {"iceberg", "upsert"}:
-            return ids(out)
+            return ids(self.out, "db.t")
         if self._kind == "memory":
             return sorted(krishiv_spark.memory_table(self.name).column("id").to_pylist())
         if self._kind == "console":
             return []
-        return sorted(self._spark.read.schema("id BIGINT").parquet(str(out)).toPandas()["id"])
+        return sorted(self._spark.read.schema("id BIGINT").parquet(str(self.out)).toPandas()["id"])
 
     def lose_metadata(self) -> str:
         """The last batch is planned, is in the sink, and Spark has not written that it is over."""
@@ -126,7 +126,6 @@ def test_the_other_way_on_is_a_new_checkpoint_and_a_new_target(query, tmp_path):
     query.lose_metadata()
     with pytest.raises(PySparkException, match="a new checkpoint and a new target"):
         query.run()
-    query.checkpoint = tmp_path / "checkpoint-2"
-    (tmp_path / "out").rename(tmp_path / "out-before")
+    query.checkpoint, query.out = tmp_path / "checkpoint-2", tmp_path / "out-2"
     query.run()
     assert query.rows() == [0, 1]

@@ -1,7 +1,9 @@
 """A log and a checkpoint that tell different stories, and the ways out: over the Parquet sink."""
 
+import fnmatch
 import os
 import pickle
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -209,6 +211,15 @@ def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_pat
     identity._begun.clear()
     stream.epoch(4, 40)
     assert "the sink holds nothing of epochs 3 to 3" in caplog.text
+    # What the warning says to do: the copy once more, and back to the epoch that it has.
+    (words,) = re.findall(r"'krishiv-spark checkpoint (rewind --to \d+)'", caplog.text)
+    shutil.rmtree(stream.table)
+    shutil.copytree(tmp_path / "copy", stream.table)
+    open_log.cache_clear()
+    run("checkpoint", *words.split(), str(stream.checkpoint), "--table", str(stream.table))
+    for epoch in (3, 4, 5):
+        stream.epoch(epoch, 10 * epoch)
+    assert look(stream.table)[:2] == (60, 60)
 
 
 def test_two_queries_that_have_begun_on_an_empty_folder(tmp_path):
@@ -343,6 +354,12 @@ def test_what_fails_after_a_job_was_published_does_not_fail_it(stream, monkeypat
 # --- ways out
 
 
+def run(*words: str) -> str:
+    done = CliRunner().invoke(main, [*words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def command(stream: Stream, *words: str, fails: str | None = None, **options: str) -> str:
     given = {"path": str(stream.table), "partitionBy": "day", **options}
     pairs = [text for name, value in given.items() for text in ("-o", f"{name}={value}")]
@@ -393,6 +410,49 @@ def test_numbers_that_files_have_are_not_given_twice(stream):
         command(stream, "adopt", fails="has files of epoch 2")
         shutil.rmtree(stream.table / "_krishiv", ignore_errors=True)
     assert stream.count() == 30
+
+
+@pytest.mark.parametrize("newest", [[], ["--newest", "unpublished"]])  # started in between
+def test_what_a_way_back_says_to_do_writes_each_row_once(stream, tmp_path, newest):
+    """``rewind``, then what it and the next command name, in this order, and nothing else."""
+    for epoch in (3, 4):
+        stream.epoch(epoch, 10 * epoch)
+    where = ["--table", str(stream.table)]
+    said = run("checkpoint", "rewind", str(stream.checkpoint), "--to", "2", *where)
+    assert re.findall(r"'krishiv-spark log (\w+)'", said)[:2] == ["resolve", "adopt"]
+    refused(stream, "CheckpointMismatch", 3, 30)
+    if not newest:
+        stream.forget(3)
+    command(stream, "resolve")
+    named = command(
+        stream, "adopt", *newest, fails="move the files of these epochs out of the folder"
+    )
+    (first,) = re.findall(r"\((part-\S+\.parquet) and later\)", named)
+    assert fnmatch.filter((p.name for p in stream.table.rglob("*.parquet")), first)
+    for path in stream.table.rglob("part-*.parquet"):
+        if path.name >= first.split("*")[0]:
+            path.rename(tmp_path / path.name)
+    command(stream, "adopt", *newest)
+    for epoch in (3, 4, 5):
+        stream.epoch(epoch, 10 * epoch)
+    assert look(stream.table)[:2] == (60, 60)
+
+
+def test_a_copy_of_an_earlier_epoch_goes_on_in_a_target_of_its_own(stream, tmp_path):
+    """The other way that ``rewind`` names, and what ``copy`` says for a table."""
+    new = tmp_path / "new"
+    said = run("checkpoint", "copy", str(stream.checkpoint), str(new), "--to", "1")
+    (words,) = re.findall(r"'krishiv-spark (log adopt --format parquet \S+ \S+) -o path=", said)
+    query = SparkCheckpoint(str(new)).query_id()
+    new.rename(tmp_path / f"checkpoint-{query}")
+    copy = Stream(tmp_path, query, path=str(tmp_path / "own"))
+    words = words.replace(str(new), str(copy.checkpoint))
+    refused(copy, "its epoch log .* is empty", 2, 20)
+    copy.forget(2)
+    run(*words.split(), "-o", f"path={copy.table}")
+    for epoch in (2, 3):
+        copy.epoch(epoch, 10 * epoch)
+    assert look(copy.table)[:2] == (20, 20)
 
 
 def test_the_target_is_changed_by_adopting(tmp_path):
