@@ -131,7 +131,9 @@ class Located:
         return self.items[part] if part < len(self.items) else None
 
 
-def read_yaml(text: str, problems: Problems, substitute: Callable[[str], str]) -> Located:
+def read_yaml(
+    text: str, problems: Problems, substitute: Callable[[str, LocatedPath], str]
+) -> Located:
     """Read one document.
 
     Booleans are ``true`` and ``false``; what looks like a number but is not written as one is a
@@ -141,7 +143,8 @@ def read_yaml(text: str, problems: Problems, substitute: Callable[[str], str]) -
     Args:
         text: Of the file.
         problems: Told of keys that are there twice, and of what `substitute` refuses.
-        substitute: Given each text that is a value; raises ValueError with what is wrong.
+        substitute: Given each text that is a value, and the keys and numbers that lead to it;
+            raises ValueError with what is wrong.
 
     Raises:
         ManifestError: If it is no YAML, or has too many values.
@@ -150,7 +153,7 @@ def read_yaml(text: str, problems: Problems, substitute: Callable[[str], str]) -
         node, loader = _compose(text)
         if node is None:
             return Located({}, TextMark(1, 1))
-        return _TreeReader(loader, problems, substitute).located(node, 0)
+        return _TreeReader(loader, problems, substitute).located(node, ())
     except _TooMuchError as error:
         problems.add(_mark(error.problem_mark), str(error.problem))
     except yaml.MarkedYAMLError as error:
@@ -223,28 +226,38 @@ class _Loader(yaml.SafeLoader):
 
 class _TreeReader:
     def __init__(
-        self, loader: yaml.SafeLoader, problems: Problems, substitute: Callable[[str], str]
+        self,
+        loader: yaml.SafeLoader,
+        problems: Problems,
+        substitute: Callable[[str, LocatedPath], str],
     ) -> None:
         self._loader = loader
         self._problems = problems
         self._substitute = substitute
         self._budget = _Budget()
 
-    def located(self, node: yaml.Node, depth: int) -> Located:
-        self._budget.spend(node, depth)  # by an anchor, a value can also contain itself
+    def located(self, node: yaml.Node, path: LocatedPath) -> Located:
+        """Return the value of a node, and all that is in it.
+
+        Args:
+            node: The node.
+            path: The keys and numbers that lead to it.
+        """
+        self._budget.spend(node, len(path))  # by an anchor, a value can also contain itself
         mark = _mark(node.start_mark)
         if isinstance(node, yaml.MappingNode):
-            entries = self._entries(node, depth)
+            entries = self._entries(node, path)
             values = {key: entry.value for key, entry in entries.items()}
             return Located(values, mark, {key: entry.key for key, entry in entries.items()})
         if isinstance(node, yaml.SequenceNode):
-            return Located(tuple(self.located(inner, depth + 1) for inner in node.value), mark)
-        return Located(self._scalar(node, mark), mark)
+            items = (self.located(item, (*path, n)) for n, item in enumerate(node.value))
+            return Located(tuple(items), mark)
+        return Located(self._scalar(node, mark, path), mark)
 
-    def _entries(self, node: yaml.MappingNode, depth: int) -> dict[str, _Entry]:
+    def _entries(self, node: yaml.MappingNode, path: LocatedPath) -> dict[str, _Entry]:
         return {
-            key: _Entry(_mark(at), self.located(inner, depth + 1))
-            for key, (at, inner) in self._pairs(node, depth).items()
+            key: _Entry(_mark(at), self.located(inner, (*path, key)))
+            for key, (at, inner) in self._pairs(node, len(path)).items()
         }
 
     def _pairs(self, node: yaml.MappingNode, depth: int) -> dict[str, tuple[Any, yaml.Node]]:
@@ -281,10 +294,10 @@ class _TreeReader:
                 text = "'<<' merges a mapping, or a list of mappings"
                 self._problems.add(_mark(each.start_mark), text)
 
-    def _scalar(self, node: yaml.Node, mark: TextMark) -> Any:
+    def _scalar(self, node: yaml.Node, mark: TextMark, path: LocatedPath) -> Any:
         text = str(node.value)
         try:
-            changed = self._substitute(text)
+            changed = self._substitute(text, path)
         except ValueError as error:
             self._problems.add(mark, str(error))
             return text

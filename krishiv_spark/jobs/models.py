@@ -22,6 +22,7 @@ from krishiv_spark.jobs.values import (
     OutputModeName,
     SaveMode,
     Span,
+    StepArguments,
     TriggerMode,
     in_any_case,
 )
@@ -112,6 +113,9 @@ class JobStep(_Read):
 
     name: ViewName = Field(description="Of the view.")
     sql: str | None = Field(default=None, min_length=1, description="A query over views.")
+    args: StepArguments = Field(
+        default={}, description="Values of `:name` in `sql`, by name; a list is an array."
+    )
     python: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = Field(
         default=None, description="`module:function`, which is given frames and returns one."
     )
@@ -122,6 +126,8 @@ class JobStep(_Read):
     def _one_of(self) -> Self:
         if (self.sql is None) == (self.python is None):
             raise ValueError("give either 'sql' or 'python'")
+        if self.sql is None and self.args:
+            raise ValueError("'args' is for 'sql'; a function of 'python' is given 'arguments'")
         if self.python is None and (self.inputs or self.arguments):
             raise ValueError(
                 "'inputs' and 'arguments' are for 'python'; SQL names its views itself"

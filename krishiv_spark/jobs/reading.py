@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from krishiv_spark.errors import ManifestError
 from krishiv_spark.jobs.located import Located, LocatedPath, read_yaml
 from krishiv_spark.jobs.problems import Problems, TextMark
+from krishiv_spark.jobs.sql_texts import dialect_of, substitute_sql
 from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.references import read_small
@@ -50,7 +51,14 @@ def read_tree(file: Path, problems: Problems, variables: Variables) -> Located:
     except (OSError, ValueError) as error:
         raise ManifestError(show_text(f"{problems.file}: cannot be read: {error}")) from None
     variables.read_from(text)
-    tree = read_yaml(text, problems, variables.substitute)
+
+    def substitute(value: str, path: LocatedPath) -> str:
+        dialect = dialect_of(path)
+        if dialect is None:
+            return variables.substitute(value)
+        return substitute_sql(value, variables, dialect)
+
+    tree = read_yaml(text, problems, substitute)
     if not tree.entries:
         problems.add(tree.mark, "there is no mapping, of 'key: value', in this file")
         raise problems.error()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -17,10 +18,13 @@ __all__ = [
     "OutputModeName",
     "SaveMode",
     "Span",
+    "StepArguments",
     "TriggerMode",
     "in_any_case",
 ]
 
+
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_MS = 100 * 366 * 86_400_000
 """Python's own waits end with an OverflowError after 292 years."""
@@ -49,6 +53,24 @@ def _text(key: str, value: object) -> str:
     if value is None or isinstance(value, (list, Mapping)):
         raise ValueError(f"{key!r} needs a value, which is a text, a number, true or false")
     return str(value)
+
+
+def _arguments(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    for name, value in given.items():
+        if _PARAMETER.fullmatch(str(name)) is None:
+            raise ValueError(
+                f"{name!r} is no name of a parameter: begin with a letter; letters, digits and '_' "
+                "may follow"
+            )
+        if any(isinstance(one, Mapping | list) for one in _listed(value)):
+            raise ValueError(f"{name!r} has to be a text, a number, true, false, null or a list")
+    return given
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def _names(given: object) -> object:
@@ -91,6 +113,18 @@ OptionTexts = Annotated[
     ),
 ]
 """Options of a format or of Spark; numbers and booleans become texts."""
+
+StepArguments = Annotated[
+    dict[str, Any],
+    BeforeValidator(_arguments),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "boolean", "null", "array"]},
+        }
+    ),
+]
+"""Values that Spark puts in the place of parameters, which are never SQL."""
 
 Names = Annotated[list[str], BeforeValidator(_names)]
 """A list, or a text with commas."""

@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 from krishiv_spark.suggestions import suggest
 
-__all__ = ["Variables"]
+__all__ = ["VARIABLE", "Variables"]
 
-_VARIABLE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+VARIABLE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+"""``$${``, whose first group is ``${``; or a variable, with its name and default."""
+
 _QUOTED = re.compile(r"(did you mean )?('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\\.")
 """Also escaped characters outside of quotes: one that begins nothing is not tried from each."""
 
@@ -39,6 +41,7 @@ class Variables:
         self._given = given
         self._environment = environment
         self._used: dict[str, str] = {}
+        self._forms: dict[str, set[str]] = {}
         self._size = 0
         self._written = ""
         self._hidden: re.Pattern[str] | None = None
@@ -55,7 +58,7 @@ class Variables:
         """
         # Behind the last bracket there is no variable, and each beginning would look for its end.
         front, bracket, rest = text.rpartition("}")
-        return _VARIABLE.sub(self._value, front + bracket) + rest.replace("$${", "${")
+        return VARIABLE.sub(self._text_of, front + bracket) + rest.replace("$${", "${")
 
     def unused(self) -> Iterator[tuple[str, str]]:
         """Names that were given and that no text has, each with what may have been meant."""
@@ -72,7 +75,7 @@ class Variables:
         if not any(map(_is_hidden, self._used.values())):
             return text
         if self._hidden is None:
-            forms = {form for value in self._used.values() for form in _forms(value)}
+            forms = set().union(*map(self._forms_of, self._used))
             longest_first = sorted(forms, key=len, reverse=True)
             pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
             self._hidden = re.compile(pattern, re.IGNORECASE)
@@ -90,25 +93,44 @@ class Variables:
         return found[0]
 
     def _name_of(self, form: str) -> str:
-        forms = ((name, _forms(value)) for name, value in self._used.items())
+        forms = ((name, self._forms_of(name)) for name in self._used)
         lowered = form.lower()
         named = (name for name, found in forms if any(one.lower() == lowered for one in found))
         return f"${{{next(named)}}}"
 
-    def _value(self, match: re.Match[str]) -> str:
-        if match[1]:
-            return match[1]
+    def _text_of(self, match: re.Match[str]) -> str:
+        return match[1] or self.value_of(match)[0]
+
+    def value_of(self, match: re.Match[str]) -> tuple[str, bool]:
+        """Return the value of a variable, and whether it is the default in the file.
+
+        Args:
+            match: Of `VARIABLE`; it is not ``$${``.
+
+        Raises:
+            ValueError: If the name has no value and no default, or the values are too long.
+        """
         name, default = match[2], match[3]
         found = self._given.get(name, self._environment.get(name))
         self._note(name, found or "")
         if not found and default is not None:  # an empty value too, as in a shell
-            return default
+            return default, True
         if found is None:
             raise ValueError(
                 f"the variable {name} has no value: give --set {name}=..., export it, or write "
                 f"${{{name}:-a default}}"
             )
-        return found
+        return found, False
+
+    def note_form(self, name: str, form: str) -> None:
+        """Take a spelling that the value of a variable has in a text, which `hide` knows then."""
+        if form != self._used.get(name):
+            self._forms.setdefault(name, set()).add(form)
+            self._hidden = None
+
+    def _forms_of(self, name: str) -> set[str]:
+        spellings = {self._used[name], *self._forms.get(name, ())}
+        return {form for one in spellings for form in _forms(one)}
 
     def _note(self, name: str, value: str) -> None:
         self._size += len(value)

@@ -11,6 +11,7 @@ from krishiv_spark.jobs.handing import options_for
 from krishiv_spark.jobs.models import JobInput, JobStep
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob
 from krishiv_spark.jobs.sampling import sampled_schema
+from krishiv_spark.jobs.sql_texts import has_encoded_literals
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.sources.kafka.ddl import parse_fields
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["make_views", "read_input", "with_samples"]
+
+_NO_ESCAPES = "spark.sql.parser.escapedStringLiterals"
+"""Where it is true, a backslash in a literal of SQL is a backslash."""
 
 _OF_STREAMS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 """Options by which a stream begins elsewhere than a batch, lower case."""
@@ -102,7 +106,7 @@ def _register(frame: DataFrame, name: str, see: Callable[[str, DataFrame], objec
 
 def _made(spark: SparkSession, step: JobStep) -> DataFrame:
     if step.sql is not None:
-        return spark.sql(step.sql)
+        return _selected(spark, step, step.sql)
     module, _, name = str(step.python).partition(":")
     try:
         function = getattr(import_module(module), name)
@@ -115,6 +119,15 @@ def _made(spark: SparkSession, step: JobStep) -> DataFrame:
         )
     frame: DataFrame = made
     return frame
+
+
+def _selected(spark: SparkSession, step: JobStep, sql: str) -> DataFrame:
+    if has_encoded_literals(sql) and str(spark.conf.get(_NO_ESCAPES, "false")).lower() == "true":
+        raise OptionError(
+            f"step {step.name!r}: a variable in a literal has a character that needs an escape, "
+            f"and '{_NO_ESCAPES}' is true: pass it as a parameter, by :name and 'args'"
+        )
+    return spark.sql(sql, args=dict(step.args)) if step.args else spark.sql(sql)
 
 
 def _options(spark: SparkSession, given: ReadyInput) -> dict[str, str]:
