@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import re
+import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -236,6 +238,50 @@ def test_steps_that_fail_by_themselves_are_tried_at_no_call_and_so_are_no_succes
     with playing(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
         play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
     assert caught.value.rule is Rule.WORKS
+
+
+def test_a_lock_on_the_writer_is_named_by_the_first_case_that_needs_the_step_after_it(tmp_path):
+    """The commit is impossible there, since the planner has failed: that is what is shown."""
+    suite = Suite()
+    suite.planted = BUGS["KeepsItsRunOnSelf"]
+    broken = found_by(suite, "the_kit_sees_the_commit", tmp_path, None, again=False)
+    assert broken.rule is Rule.WORKS
+    assert "sets 'run' on itself, which no other process would see" in str(broken)
+    assert "return from plan()" in str(broken)
+
+
+@on_our_base
+class StagesALock(twins.DatabaseWriter):
+    """What the committer gets has a lock."""
+
+    def stage(self, batches, task, plan):
+        return {"parts": [super().stage(batches, task, plan), threading.Lock()]}
+
+
+@on_our_base
+class PlansALock(twins.DatabaseWriter):
+    """What the tasks get has a lock."""
+
+    def plan(self, ownership):
+        del ownership
+        return {"lock": threading.Lock()}
+
+
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        (StagesALock, (r"Staged\.payload\['parts'\]\[1\] cannot be pickled: it is of type 'lock'. "
+         r"What stage\(\) returns travels to the committer: create it in publish\(\)")),
+        (PlansALock, (r"Plan\.payload\['lock'\] cannot be pickled: it is of type 'lock'. "
+         r"What plan\(\) .* travels to the tasks: create it in stage\(\)")),
+    ],
+)  # fmt: skip
+def test_what_cannot_travel_is_named_with_where_to_create_it(planted, named, tmp_path):
+    suite = Suite()
+    suite.planted = planted
+    broken = found_by(suite, LAST, tmp_path, None)
+    assert broken.rule is Rule.WORKS
+    assert re.search(named, str(broken)), str(broken)
 
 
 @on_our_base

@@ -1,11 +1,14 @@
 """The kit for sources is tested here: it must find each planted bug, and pass the correct twins."""
 
+import re
+import threading
 from datetime import datetime, timedelta, timezone
 from itertools import count
 
 import pytest
 from planted_bugs import found_by, parameters, playing
 from planted_sources import BUGS, TWINS, twins
+from planted_sources.twins import on_our_base
 
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.testing import Rule, SourceConformance, SourceUnderTest
@@ -220,6 +223,39 @@ OF_A_FIRST_SOURCE = {
     "BatchStopsAtItsLimit": "a batch read stops at the read limit",
 }
 """Mistakes that somebody made who wrote a source for the first time: looked for in every run."""
+
+
+@on_our_base
+class LocksWhenItPlans(twins.FolderReader):
+    """The lock is on the reader from its first plan on."""
+
+    def plan(self, start, end):
+        self.lock = threading.Lock()
+        return super().plan(start, end)
+
+
+@on_our_base
+class PlansALock(twins.FolderReader):
+    def plan(self, start, end):
+        return [(threading.Lock(), part) for part in super().plan(start, end)]
+
+
+@pytest.mark.parametrize(
+    ("planted", "case", "named"),
+    [
+        (LocksWhenItPlans, "a_batch_reads_everything", r"Reader\.lock|LocksWhenItPlans\.lock"),
+        (PlansALock, "every_row_is_read_once", (r"\[0\] cannot be pickled: it is of type 'lock'. "
+         r"Partitions travel to tasks: create it in read\(\)")),
+        (BUGS["HoldsAnOpenFolder"], "every_row_is_read_once",
+         (r"HoldsAnOpenFolder\w*\.handle cannot be pickled: it is of type 'ScandirIterator'. "
+         r"Tasks read with copies of the reader")),
+    ],
+)  # fmt: skip
+def test_what_cannot_travel_is_named_with_where_to_create_it(planted, case, named, tmp_path):
+    suite = Suite()
+    suite.planted = planted
+    broken = found_by(suite, case, tmp_path, None, again=False)
+    assert re.search(named, str(broken)), str(broken)
 
 
 def test_each_planted_bug_is_in_a_table():

@@ -43,6 +43,12 @@ __all__ = [
 ]
 
 _BATCH_ROWS = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
+_OF_READERS = (
+    "Tasks read with copies of the reader, in other processes: create it in the method that uses "
+    "it, and keep it in a local variable; what only the driver needs, leave out of __getstate__()"
+)
+_OF_PARTITIONS = "Partitions travel to tasks: create it in read(), from values in the partition"
+
 _NO_PARTITION: Any = (
     spark.InputPartition(None)
     if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
@@ -125,7 +131,7 @@ def partitions(load: Load, start: str, end: str) -> Plan:
     span = json.loads(start), json.loads(end)
     found = _open.partitions(*span)
     len(found)  # Spark sends it first
-    parts = [pickled(partition) for partition in _checked(found)]
+    parts = [pickled(partition, _OF_PARTITIONS) for partition in _checked(found)]
     # Only the wrapper that Spark puts around a simple reader has it.
     cached = getattr(_open, "getCache", lambda *_: None)(*span)
     return parts, None if cached is None else _as_rows(_arrow(load, cached))
@@ -169,7 +175,7 @@ def rows_between(load: Load, start: str, end: str) -> int:
 
 def task_reader(load: Load) -> bytes:
     """``plan_data_source_read`` of a stream: the reader for the tasks, pickled."""
-    return pickled(of_class(_stream_reader(load), (spark.DataSourceStreamReader,)))
+    return pickled(of_class(_stream_reader(load), (spark.DataSourceStreamReader,)), _OF_READERS)
 
 
 def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
@@ -179,7 +185,8 @@ def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
     found: Any = made.partitions()
     if not isinstance(found, list):
         raise TypeError(f"partitions() returned a {type(found).__name__}; Spark wants a list")
-    return pickled(made), [pickled(part) for part in _checked(found) or [_NO_PARTITION]]
+    parts = [pickled(part, _OF_PARTITIONS) for part in _checked(found) or [_NO_PARTITION]]
+    return pickled(made, _OF_READERS), parts
 
 
 def _checked(found: Sequence[Any]) -> Sequence[Any]:

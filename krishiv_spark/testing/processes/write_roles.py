@@ -45,6 +45,14 @@ Messages: TypeAlias = Sequence[bytes | None]
 
 _LONG_ROWS = 500
 
+_OF_PLANS = (
+    "What plan() and last_committed() return travels to the tasks: create it in stage(), from "
+    "values in the plan"
+)
+_OF_MESSAGES = (
+    "What stage() returns travels to the committer: create it in publish(), from values in there"
+)
+
 _ARROW_WRITERS = tuple(
     kind
     for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter")
@@ -108,7 +116,7 @@ class Attempt:
 
 def plan(job: Job) -> bytes:
     """``pyspark.sql.worker.write_into_data_source``: driver side, once per epoch."""
-    return pickled(_writer(job))
+    return pickled(_writer(job), _OF_PLANS)
 
 
 def write(job: Job, writer: bytes, numbers: Sequence[int], attempt: Attempt) -> bytes:
@@ -124,7 +132,7 @@ def _written(job: Job, writer: bytes, batches: Iterator[pa.RecordBatch]) -> byte
     message = loaded.write(rows)
     if not isinstance(message, spark.WriterCommitMessage):
         raise TypeError(f"write() returned {message!r}, which is no WriterCommitMessage")
-    return pickled(message)
+    return pickled(message, _OF_MESSAGES)
 
 
 def commit(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
