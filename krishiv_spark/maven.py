@@ -24,7 +24,7 @@ import pyspark
 from krishiv_spark.caches import user_cache
 from krishiv_spark.errors import KrishivError
 
-__all__ = ["Jar", "bring", "java", "run_java"]
+__all__ = ["Jar", "bring", "is_brought", "java", "run_java"]
 
 _HASHES = Path(__file__).with_name("jars.sha256")
 _CHUNK = 2**20
@@ -122,6 +122,11 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
             _move_in(Path(aside) / "libs", folder)
     _verify(name, folder)
     return folder
+
+
+def is_brought(name: str) -> bool:
+    """Return True if the folder of `bring` is in the user's cache."""
+    return (user_cache() / name).exists()
 
 
 def _verify(name: str, folder: Path) -> None:

@@ -35,23 +35,26 @@ class Referenced(str):
 
     Attributes:
         reference: What was written.
+        is_secret: Whether the user has said that the value may not be shown, or that it may; None
+            if that depends on the option.
     """
 
-    __slots__ = ("reference",)
+    __slots__ = ("is_secret", "reference")
 
     reference: str
+    is_secret: bool | None
 
-    def __new__(cls, text: str, reference: str) -> Self:
+    def __new__(cls, text: str, reference: str, is_secret: bool | None = None) -> Self:
         """A value and what was written for it."""
         made = super().__new__(cls, text)
-        made.reference = reference
+        made.reference, made.is_secret = reference, is_secret
         return made
 
     def __repr__(self) -> str:
         return repr(self.reference)
 
-    def __reduce__(self) -> tuple[type[Referenced], tuple[str, str]]:
-        return Referenced, (str.__str__(self), self.reference)
+    def __reduce__(self) -> tuple[type[Referenced], tuple[str, str, bool | None]]:
+        return Referenced, (str.__str__(self), self.reference, self.is_secret)
 
 
 def has_reference(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 
 import click
@@ -28,7 +29,9 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
     """
     from krishiv_spark.kafka.dev import open_cluster
 
-    with open_cluster(brokers, secure=secure) as cluster:
+    _end_on_signals()
+    # Or nothing would be shown for a minute, while jars are downloaded.
+    with open_cluster(brokers, secure=secure, tell=lambda line: say(line, err=True)) as cluster:
         way_in = cluster.secure.options() if cluster.secure else {}
         for name, text in {"kafka.bootstrap.servers": cluster.bootstrap, **way_in}.items():
             say(f"{name} = {text}")
@@ -37,3 +40,15 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
         say(f"{cluster.origin}; Ctrl-C ends it", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
+
+
+def _end_on_signals() -> None:
+    """End on SIGTERM and SIGHUP as on Ctrl-C: brokers are killed, and their folder is removed."""
+
+    def end(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGHUP"):
+        if (known := getattr(signal, name, None)) is not None:  # Windows has no SIGHUP
+            signal.signal(known, end)

@@ -27,8 +27,8 @@ def _status_lines(status: CheckpointStatus, live: LiveStatus) -> Iterator[str]:
         yield f"newest      {_summary(status.newest)}"
         yield from _sources(status.newest)
         yield from _watermarks(status.newest)
-    yield from _live(live)
-    yield from _log(status.log) if status.table is None else _table(status.table)
+    yield from _live(live, several=status.newest is not None and len(status.newest.sources) > 1)
+    yield from _log(status.log, live) if status.table is None else _table(status.table)
     yield f"next start  {status.next}"
 
 
@@ -60,11 +60,12 @@ def _watermarks(status: EpochStatus) -> Iterator[str]:
         yield f"watermark   {time_of(ms)} (of a source)"
 
 
-def _live(live: LiveStatus) -> Iterator[str]:
+def _live(live: LiveStatus, *, several: bool) -> Iterator[str]:
     for lag in live.lags:
+        of_source = f"of source {lag.source}: " if several else ""
         where = f"topic {lag.topic}, {lag.partitions} partitions"
         held = f"; {lag.held_back} more are held back by open transactions" if lag.held_back else ""
-        yield f"lag {lag.source:<8}{lag.waiting} offsets after the newest epoch, {where}{held}"
+        yield f"lag         {of_source}{lag.waiting} offsets after the newest epoch, {where}{held}"
     if live.staged_files is not None:
         size = live.staged_bytes
         yield f"staged      {live.staged_files} files of {size} bytes, which nobody sees"
@@ -100,7 +101,7 @@ def pace_cells(pace: EpochPace) -> tuple[str, str, str, str, str, str]:
     )
 
 
-def _log(log: LogStatus | None) -> Iterator[str]:
+def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
     if log is None:
         yield (
             "epoch log   none here: give --table or --epoch-log, or of krishiv-iceberg, which has "
@@ -111,7 +112,12 @@ def _log(log: LogStatus | None) -> Iterator[str]:
     files = f"{log.files} files of {log.size} bytes"
     yield f"epoch log   {log.place}: {log.entries} entries in {files}; it holds {held}"
     if log.open_epoch is not None:
-        yield f"            epoch {log.open_epoch} is true, and may not be visible everywhere yet"
+        # Files are moved out of the staging folder, and transactions end, when it becomes visible.
+        is_all_moved = live.staged_files == 0 or live.transactions == ()
+        rest = "nothing of it is left to show" if is_all_moved else (
+            "may not be visible everywhere yet"
+        )  # fmt: skip
+        yield f"            epoch {log.open_epoch} is true, and {rest}"
     since = "" if log.owner_ms is None else f", since {time_of(log.owner_ms)}"
     yield f"last owner  {log.owner or 'nobody'}{since}"
     if log.target is not None:

@@ -14,11 +14,17 @@ from krishiv_spark.jobs.places import DataPlace, folder_of, input_place, misfits
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob, ReadyOutput
 from krishiv_spark.options import Options
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.suggestions import did_you_mean, suggest
 
 __all__ = ["JobChecker"]
 
 _ADDRESS = "dataos:"
+
+_OF_SPARK = {
+    *("avro", "binaryfile", "console", "csv", "delta", "image", "jdbc", "json", "libsvm", "memory"),
+    *("noop", "orc", "parquet", "rate", "rate-micro-batch", "socket", "statestore", "text", "xml"),
+}
+"""Formats of Spark's, and of Delta Lake, in lower case."""
 
 
 class JobChecker:
@@ -118,6 +124,7 @@ class JobChecker:
 
     def _input(self, given: JobInput, number: int) -> ReadyInput | None:
         at: LocatedPath = ("inputs", number)
+        self._note_format(given.format)
         self._note_address(given.dataset)
         try:
             place = input_place(given, self._depots)
@@ -135,6 +142,7 @@ class JobChecker:
         self, job: JobSpec, given: JobOutput, number: int, folder: str | None
     ) -> ReadyOutput | None:
         at: LocatedPath = ("outputs", number)
+        self._note_format(given.format)
         self._note_address(given.dataset)
         try:
             place = output_place(given, self._depots)
@@ -172,6 +180,18 @@ class JobChecker:
                 "where each output has a folder",
             )
         return own if own is not None or folder is None else f"{folder}/{given.name}"
+
+    def _note_format(self, given: str | None) -> None:
+        """Note a format that is neither this package's nor Spark's, if one is like it."""
+        name = (given or "").strip().lower()
+        ours = {"iceberg", "kafka", "kafkajson", *(f"krishiv-{each}" for each in format_names())}
+        if not name or "." in name or name in ours | _OF_SPARK:
+            return
+        if near := suggest(name, sorted(ours | _OF_SPARK), likeness=0.7):
+            self._notes.append(
+                f"'format' = {given!r} is none of this package's or of Spark's own: did you mean "
+                f"{near!r}? Only Spark knows whether it is there ('--dry-run')"
+            )
 
     def _folder(self, text: str | None, *at: str | int) -> str | None:
         if text is None:

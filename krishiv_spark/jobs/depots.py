@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, PlainValidator
 
+from krishiv_spark.formats import format_names, format_of
 from krishiv_spark.jobs.models import JobModel
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.reading import read_tree, validated
@@ -19,7 +20,7 @@ from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.references import Referenced, read_small
 from krishiv_spark.suggestions import did_you_mean
 
-__all__ = ["Address", "Depot", "Depots", "read_depots"]
+__all__ = ["Address", "Depot", "Depots", "format_called", "read_depots"]
 
 _ADDRESS = re.compile(
     r"dataos://(?P<depot>[\w-]+)(?::(?P<collection>[\w.-]*))?(?:/(?P<dataset>[^?]*))?(?:\?(?P<rest>.*))?"
@@ -64,13 +65,14 @@ class Address(NamedTuple):
 class _Secret(JobModel):
     env: str | None = None
     file: Path | None = None
+    secret: bool | None = None
 
     def text(self) -> Referenced:
         if self.env is not None:
             found = os.environ.get(self.env)
             if found is None:
                 raise ValueError(f"the environment has no variable {self.env}")
-            return Referenced(found, f"${{env:{self.env}}}")
+            return Referenced(found, f"${{env:{self.env}}}", self.secret)
         if self.file is None:
             raise ValueError("give 'env' with the name of a variable, or 'file' with a path")
         try:
@@ -80,7 +82,7 @@ class _Secret(JobModel):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ValueError(f"{self.file} cannot be read: {reason}") from None
-        return Referenced(text, f"${{file:{self.file.absolute()}}}")
+        return Referenced(text, f"${{file:{self.file.absolute()}}}", self.secret)
 
 
 def _resolved(given: object) -> str:
@@ -106,7 +108,8 @@ class Depot(JobModel):
     options: dict[str, _Option] = Field(
         default={},
         repr=False,
-        description="Of the format. A value may be `{env: NAME}` or `{file: path}`.",
+        description="Of the format. A value may be `{env: NAME}` or `{file: path}`; with `secret: "
+        "false` in it, messages may show it, and with `secret: true` they may not.",
     )
     description: str | None = Field(default=None, description="For people.")
     tags: NotUsed = Field(default=None, description="Not used here.")
@@ -147,9 +150,42 @@ class Depots:
         raise ValueError(f"{self.file.name} has no depot {address.depot!r}; {hint}")
 
     def secrets(self) -> frozenset[str]:
-        """Values that are shown nowhere."""
-        values = (text for depot in self.by_name.values() for text in depot.options.values())
-        return frozenset(str(text) for text in values if isinstance(text, Referenced) and text)
+        """Return the values that messages do not show: of options that can be secret.
+
+        A value that was written with `secret` goes by that. So does none of a format that is not
+        this package's, whose options are not known: each of its values is hidden.
+        """
+        return frozenset(
+            str(text)
+            for depot in self.by_name.values()
+            for key, text in depot.options.items()
+            if isinstance(text, Referenced) and text and _is_hidden(depot, key, text)
+        )
+
+
+def _is_hidden(depot: Depot, key: str, text: Referenced) -> bool:
+    if text.is_secret is not None:
+        return text.is_secret
+    name = "" if depot.format is None else format_called(depot.format)
+    if not name.startswith("krishiv-") or name.removeprefix("krishiv-") not in format_names():
+        return True
+    kind = format_of(name.removeprefix("krishiv-"))
+    roles = (role for role in (kind.reader_type, kind.writer_type) if role is not None)
+    # In a URL there may be a login.
+    return "@" in text or any(role.options_type.secret_keys({key: text}) for role in roles)
+
+
+_OURS = {"iceberg": "krishiv-iceberg", "kafka": "krishiv-kafka", "kafkajson": "krishiv-kafka"}
+"""Names of published files whose formats are this package's; others are Spark's."""
+
+
+def format_called(given: str) -> str:
+    """Return a format as Spark knows it, by what a file calls it."""
+    name = given.strip()
+    lowered = name.lower()
+    if lowered in _OURS:
+        return _OURS[lowered]
+    return lowered if lowered.startswith("krishiv-") else name
 
 
 def read_depots(file: Path | None, variables: Variables) -> Depots:

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 
 from pydantic.alias_generators import to_camel
 
-from krishiv_spark.jobs.depots import Address, Depot, Depots
+from krishiv_spark.jobs.depots import Address, Depot, Depots, format_called
 from krishiv_spark.jobs.models import JobInput, JobOutput
 
 __all__ = ["DataPlace", "folder_of", "input_place", "misfits", "output_place"]
 
 _KAFKA, _ICEBERG, _MEMORY = "krishiv-kafka", "krishiv-iceberg", "krishiv-memory"
-_OURS = {"iceberg": _ICEBERG, "kafka": _KAFKA, "kafkajson": _KAFKA}
-"""Names of published files whose formats are ours; others are Spark's."""
-
 _NAMES = {_ICEBERG: {"path", "table"}, _MEMORY: {"path", "name"}}
 """By format, options in lower case that say where it is, if there are several."""
 
@@ -93,7 +90,7 @@ def _place(given: JobInput | JobOutput, depots: Depots, keys: Mapping[str, str])
     if given.dataset is None:
         if given.format is None:
             raise ValueError("give 'dataset', or 'format' with its 'options'")
-        name = _named(given.format)
+        name = format_called(given.format)
         return DataPlace(name, given.options, _shown(name, given.options), decodes)
     address = Address.parse(given.dataset)
     depot = depots.of(address)
@@ -114,24 +111,16 @@ def _check_said_once(given: JobInput | JobOutput, where: str, keys: Collection[s
             )
 
 
-def _named(given: str) -> str:
-    name = given.strip()
-    lowered = name.lower()
-    if lowered in _OURS:
-        return _OURS[lowered]
-    return lowered if lowered.startswith("krishiv-") else name
-
-
 def _agreed(given: str | None, depot: Depot, address: Address) -> str:
     if depot.format is None:
         if given is None:
             raise ValueError(
                 f"give 'format': the depot {address.depot!r} does not say what its datasets are"
             )
-        return _named(given)
-    own = _named(depot.format)
+        return format_called(given)
+    own = format_called(depot.format)
     # `Parquet` of a depot of krishiv-parquet is that: published files know short names only.
-    if given is not None and own not in {_named(given), f"krishiv-{given.strip().lower()}"}:
+    if given is not None and own not in {format_called(given), f"krishiv-{given.strip().lower()}"}:
         raise ValueError(f"'format' = {given!r}, but the depot {address.depot!r} has {own!r}")
     return own
 

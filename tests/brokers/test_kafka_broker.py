@@ -1,5 +1,6 @@
 """The brokers that all Kafka tests use: real ones, that keep what was acknowledged."""
 
+import os
 import signal
 import socket
 import ssl
@@ -17,7 +18,7 @@ from patience import PATIENCE
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.dev import ACLS, open_cluster
+from krishiv_spark.kafka.dev import ACLS, clusters, open_cluster
 
 ONE = TopicPartition("a", 0)
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
@@ -185,15 +186,37 @@ def test_the_password_is_shown_to_its_owner_alone(guarded):
 
 
 @pytest.mark.long
-def test_the_command_prints_the_options():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_prints_the_options_and_leaves_nothing(tmp_path, number):
     command = [sys.executable, "-c", "from krishiv_spark.cli import main; main()"]
     with subprocess.Popen(
-        [*command, "dev", "kafka", "--secure"], stdout=subprocess.PIPE, text=True
+        [*command, "dev", "kafka", "--secure"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as process:
         printed = dict(process.stdout.readline().strip().split(" = ", 1) for _ in range(6))
         Client(Connection.of(printed)).close()
-        process.send_signal(signal.SIGINT)
+        assert list(tmp_path.glob("krishiv-kafka-*"))
+        process.send_signal(number)
     assert process.returncode == 0
+    assert not list(tmp_path.glob("krishiv-kafka-*"))
+
+
+def test_what_takes_a_minute_is_told_before(monkeypatch):
+    """The jars are not there: nothing is downloaded in this test."""
+    told = []
+
+    def fail(*_):
+        raise KrishivError(f"after {told}")
+
+    monkeypatch.setattr(clusters, "has_kafka_jars", lambda _: False)
+    monkeypatch.setattr(clusters, "format_storage", fail)
+    with (
+        pytest.raises(KrishivError, match=r"after .'fetching Kafka .*, 44 MB, from Maven Central"),
+        open_cluster(ours=True, tell=told.append),
+    ):
+        pass
 
 
 @pytest.mark.long

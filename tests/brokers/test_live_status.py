@@ -52,8 +52,9 @@ def claim_of(checkpoint, target):
 
 def test_the_lag_of_our_source_and_of_sparks(checkpoint, bootstrap):
     said = status(checkpoint, bootstrap, "-o", "subscribe=orders")
-    assert "lag 0       3 offsets after the newest epoch, topic orders, 2 partitions" in said
-    assert "lag 1       3 offsets after the newest epoch, topic orders, 2 partitions" in said
+    for source in (0, 1):
+        lag = f"lag         of source {source}: 3 offsets after the newest epoch, topic orders, 2 "
+        assert lag in said
     assert "open  " not in said
     (first, second) = json.loads(status(checkpoint, bootstrap, "--json"))["live"]["lags"]
     assert (first["waiting"], second["waiting"]) == (3, 3)
@@ -61,7 +62,14 @@ def test_the_lag_of_our_source_and_of_sparks(checkpoint, bootstrap):
 
 def test_a_reference_says_where_the_cluster_is(checkpoint, bootstrap, monkeypatch):
     monkeypatch.setenv("KRISHIV_TEST_BROKERS", bootstrap)
-    assert "lag 0       3 offsets" in status(checkpoint, "${env:KRISHIV_TEST_BROKERS}")
+    assert "of source 0: 3 offsets" in status(checkpoint, "${env:KRISHIV_TEST_BROKERS}")
+
+
+def test_the_lag_of_the_only_source_has_no_number_before_it(checkpoint, bootstrap):
+    entry = checkpoint / "offsets" / "0"
+    entry.write_text(entry.read_text().rpartition("\n")[0])
+    said = status(checkpoint, bootstrap, "-o", "subscribe=orders")
+    assert "\nlag         3 offsets after the newest epoch" in said
 
 
 def test_transactions_of_the_query_that_are_open(checkpoint, bootstrap):

@@ -253,6 +253,38 @@ def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write
     assert loaded.redacted("no hunter2, no hunter3") == "no ***, no ***"
 
 
+def test_a_value_is_hidden_where_its_option_can_be_secret_or_the_file_says_so(write, monkeypatch):
+    for name in ("ADDRESS", "JAAS", "HIDDEN", "SHOWN", "LOGIN"):
+        monkeypatch.setenv(name, f"value-of-{name.lower()}")
+    monkeypatch.setenv("LOGIN", "postgresql://u:value-of-login@db/c")
+    depots = write(
+        "depots:\n"
+        "  broker:\n    format: kafka\n    options:\n"
+        "      kafka.bootstrap.servers: {env: ADDRESS}\n"
+        "      kafka.sasl.jaas.config: {env: JAAS}\n"
+        "      groupId: {env: HIDDEN, secret: true}\n"
+        "  other:\n    format: jdbc\n    options: {url: {env: SHOWN, secret: false}}\n"
+        "  lake:\n    format: krishiv-iceberg\n    options: {catalog.uri: {env: LOGIN}}\n",
+        "depots.yaml",
+    )
+    loaded = load(write(SMALL.format(more="")), depots=depots)
+    shown = loaded.redacted("value-of-address value-of-jaas value-of-hidden value-of-shown")
+    assert shown == "value-of-address *** *** value-of-shown"
+    assert "value-of-login" not in loaded.redacted("no postgresql://u:value-of-login@db/c")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("kafak", "kafka"), ("kafkajso", "kafkajson"), ("parqet", "parquet"), ("JSON", None),
+     ("com.example.kafak", None), ("mongodb", None)],
+)  # fmt: skip
+def test_a_format_that_nobody_may_know_is_noted(write, given, meant):
+    text = SMALL.format(more="").replace("format: krishiv-parquet", f"format: {given}")
+    notes = [note for note in load(write(text)).notes if "is none of this package's" in note]
+    assert bool(notes) == (meant is not None)
+    assert all(f"did you mean {meant!r}?" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

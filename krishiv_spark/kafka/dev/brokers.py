@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from krishiv_spark.kafka.dev.secure import write_secret
-from krishiv_spark.maven import Jar, bring, java, run_java
+from krishiv_spark.maven import Jar, bring, is_brought, java, run_java
 
-__all__ = ["KAFKA_VERSION", "Broker", "Ports", "format_storage", "kafka_jars"]
+__all__ = ["KAFKA_VERSION", "Broker", "Ports", "format_storage", "has_kafka_jars", "kafka_jars"]
 
 KAFKA_VERSION = "4.3.1"
+_FOLDER = "kafka-{}"
 
 _KEEPER = """
 exec 3<&0
@@ -152,7 +153,12 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
         KrishivError: If they cannot be had.
     """
     broker = Jar("org.apache.kafka", "kafka_2.13", version)
-    return bring(f"kafka-{version}", [broker], transitive=True)
+    return bring(_FOLDER.format(version), [broker], transitive=True)
+
+
+def has_kafka_jars(version: str = KAFKA_VERSION) -> bool:
+    """Return True if `kafka_jars` downloads nothing."""
+    return is_brought(_FOLDER.format(version))
 
 
 def _kafka(version: str, main: str, *args: str) -> list[str]:

@@ -7,7 +7,7 @@ import random
 import socket
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,13 @@ from tempfile import TemporaryDirectory
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, Broker, Ports, format_storage
+from krishiv_spark.kafka.dev.brokers import (
+    KAFKA_VERSION,
+    Broker,
+    Ports,
+    format_storage,
+    has_kafka_jars,
+)
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
 from krishiv_spark.retry import Backoff
 
@@ -84,6 +90,7 @@ def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
     ours: bool = False,
     secure: bool = False,
     version: str = KAFKA_VERSION,
+    tell: Callable[[str], object] | None = None,
 ) -> Iterator[Cluster]:
     """Bring up a cluster on loopback, and end it.
 
@@ -95,6 +102,7 @@ def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
         ours: Whether they must be processes of ours, which can be killed.
         secure: Whether brokers, of ours, have a second listener, with TLS and SASL.
         version: Of Kafka; another one than the default makes them brokers of ours.
+        tell: Given a line before something that may take a minute.
 
     Raises:
         KrishivError: If no broker can be had, with the reason.
@@ -104,6 +112,8 @@ def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
         needs_ours = ours or secure or brokers > 1 or settings or folder or other
         cluster = None if needs_ours else _given(stack)
         if cluster is None:
+            if tell is not None and not has_kafka_jars(version):
+                tell(f"fetching Kafka {version}, 44 MB, from Maven Central; only the first time")
             home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
             ports = [Ports(*free_ports(3 if secure else 2)) for _ in range(brokers)]
             cluster = stack.enter_context(_from_jars(ports, settings or {}, home, version))
