@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
 from krishiv_spark.plain_secrets import secrets_among, warn_of_plain_secrets
@@ -147,10 +147,28 @@ class KrishivDataSource(DataSource):
     ) -> tuple[StreamReader[Any, Any], RowSchema]:
         from krishiv_spark.lifecycle.row_schema import RowSchema
 
+        self._check_spark(schema)
         options = self._reader(None, streaming=streaming).options
         warn_of_plain_secrets(type(options), self.options, self.format_name)
         row_schema = RowSchema.expected(arrow_schema(schema), options)
         return self._reader(row_schema.columns, streaming=streaming), row_schema
+
+    def _check_spark(self, schema: object) -> None:
+        """Refuse an engine that calls data sources otherwise than Spark does.
+
+        Raises:
+            SchemaError: If the columns are not Spark's, as Sail gives them (0.7.2): nor would it
+                call planner, tasks and committer in processes of their own.
+        """
+        if not isinstance(schema, StructType):
+            kind = f"{type(schema).__module__}.{type(schema).__qualname__}"
+            raise SchemaError(
+                f"{self.format_name} runs on Apache Spark only: it was called with columns of type "
+                f"{kind} instead of Spark's StructType, as another engine such as Sail does. "
+                "Nothing was read or written. Use Apache Spark 4.0 or later, also over Spark "
+                "Connect; of tables of krishiv-parquet and krishiv-iceberg, other engines read the "
+                "files"
+            )
 
     def _reader(self, schema: Any, *, streaming: bool) -> StreamReader[Any, Any]:
         if self.reader_type is None:
@@ -163,6 +181,7 @@ class KrishivDataSource(DataSource):
             raise OptionError(f"{self.format_name} is a source only: it cannot be written")
         from krishiv_spark.sinks.base import OutputMode
 
+        self._check_spark(schema)
         options = self.writer_type.options_type.parse(self.options, self.format_name)
         warn_of_plain_secrets(type(options), self.options, self.format_name)
         mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND

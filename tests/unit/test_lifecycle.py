@@ -18,8 +18,10 @@ from krishiv_spark.errors import (
     CommitUnknown,
     Fenced,
     OptionError,
+    SchemaError,
     SinkError,
 )
+from krishiv_spark.formats import format_of
 from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
 from krishiv_spark.lifecycle.streams import StreamWrite
@@ -646,3 +648,13 @@ def test_a_commit_that_may_have_happened_survives_the_abort_that_follows(make, o
     assert "discard" not in outside.names()
     StreamWrite(make(), "q").commit([Staged(task(0), None)], 0)
     assert outside.rows == {("q", 0): [1]}
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "kafka", "iceberg", "memory"])
+@pytest.mark.parametrize("call", ["reader", "streamReader", "writer", "streamWriter"])
+def test_an_engine_that_gives_arrows_columns_for_sparks_is_refused(format_name, call):
+    """As Sail 0.7.2 does: it would call planner, tasks and committer otherwise, too."""
+    source = format_of(format_name)({})
+    given = (False,) if call.endswith("riter") else ()
+    with pytest.raises(SchemaError, match=r"runs on Apache Spark only: .* pyarrow\.lib\.Schema"):
+        getattr(source, call)(pa.schema([("id", pa.int64())]), *given)
