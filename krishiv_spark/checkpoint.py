@@ -165,7 +165,8 @@ class SparkCheckpoint:
                 f"'metadata' names query {query}: it was lost, so that Spark made a new id, or was "
                 "replaced. The sink would not know what it holds of this checkpoint, and write it "
                 f"again. Nothing was written. Two ways on: {restore_metadata(recorded)}; or use a "
-                "new checkpoint and a new target. A copy of a checkpoint for a second query is "
+                "new checkpoint and a new target, into which all that the sources still have is "
+                "written (the rest is lost there). A copy of a checkpoint for a second query is "
                 "made by 'krishiv-spark checkpoint copy'"
             )
         _recorded.put(self, query)

@@ -21,7 +21,9 @@ _WAYS_ON = (
 
 
 _WRITE_AGAIN = "'krishiv-spark checkpoint rewind --to {}' has them written again"
-_WRITE_ALL_AGAIN = "a new checkpoint has them written again, as far as the sources still have them"
+_WRITE_ALL_AGAIN = (
+    "a new checkpoint has them written again; rows that the sources no longer have are lost"
+)
 
 
 def is_held(epoch: Epoch, mark: Mark | None) -> bool:
