@@ -42,6 +42,7 @@ from krishiv_spark.parquet.footers import (
     ChangedError,
     GoneError,
     TooLargeError,
+    UnsupportedFileError,
 )
 from krishiv_spark.queries.failures import may_pass
 from krishiv_spark.sinks.participant import LostIntentError
@@ -87,6 +88,7 @@ JOB_PARTS = {
 ERRORS: tuple[type[errors.KrishivError], ...] = (
     *(getattr(errors, name) for name in errors.__all__),
     BadFileError,
+    UnsupportedFileError,
     TooLargeError,
     CatalogFailedError,
     ChangedError,

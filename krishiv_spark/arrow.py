@@ -21,6 +21,7 @@ __all__ = [
     "STAND_INS",
     "arrow_schema",
     "conform",
+    "has_shredded_variant",
     "plain_schema",
     "pruned",
     "spark_schema",
@@ -173,3 +174,21 @@ def stands_for(kind: pa.DataType) -> str | None:
     marks = [field.metadata or {} for field in children(kind)]
     found = (name for name in STAND_INS for mark in marks if mark.get(name.encode()) == b"true")
     return next(found, None)
+
+
+def has_shredded_variant(kind: Any) -> bool:
+    """Return True if a type is, or contains, a variant whose values are in typed columns as well.
+
+    Spark writes variants so, in other columns for each file (parquet-format, "Variant Shredding").
+    """
+    if pa.types.is_struct(kind):
+        fields = children(kind)
+        if {"metadata", "typed_value"} <= {field.name for field in fields} <= _SHREDDED:
+            return True
+        return any(has_shredded_variant(field.type) for field in fields)
+    if pa.types.is_map(kind):
+        return has_shredded_variant(kind.item_type)
+    return _is_list(kind) and has_shredded_variant(kind.value_type)
+
+
+_SHREDDED = {"metadata", "value", "typed_value"}

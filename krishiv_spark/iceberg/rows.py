@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from krishiv_spark.compute import pc
 from krishiv_spark.crashes import name_rows
@@ -23,8 +22,14 @@ from krishiv_spark.iceberg.scan import ScanProjection, groups_with
 from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
-from krishiv_spark.parquet.footers import BadFileError, GoneError, file_errors, frugal
-from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_row_groups, spans
+from krishiv_spark.parquet.footers import (
+    BadFileError,
+    GoneError,
+    check_supported,
+    file_errors,
+)
+from krishiv_spark.parquet.inputs import ParquetInput, open_input
+from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_all, read_row_groups, spans
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -142,21 +147,22 @@ def _read_range(
     from krishiv_spark.iceberg.projection import Projection
 
     with _opened(scan.io, piece.file.path) as (source, file):
-        held, fixes = _held(file, scan)
+        _check_rows(file, piece.file)
+        held, fixes = _held(file, scan, piece.file.path)
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
         condition, groups = scan.condition, groups_with(source, held, piece.file, scan)
         # Any column tells how many rows there are.
-        columns = projection.columns or file.schema_arrow.names[:1]
+        columns = projection.columns or file.schema.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
             living = _fixed(_living(batch, first, deleted), fixes)
             yield from _chosen(projection.fit(living), condition, scan.columns)
 
 
 @contextmanager
-def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
+def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, ParquetInput]]:
     try:
         with file_errors(path), io.new_input(path).open() as source:
-            yield source, frugal(source)
+            yield source, open_input(source)
     except GoneError as error:
         raise DataLossError(
             f"{FORMAT}: {path} has been removed, as happens when snapshots expire while they are "
@@ -164,7 +170,23 @@ def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
         ) from error
 
 
-def _held(file: pq.ParquetFile, scan: ScanProjection) -> tuple[Schema, dict[str, Convert]]:
+def _check_rows(file: ParquetInput, known: TableFile) -> None:
+    """Compare a file with the table's metadata.
+
+    Raises:
+        BadFileError: If it has another number of rows.
+    """
+    groups = range(file.metadata.num_row_groups)
+    rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+    if rows != known.rows:
+        raise BadFileError(
+            f"{FORMAT}: {known.path} has {rows} rows, and {known.rows} by the metadata of the "
+            "table: one of them is damaged, or the file was replaced. Restore the file, or have "
+            "the table's owner remove it from the table"
+        )
+
+
+def _held(file: ParquetInput, scan: ScanProjection, path: str) -> tuple[Schema, dict[str, Convert]]:
     """The columns of a file, and what makes instants of INT96 in those that are to hold instants.
 
     Spark and Hive wrote INT96; tables get such files by ``add_files`` and ``migrate``. As in
@@ -172,7 +194,8 @@ def _held(file: pq.ParquetFile, scan: ScanProjection) -> tuple[Schema, dict[str,
     """
     from pyiceberg.schema import Schema
 
-    held, fixes = _schema_of(file.schema_arrow, scan), corrections(file, Calendar())
+    check_supported(path, file, _unsupported_among_wanted(file, scan))
+    held, fixes = _schema_of(file.schema, scan), corrections(file, Calendar())
     if not fixes:
         return held, fixes
     instants = {f.field_id for f in scan.wanted.fields if "timestamptz" in str(f.field_type)}
@@ -181,6 +204,15 @@ def _held(file: pq.ParquetFile, scan: ScanProjection) -> tuple[Schema, dict[str,
     fields = [new if old.field_id in instants else old for old, new in pairs]
     meant = {field.name for field in fields if field.field_id in instants}
     return Schema(*fields), {name: fix for name, fix in fixes.items() if name in meant}
+
+
+def _unsupported_among_wanted(file: ParquetInput, scan: ScanProjection) -> Iterator[str]:
+    """Yield the names of columns that the scan needs and that cannot be read."""
+    wanted = {field.field_id for field in scan.wanted.fields}
+    ids = {name: field.field_id for field in scan.names or () for name in field.names}
+    for name, column in file.unsupported.items():
+        if (ids.get(name) if column.field_id is None else column.field_id) in wanted:
+            yield name
 
 
 def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatch:
@@ -294,10 +326,10 @@ def _read_positions(
         return {path: other[path].to_numpy().astype(np.int64) for path in paths if path in other}
     found: dict[str, list[_Positions]] = {path: [] for path in paths}
     with io.new_input(delete.file_path).open() as source:
-        file = frugal(source)
-        if missing := {*_DELETE_COLUMNS}.difference(file.schema_arrow.names):
+        file = open_input(source)
+        if missing := {*_DELETE_COLUMNS}.difference(file.schema.names):
             raise pa.ArrowInvalid(f"as a delete file, it lacks the columns {sorted(missing)}")
-        for batch in file.iter_batches(columns=list(_DELETE_COLUMNS), use_threads=False):
+        for batch in read_all(file, _DELETE_COLUMNS):
             rows = pa.Table.from_batches([batch]).cast(_DELETE_SCHEMA)
             for path, kept in found.items():
                 positions = rows.filter(pc.equal(rows["file_path"], path))["pos"]

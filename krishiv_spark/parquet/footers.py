@@ -4,53 +4,60 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow import plain_schema
+from krishiv_spark.arrow import has_shredded_variant, plain_schema
 from krishiv_spark.crashes import name_call
-from krishiv_spark.errors import DataLossError, OptionError, SchemaError
+from krishiv_spark.errors import DataLossError, KrishivError, OptionError, SchemaError
 from krishiv_spark.nested import children, is_list
 from krishiv_spark.offsets.watermark import epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import stored_schema
+from krishiv_spark.parquet.inputs import ParquetInput, open_input
+from krishiv_spark.parquet.tails import fingerprint
 from krishiv_spark.storage.disk_files import DISK
-from krishiv_spark.storage.files import Files, Identity
+from krishiv_spark.storage.files import Files, Identity, OpenedFile
 from krishiv_spark.widening import lacks_zone
 from krishiv_spark.zones import UTC, localized
 
 __all__ = [
     "BadFileError",
     "ChangedError",
+    "FileVersion",
     "Footer",
     "GoneError",
     "OpenedParquet",
     "TooLargeError",
+    "UnsupportedFileError",
+    "check_supported",
     "file_errors",
     "file_schema",
-    "frugal",
     "is_readable",
     "opened",
     "read_footer",
+    "shredded_text",
 ]
 
-# Column chunks are read through a buffer of this size, or a row group of any size would be held
-# in memory as a whole.
-_BUFFER_BYTES = 2**20
-
-_TAIL_BYTES, _LENGTH_BYTES = 8, 4
-"""A file ends with the length of its footer, and a magic."""
+_log = logging.getLogger(__name__)
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 class BadFileError(DataLossError):
     """A file is damaged or no Parquet at all; its rows cannot be had."""
+
+
+class UnsupportedFileError(KrishivError):
+    """A file, or a column of it that is wanted, has a form that is not read here.
+
+    The file may be good, and another program may read it. So it is never skipped as a damaged one.
+    """
 
 
 class GoneError(DataLossError):
@@ -80,6 +87,22 @@ class Footer(NamedTuple):
     unknown: str | None = None
 
 
+class FileVersion(NamedTuple):
+    """A version of a file that a batch has.
+
+    Attributes:
+        identity: What the file was when it was listed.
+        fingerprint: Of its footer (`krishiv_spark.parquet.tails.fingerprint`); None if that is not
+            known.
+        is_read_whole: True if one task reads the whole file. Of a file whose parts are read by
+            several tasks, all must read the same version.
+    """
+
+    identity: Identity
+    fingerprint: int | None = None
+    is_read_whole: bool = True
+
+
 class OpenedParquet(NamedTuple):
     """A file that is open.
 
@@ -88,19 +111,19 @@ class OpenedParquet(NamedTuple):
         expect: Takes the ranges of bytes that will be read; see `OpenedFile`.
     """
 
-    parquet: pq.ParquetFile
+    parquet: ParquetInput
     expect: Callable[[Sequence[tuple[int, int]]], None] | None
 
 
 @contextmanager
 def opened(
-    path: str, wanted: Identity | None = None, files: Files = DISK
+    path: str, wanted: FileVersion | None = None, files: Files = DISK
 ) -> Iterator[OpenedParquet]:
     """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
 
     Args:
         path: Whole path or URL.
-        wanted: What it was when it was listed; None for whatever it is now.
+        wanted: The version that was listed; None for the one that is there now.
         files: Of the store that it is in.
 
     Raises:
@@ -110,40 +133,47 @@ def opened(
         OptionError: If it may not be read.
         StorageError: If its store cannot be asked.
     """
-    size = None if wanted is None else wanted.size
+    size = None if wanted is None else wanted.identity.size
     with file_errors(path), files.opened(path, size) as found:
         # Of the file that is open: another could take the name after a look at it.
-        _check_unchanged(path, wanted, found.identity)
-        yield OpenedParquet(frugal(found.source), found.expect)
+        if wanted is not None and found.identity != wanted.identity:
+            _check_same_rows(path, wanted, found, files)
+        yield OpenedParquet(open_input(found.source), found.expect)
 
 
-def frugal(source: Any) -> pq.ParquetFile:
-    """Return a Parquet file that is read in little memory, whatever the size of its row groups.
+def _check_not_shredded(path: str, schema: pa.Schema, columns: Collection[str]) -> None:
+    for field in schema:
+        if (not columns or field.name in columns) and has_shredded_variant(field.type):
+            raise UnsupportedFileError(shredded_text(path, field.name))
+
+
+def shredded_text(path: str, column: str) -> str:
+    """Return the text of the error for a variant whose values are in columns of their own."""
+    return (
+        f"{path}: column {column!r} is not supported: it is a variant, of which each file has the "
+        "values in other columns (it is shredded). Leave it out, with the option 'columns' or with "
+        "a schema; or have Spark write it as text, by to_json(...)"
+    )
+
+
+def check_supported(path: str, file: ParquetInput, columns: Iterable[str]) -> None:
+    """Refuse columns that cannot be read.
 
     Raises:
-        OSError: If it is damaged, or some of its columns are encrypted.
+        UnsupportedFileError: If one of them is such a column of the file.
     """
-    file = pq.ParquetFile(
-        source,
-        pre_buffer=False,
-        buffer_size=_BUFFER_BYTES,
-        coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
-        page_checksum_verification=True,  # where there are any; Spark's files have them
-    )
-    _check_readable(file, source)
-    return file
+    for name in columns:
+        if name in file.unsupported:
+            raise UnsupportedFileError(
+                f"{path}: column {name!r} is not supported: {file.unsupported[name].reason}. "
+                f"{_READ_OTHERS}"
+            )
 
 
-def _check_readable(file: pq.ParquetFile, source: Any) -> None:
-    """Read a row of each row group, if the footer has more than PyArrow has read of it.
-
-    A signature does, behind a footer that is plain though columns are encrypted. PyArrow ends the
-    process when the metadata of such a column are asked for, and raises when its rows are read.
-    """
-    source.seek(-_TAIL_BYTES, os.SEEK_END)
-    if int.from_bytes(source.read(_LENGTH_BYTES), "little") != file.metadata.serialized_size:
-        for group in range(file.metadata.num_row_groups):
-            next(file.iter_batches(1, [group], use_threads=False), None)
+_READ_OTHERS = (
+    "The file may be good: read the other columns, with the option 'columns' or with a schema, or "
+    "have a program that can read it write it again without that"
+)
 
 
 @contextmanager
@@ -154,6 +184,7 @@ def file_errors(path: str) -> Iterator[None]:
         GoneError: If it is not there.
         ChangedError: If it was replaced while it was read.
         BadFileError: If it is damaged.
+        UnsupportedFileError: If PyArrow does not support what is in it.
         TooLargeError: If there is not enough memory for it.
         OptionError: If it may not be read.
     """
@@ -168,7 +199,11 @@ def file_errors(path: str) -> Iterator[None]:
             f"{path} cannot be read with the memory that this process may have: {error}. Give "
             "Spark's Python processes more, or remove the file: a small one can claim any size"
         ) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedFileError(
+            f"{path} has something that is not supported: {error}. {_READ_OTHERS}"
+        ) from error
+    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ESTALE:
             raise ChangedError(f"{path} was replaced while it was read: {_START_AGAIN}") from error
         if isinstance(error, OSError) and error.errno is not None:
@@ -182,11 +217,28 @@ _START_AGAIN = (
 )
 
 
-def _check_unchanged(path: str, wanted: Identity | None, found: Identity) -> None:
-    if wanted is not None and found != wanted:
+def _check_same_rows(path: str, wanted: FileVersion, found: OpenedFile, files: Files) -> None:
+    """Refuse a file that has changed since it was listed, if more than its time has.
+
+    A program may set a file's time right after it has written the file, as ``cp -p`` does.
+
+    Raises:
+        ChangedError: If it has another size or footer, or is another version in its store.
+    """
+    before, now = wanted.identity, found.identity
+    is_same = (
+        now.size == before.size
+        and (now.modified_ns - before.modified_ns) % files.resolution_ns == 0
+    )
+    if is_same and wanted.fingerprint is not None:
+        is_same = fingerprint(found.source) == wanted.fingerprint
+    elif is_same:
+        is_same = wanted.is_read_whole
+    if not is_same:
         raise ChangedError(
-            f"{path} was {wanted} when it was listed and is {found} now: {_START_AGAIN}"
+            f"{path} was {before} when it was listed and is {now} now: {_START_AGAIN}"
         )
+    _log.info("%s has another time than when it was listed, and is the same else", path)
 
 
 def is_readable(path: str, files: Files = DISK) -> bool:
@@ -235,7 +287,7 @@ def read_footer(
 
     try:
         return name_call(path, read)
-    except DataLossError as error:
+    except (DataLossError, UnsupportedFileError) as error:
         return Footer(0, unknown=str(error))
 
 
@@ -312,17 +364,26 @@ def _time_type(column: Any) -> pa.DataType | None:
     return pa.timestamp(_UNITS[logical["timeUnit"]], UTC if logical["isAdjustedToUTC"] else None)
 
 
-def file_schema(path: str, files: Files = DISK) -> pa.Schema:
+def file_schema(path: str, files: Files = DISK, columns: Collection[str] = ()) -> pa.Schema:
     """The columns of a file, in types that Spark has; every one may be null.
+
+    Args:
+        path: Whole path or URL.
+        files: Of the store that it is in.
+        columns: Those that are wanted; empty for all. The others need not be supported.
 
     Raises:
         DataLossError: If the file is damaged or gone.
+        UnsupportedFileError: If a wanted column cannot be read.
         OptionError: If it may not be read.
     """
 
     def read() -> pa.Schema:
         with opened(path, files=files) as file:
-            return plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
+            check_supported(path, file.parquet, columns or file.parquet.unsupported)
+            schema = plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
+        _check_not_shredded(path, schema, columns)
+        return schema
 
     return name_call(path, read)
 

@@ -8,7 +8,9 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["OPEN_COST", "ByteRange", "batch_rows", "pack", "read_row_groups", "spans"]
+from krishiv_spark.parquet.inputs import ParquetInput
+
+__all__ = ["OPEN_COST", "ByteRange", "batch_rows", "pack", "read_all", "read_row_groups", "spans"]
 
 OPEN_COST = 4 * 2**20
 """Opening a file costs as much as reading so many bytes (``spark.sql.files.openCostInBytes``)."""
@@ -56,7 +58,7 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
 
 
 def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
-    file: pq.ParquetFile,
+    file: ParquetInput,
     part: ByteRange,
     size: int,
     columns: Sequence[str],
@@ -67,7 +69,7 @@ def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
     """Yield the rows of a part of a file; executor, holds a page of each column and one batch.
 
     Args:
-        file: Opened by `frugal`.
+        file: The whole file.
         part: The row groups whose midpoint lies in this range are read.
         size: Bytes of the whole file.
         columns: Names of its columns that are read; those of structs are read whole.
@@ -86,17 +88,24 @@ def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
             at, rows = first, batch_rows(group, columns)
             if expect is not None:
                 expect([_span(chunk) for chunk in _chunks(group, columns)])
-            # Spark runs a task for each core: threads of Arrow's would compete with other tasks.
-            for batch in file.iter_batches(rows, [index], columns, use_threads=False):
+            for batch in file.batches(index, rows, columns):
                 yield at, batch
                 at += batch.num_rows
         first += group.num_rows
 
 
+def read_all(file: ParquetInput, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file in their order, as `read_row_groups` does."""
+    for index in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(index)
+        if group.num_rows:
+            yield from file.batches(index, batch_rows(group, columns), columns)
+
+
 def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
     """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
     chunks = [group.column(i) for i in range(group.num_columns)]
-    start, _ = _span(chunks[0])
+    start, _ = _span(chunks[0]) if chunks else (0, 0)  # no column of the file can be read
     middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
     return min(middle, size - 1)  # in some range, whatever the footer says
 

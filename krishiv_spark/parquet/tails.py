@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+import zlib
+from typing import Any, NamedTuple
 
 from krishiv_spark.storage.disk_files import DISK
 from krishiv_spark.storage.files import Files
 
-__all__ = ["MAGIC", "FileStatus", "is_end", "look"]
+__all__ = ["MAGIC", "FileEnd", "FileStatus", "fingerprint", "is_end", "look", "read_end"]
 
 # The footer's length and a magic: PAR1, or PARE where the footer is encrypted (parquet-format,
 # "File format" and "Encrypted footer mode"). In front of them at least the first magic.
 _TAIL = 8
 _HEAD = 4
-MAGIC = (b"PAR1", b"PARE")
+_ENCRYPTED = b"PARE"
+MAGIC = (b"PAR1", _ENCRYPTED)
+
+_FINGERPRINT_BYTES = 16 * 2**10
+"""Most bytes of a footer of which a fingerprint is made: its last ones."""
+
+_SECOND_NS = 1_000_000_000
 
 
 class FileStatus(NamedTuple):
@@ -23,8 +30,9 @@ class FileStatus(NamedTuple):
     Attributes:
         size: Bytes.
         modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
-        whole: Whether it ends as a Parquet file does. One that is still being copied does not,
-            since the footer is written last.
+        whole: Whether it begins and ends as a Parquet file does. One that is still being copied
+            does not end so, since the footer is written last; one that is filled from its end does
+            not begin so.
     """
 
     size: int
@@ -32,8 +40,22 @@ class FileStatus(NamedTuple):
     whole: bool
 
 
+class FileEnd(NamedTuple):
+    """The end of a file at one moment.
+
+    Attributes:
+        status: Of the file.
+        fingerprint: See `fingerprint`; None in a store that tells versions of a file apart.
+        is_encrypted: True if the footer is encrypted.
+    """
+
+    status: FileStatus
+    fingerprint: int | None
+    is_encrypted: bool
+
+
 def look(path: str | os.PathLike[str], files: Files = DISK) -> FileStatus:
-    """Look at a file as it is now: one small read.
+    """Look at a file as it is now: a small read, or two.
 
     Args:
         path: Whole path or URL.
@@ -44,7 +66,35 @@ def look(path: str | os.PathLike[str], files: Files = DISK) -> FileStatus:
         StorageError: Likewise, if it is not on a disk.
     """
     found, tail = files.tail(os.fspath(path), _TAIL)
-    return FileStatus(*found, _ends(tail, found.size))
+    return FileStatus(*found, _ends(tail, found.size) and _begins(path, files))
+
+
+def read_end(path: str | os.PathLike[str], files: Files = DISK) -> FileEnd:
+    """Read the end of a file as it is now; raises like `look`, and reads as often."""
+    has_versions = files.resolution_ns >= _SECOND_NS
+    found, tail = files.tail(os.fspath(path), _TAIL if has_versions else _FINGERPRINT_BYTES)
+    is_whole = _ends(tail[-_TAIL:], found.size) and _begins(path, files)
+    return FileEnd(
+        FileStatus(*found, is_whole),
+        None if has_versions else _checksum(tail),
+        tail.endswith(_ENCRYPTED),
+    )
+
+
+def fingerprint(source: Any) -> int:
+    """Return a checksum of the footer of an open file, or of its last part if it is long."""
+    size = source.seek(0, os.SEEK_END)
+    source.seek(max(0, size - _FINGERPRINT_BYTES))
+    return _checksum(bytes(source.read(_FINGERPRINT_BYTES)))
+
+
+def _checksum(tail: bytes) -> int:
+    return zlib.crc32(tail[-(_TAIL + int.from_bytes(tail[-_TAIL:][:4], "little")) :])
+
+
+def _begins(path: str | os.PathLike[str], files: Files) -> bool:
+    """Whether the first bytes are there. Stores do not show a file that has only its end."""
+    return files.is_remote or files.tail(os.fspath(path), _HEAD, _HEAD)[1] in MAGIC
 
 
 def is_end(path: str | os.PathLike[str], size: int, files: Files = DISK) -> bool:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from krishiv_spark.compute import pc
-from krishiv_spark.parquet.ranges import batch_rows
+from krishiv_spark.parquet.inputs import open_input
+from krishiv_spark.parquet.ranges import read_all
 from krishiv_spark.sinks.iceberg.changesets import DELETES, UpsertSpec
 from krishiv_spark.sinks.iceberg.sorting import sorted_places
 from krishiv_spark.uuids import is_uuid
@@ -83,11 +83,8 @@ class EpochChanges:
         """All changes, always in the same order."""
         for path in self._paths:
             with self._io.new_input(path).open() as stream:
-                file = pq.ParquetFile(stream)
-                for index in range(file.metadata.num_row_groups):
-                    group = file.metadata.row_group(index)
-                    rows = batch_rows(group, columns or file.schema_arrow.names)
-                    yield from file.iter_batches(rows, [index], columns, use_threads=False)
+                file = open_input(stream)
+                yield from read_all(file, columns or file.schema.names)
 
 
 def chosen(

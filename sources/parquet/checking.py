@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from krishiv_spark.parquet.footers import is_readable
-from krishiv_spark.parquet.tails import FileStatus, look
+from krishiv_spark.parquet.footers import UnsupportedFileError, is_readable
+from krishiv_spark.parquet.tails import FileEnd, read_end
 from krishiv_spark.sources.parquet.passed import Reason
 from krishiv_spark.sources.parquet.places import FoundFile, Place
 from krishiv_spark.sources.parquet.standing import Standing
@@ -30,7 +30,8 @@ class UnitChecks:
         self._place = place
         self._looks = looks
         self._skip_bad = skip_bad
-        self._ahead: dict[str, FileStatus | OSError] = {}
+        self._ahead: dict[str, FileEnd | OSError] = {}
+        self._fingerprints: dict[str, int | None] = {}
 
     def check(self, standing: Standing, unit: ReadUnit) -> ReadUnit | None:
         """A unit as it is now; None if it cannot be read, and was put aside.
@@ -51,7 +52,11 @@ class UnitChecks:
 
     def forget(self) -> None:
         """What was looked at ahead is to be looked at again."""
-        self._ahead = {}
+        self._ahead, self._fingerprints = {}, {}
+
+    def fingerprint(self, path: str) -> int | None:
+        """Return the fingerprint of a file that was checked since the last `forget`, if known."""
+        return self._fingerprints.get(path)
 
     def look_ahead(self, unit: ReadUnit, following: Callable[[], Iterable[ReadUnit]]) -> None:
         """Look at files side by side, where each look is a request.
@@ -89,29 +94,41 @@ class UnitChecks:
         except PermissionError:
             standing.passed.park(path, Reason.UNREADABLE)
             return None
-        file = FoundFile(path, seen.size, seen.modified_ns)
-        if not seen.whole:
+        status = seen.status
+        file = FoundFile(path, status.size, status.modified_ns)
+        if not status.whole:
             standing.passed.park(path, Reason.UNFINISHED, file)
+        elif seen.is_encrypted:
+            raise UnsupportedFileError(_encrypted(self._place.absolute(path)))
         elif self._skip_bad and not is_readable(self._place.absolute(path), self._place.files):
             standing.passed.park(path, Reason.DAMAGED, file)
         else:
+            self._fingerprints[path] = seen.fingerprint
             return file
         return None
 
     def _is_whole(self, path: str) -> bool:
         try:
-            return self._look(path).whole
+            return self._look(path).status.whole
         except (FileNotFoundError, PermissionError):
             return False
 
-    def _look(self, path: str) -> FileStatus:
+    def _look(self, path: str) -> FileEnd:
         found = self._ahead.pop(path, None) or self._try_look(path)
         if isinstance(found, OSError):
             raise found
         return found
 
-    def _try_look(self, path: str) -> FileStatus | OSError:
+    def _try_look(self, path: str) -> FileEnd | OSError:
         try:
-            return look(self._place.absolute(path), self._place.files)
+            return read_end(self._place.absolute(path), self._place.files)
         except OSError as error:
             return error
+
+
+def _encrypted(path: str) -> str:
+    return (
+        f"{path} is encrypted, which is not supported. It is not skipped, since it may be a good "
+        "file. No row of it was read, and no batch names it: move it out of the folder, and put a "
+        "file that is not encrypted in its stead"
+    )

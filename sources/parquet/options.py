@@ -76,7 +76,8 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
         description="What happens at a damaged file: fail, or skip it. With `skip`, the footer of "
-        "each file is read before it is taken; one that cannot be read is left until it is mended.",
+        "each file is read before it is taken; one that cannot be read is left until it is mended. "
+        "A file that is good, but not supported or of another type, is never skipped.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,

@@ -24,7 +24,7 @@ from krishiv_spark.offsets.watermark import advance, epoch_ms
 from krishiv_spark.once import warn_once
 from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
 from krishiv_spark.parquet.ranges import pack
-from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.tails import look, read_end
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.parquet.books import Books, Bounds
@@ -127,7 +127,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         for file in newest_first:
             path = self._place.absolute(file.path)
             try:
-                return path, file_schema(path, self._place.files)
+                return path, file_schema(path, self._place.files, self.options.columns)
             except DataLossError as error:
                 if self.options.bad_files == "fail" and self._is_whole(file):
                     raise
@@ -276,7 +276,12 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         skip_bad = self.options.bad_files == "skip"
         skip_gone = not self.options.fail_on_data_loss
         rules = ReadRules(
-            self._schema(), skip_bad, skip_gone, self.options.times(), self._place.files
+            self._schema(),
+            skip_bad,
+            skip_gone,
+            waits=self.streaming,
+            times=self.options.times(),
+            files=self._place.files,
         )
         return read_part(partition, rules)
 
@@ -288,7 +293,21 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             file.size,
             Identity(file.size, file.modified_ns),
             values,
+            self._fingerprint(file),
         )
+
+    def _fingerprint(self, file: FoundFile) -> int | None:
+        """What shows to several tasks that they read one version of a file.
+
+        A file that one task reads is the same for it as long as it has the same size.
+        """
+        known = self._stream.fingerprint(file)
+        if known is not None or file.size <= self.options.max_partition_bytes:
+            return known
+        try:
+            return read_end(self._place.absolute(file.path), self._place.files).fingerprint
+        except (FileNotFoundError, PermissionError):
+            return None  # the task says so
 
     def _values(self, file: FoundFile) -> dict[str, str | None]:
         return {} if self.options.recursive_file_lookup else folder_values(file.path)

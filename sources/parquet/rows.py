@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from krishiv_spark.arrow import conform
+from krishiv_spark.arrow import conform, has_shredded_variant, stands_for
 from krishiv_spark.crashes import name_rows
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.names import places
 from krishiv_spark.nested import Convert
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import corrections
-from krishiv_spark.parquet.footers import BadFileError, GoneError, opened
+from krishiv_spark.parquet.footers import (
+    BadFileError,
+    ChangedError,
+    FileVersion,
+    GoneError,
+    UnsupportedFileError,
+    check_supported,
+    opened,
+    shredded_text,
+)
+from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import value_of
@@ -40,6 +50,8 @@ class FileRange:
         end: Byte after the last one.
         identity: Of the whole file.
         values: Partition columns and their texts.
+        fingerprint: Of the file's footer (`krishiv_spark.parquet.tails.fingerprint`); None if it
+            is not known.
     """
 
     path: str
@@ -47,6 +59,13 @@ class FileRange:
     end: int
     identity: Identity
     values: tuple[tuple[str, str | None], ...] = ()
+    fingerprint: int | None = field(default=None, compare=False)
+
+    @property
+    def version(self) -> FileVersion:
+        """What shows that the file still has the rows that the task is to read."""
+        is_whole = self.start == 0 and self.end >= self.identity.size
+        return FileVersion(self.identity, self.fingerprint, is_whole)
 
 
 @dataclass(frozen=True)
@@ -76,11 +95,14 @@ class ReadRules:
         skip_gone: Whether files that are no longer there are skipped.
         times: How times are read that do not say enough of themselves.
         files: Of the store that they are in.
+        waits: Whether a file that cannot be read, and was written a moment ago, is read again when
+            it is no longer written. A program may write the end of a file before its middle.
     """
 
     schema: pa.Schema
     skip_bad: bool = False
     skip_gone: bool = False
+    waits: bool = False
     times: TimeRules = field(default_factory=TimeRules)
     files: Files = DISK
 
@@ -102,12 +124,14 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
         OptionError: If it is not there since this machine does not share the folder.
         ChangedError: If a file is no longer what it was when the task was planned.
         SchemaError: If a file's columns do not fit.
+        UnsupportedFileError: If a file, or a column that is wanted, has a form that is not read
+            here. It is not skipped: the file may be good.
     """
     skipped = 0
     for piece in part.ranges:
         rows = 0
         try:
-            for batch in name_rows(piece.path, _read_range(piece, rules)):
+            for batch in name_rows(piece.path, _read_when_written(piece, rules)):
                 yield batch
                 rows += batch.num_rows
         except (BadFileError, GoneError) as error:
@@ -136,8 +160,48 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
     )
 
 
+def _read_when_written(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
+    """Read a range; if it is being written, wait and read it again, unless it has given rows."""
+    started = False
+    try:
+        for batch in _read_range(piece, rules):
+            started = True
+            yield batch
+    except BadFileError as error:
+        if not (rules.waits and _is_written_later(piece, rules.files)):
+            raise
+        if started:
+            raise ChangedError(
+                f"{piece.path} was written while it was read: start the query again when it is "
+                "whole"
+            ) from error
+    else:
+        return
+    yield from _read_range(piece, rules)
+
+
+def _is_written_later(piece: FileRange, files: Files) -> bool:
+    """Wait while a file is being written; return True if it has changed since it was listed.
+
+    An older file is not waited for. Files of stores appear when they are whole.
+    """
+    before = piece.identity
+    if files.is_remote:
+        return False
+    until_ns = time.time_ns() + _MOST_WAIT_NS
+    while True:
+        found, now_ns = files.identity(piece.path), time.time_ns()
+        age_ns = _QUIET_NS if found is None else now_ns - found.modified_ns
+        if not 0 <= age_ns < _QUIET_NS or now_ns >= until_ns:
+            return found is not None and found != before
+        time.sleep(_POLL_S)
+
+
+_QUIET_NS, _MOST_WAIT_NS, _POLL_S = 3_000_000_000, 60_000_000_000, 0.1
+
+
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, piece.identity, rules.files) as file:
+    with opened(piece.path, piece.version, rules.files) as file, naming(piece.path):
         projection = FileProjection.of(file.parquet, piece, rules)
         columns = sorted(set(projection.columns.values()))
         size = piece.identity.size
@@ -150,43 +214,50 @@ class FileProjection:
     """How the batches of one file become those that are wanted.
 
     Attributes:
-        path: Of the file, for messages.
         rules: What is wanted.
         columns: Names of the file's columns, by the wanted ones that they are read as.
         constants: Values of partition columns.
         corrections: What puts the times of a file's column right.
     """
 
-    path: str
     rules: ReadRules
     columns: Mapping[str, str]
     constants: Mapping[str, pa.Scalar]
     corrections: Mapping[str, Convert]
 
     @classmethod
-    def of(cls, file: pq.ParquetFile, piece: FileRange, rules: ReadRules) -> FileProjection:
+    def of(cls, file: ParquetInput, piece: FileRange, rules: ReadRules) -> FileProjection:
+        """Return the projection of a file.
+
+        Raises:
+            SchemaError: If it has a column twice.
+            UnsupportedFileError: If a column that is wanted cannot be read.
+        """
         values, schema, zone = dict(piece.values), rules.schema, rules.times.zone
-        with naming(piece.path):
-            folders = _found(schema.names, list(values))
-            stored = [name for name in schema.names if name not in folders]
-            columns = _found(stored, file.schema_arrow.names)
+        folders = _found(schema.names, list(values))
+        stored = [name for name in schema.names if name not in folders]
+        columns = _found(stored, [*file.schema.names, *file.unsupported])
+        check_supported(piece.path, file, columns.values())
+        for name, held in columns.items():
+            is_variant = stands_for(schema.field(name).type) == "variant"
+            if is_variant and has_shredded_variant(file.schema.field(held).type):
+                raise UnsupportedFileError(shredded_text(piece.path, held))
         constants = {
             name: value_of(values[folder], schema.field(name), piece.path, zone)
             for name, folder in folders.items()
         }
         calendar = Calendar.of(file.metadata, rules.times)
-        return cls(piece.path, rules, columns, constants, corrections(file, calendar))
+        return cls(rules, columns, constants, corrections(file, calendar))
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """One batch of the file in the schema that is wanted."""
-        with naming(self.path):
-            arrays = {name: self._stored(batch, held) for name, held in self.columns.items()}
-            for name, value in self.constants.items():
-                arrays[name] = pa.repeat(value, batch.num_rows)
-            rows = batch  # of no columns, but so many rows
-            if arrays:
-                rows = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-            return conform(rows, self.rules.schema, fill=True, zone=self.rules.times.zone)
+        arrays = {name: self._stored(batch, held) for name, held in self.columns.items()}
+        for name, value in self.constants.items():
+            arrays[name] = pa.repeat(value, batch.num_rows)
+        rows = batch  # of no columns, but so many rows
+        if arrays:
+            rows = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+        return conform(rows, self.rules.schema, fill=True, zone=self.rules.times.zone)
 
     def _stored(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)
@@ -206,4 +277,6 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except SchemaError as error:
+        if str(error).startswith(path):
+            raise
         raise SchemaError(f"{path}: {error}") from error

@@ -277,6 +277,10 @@ class FolderStream:
             units.append(standing.waiting.pop())
         return standing.read(start, self._checks.whole(units), in_batch=False)
 
+    def fingerprint(self, file: FoundFile) -> int | None:
+        """Return the fingerprint of a file of the batch that was chosen last, if known."""
+        return self._checks.fingerprint(file.path)
+
     def backlog(self, end: ParquetOffset) -> dict[str, Any]:
         """What is left after a batch: counts, times, and what is passed over and why."""
         standing = self._needed()

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pyspark
 import pytest
+from parquet_forms import encrypted
 from pyspark.errors import PySparkException
 
 pytestmark = [
@@ -122,3 +123,42 @@ def test_what_no_reader_would_get_back_is_refused_by_name(spark, tmp_path, query
     with pytest.raises(PySparkException, match=says):
         sink.option("partitionBy", by).save(str(tmp_path / "table"))
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+EXTREMES = [
+    "-5000-01-01", "-4714-11-23", "-4713-11-23", "-4713-11-25", "0001-01-01",
+    "1600-06-06 06:06:06.123456", "1677-09-21 00:12:43.145224", "1900-01-01",
+    "2262-04-11 23:47:17", "9999-12-31 23:59:59.999999",
+    "+250000-01-01", "+290000-01-01", "+290300-01-01", "+292278-01-01",
+]  # fmt: skip
+
+
+def test_times_of_int96_are_those_that_spark_reads_flat_and_nested(spark, tmp_path):
+    rows = spark.createDataFrame(list(enumerate(EXTREMES)), "id INT, text STRING").selectExpr(
+        "id",
+        "CAST(text AS TIMESTAMP) AS t",
+        "ARRAY(CAST(text AS TIMESTAMP), NULL) AS a",
+        "NAMED_STRUCT('t', CAST(text AS TIMESTAMP)) AS s",
+        "MAP('k', CAST(text AS TIMESTAMP)) AS m",
+    )
+    written = {
+        "parquet_outputTimestampType": "INT96",
+        "parquet_int96RebaseModeInWrite": "CORRECTED",
+    }
+    with settings(spark, **written):
+        rows.coalesce(1).write.parquet(f"{tmp_path}/in")
+    micros = [f"unix_micros({name})" for name in ("t", "a[0]", "s.t", "m['k']")]
+    right, ours = (
+        spark.read.format(name).load(f"{tmp_path}/in").selectExpr("id", *micros).collect()
+        for name in ("parquet", "krishiv-parquet")
+    )
+    assert sorted(ours) == sorted(right)
+    assert len({*ours}) == len(EXTREMES)
+
+
+def test_an_encrypted_column_ends_no_process_and_is_not_skipped(spark, tmp_path):
+    encrypted(tmp_path / "a.parquet", plaintext_footer=True)
+    reader = spark.read.format("krishiv-parquet").option("badFiles", "skip")
+    assert reader.option("columns", "open").load(str(tmp_path)).count() == 2
+    with pytest.raises(PySparkException, match="column 'secret' is not supported: it is encrypted"):
+        reader.option("columns", "secret").load(str(tmp_path)).count()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -34,11 +35,16 @@ from krishiv_spark.storage.disk import DiskFolder
 
 MANY = list(range(1000))
 WHOLE = content(MANY)
+OTHER = WHOLE.replace(b"parquet-cpp-arrow", b"parquet-cpp-Arrow")  # of the same size
 HALF = WHOLE[: len(WHOLE) // 2]
 # Its tail is right, its footer is not.
 DAMAGED = WHOLE[:-200] + b"\xff" * 192 + WHOLE[-8:]
 
 OPTIONS = [{}, {"badFiles": "skip"}, {"failOnDataLoss": "false"}, {"maxRowsPerTrigger": 5}]
+
+
+def read_parts(source, parts):
+    return [n for part in parts for batch in source.read(part) for n in batch["n"].to_pylist()]
 
 
 def passed_over(source):
@@ -107,6 +113,29 @@ def test_what_is_being_written_when_a_query_begins_with_the_newest_is_read(tmp_p
     assert drain(source, end)[0] == drain(reader(tmp_path), end)[0] == MANY
 
 
+def test_a_file_that_is_filled_from_its_end_is_read_when_its_beginning_is_there(tmp_path):
+    put_bytes(tmp_path, "a.parquet", bytes(len(WHOLE) - 200) + WHOLE[-200:])
+    source = reader(tmp_path)
+    assert source.latest(FIRST, UNLIMITED) == FIRST
+    assert passed_over(source) == {"unfinished": {"files": 1, "first": ["a.parquet"]}}
+    put_bytes(tmp_path, "a.parquet", WHOLE)
+    assert drain(source)[0] == MANY
+
+
+@pytest.mark.parametrize("bad_files", ["fail", "skip"])
+def test_a_file_whose_middle_is_written_last_is_waited_for(tmp_path, bad_files):
+    """It begins and ends as a whole one, so that only its rows show that it is not."""
+    hole = WHOLE[:4] + bytes(len(WHOLE) - 1004) + WHOLE[-1000:]
+    path = put_bytes(tmp_path, "a.parquet", hole, at=time.time_ns())
+    source = reader(tmp_path, badFiles=bad_files)
+    end = source.latest(FIRST, UNLIMITED)
+    (part,) = source.plan(FIRST, end)
+    writer = threading.Timer(0.5, path.write_bytes, [WHOLE])
+    writer.start()
+    assert read_parts(source, [part]) == MANY
+    writer.join()
+
+
 # --- batches that were planned with such a file
 
 
@@ -130,15 +159,43 @@ def test_a_batch_of_an_earlier_version_with_half_a_file_heals(tmp_path):
     assert rows(reader(tmp_path, maxPartitionBytes=len(HALF) // 3), FIRST, end) == MANY
 
 
-def test_a_file_whose_time_changes_after_it_was_chosen_heals(tmp_path):
-    path = put(tmp_path, "a.parquet", [1])
-    source = reader(tmp_path)
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_a_file_whose_time_changes_after_it_was_chosen_is_read(tmp_path, tasks):
+    """Programs that copy files set their times when the files are whole, as ``cp -p`` does."""
+    path = put(tmp_path, "a.parquet", MANY)
+    source = reader(tmp_path, maxPartitionBytes=-(-path.stat().st_size // tasks))
     end = source.latest(FIRST, UNLIMITED)
-    (part,) = source.plan(FIRST, end)
-    os.utime(path, ns=(NOON + 5, NOON + 5))
+    parts = source.plan(FIRST, end)
+    for at in (NOON + 5, NOON - DAY_NS):
+        os.utime(path, ns=(at, at))
+        assert read_parts(source, parts) == MANY
+    assert rows(reader(tmp_path), FIRST, reloaded(end)) == MANY
+
+
+def test_a_file_of_the_same_size_and_another_end_is_refused_when_its_rows_are_read(tmp_path):
+    put(tmp_path, "a.parquet", [1, 2])
+    source = reader(tmp_path)
+    (part,) = source.plan(FIRST, source.latest(FIRST, UNLIMITED))
+    put(tmp_path, "a.parquet", [1, 3], at=NOON + 5)
     with pytest.raises(ChangedError, match="start the query again"):
         list(source.read(part))
-    assert rows(reader(tmp_path), FIRST, reloaded(end)) == [1]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_parts_of_a_file_whose_end_no_look_has_shown_are_of_one_version(tmp_path, streaming):
+    """As in a batch read, and in a batch that is planned again."""
+    path = put(tmp_path, "a.parquet", MANY)
+    options = {"maxPartitionBytes": path.stat().st_size // 4, "streaming": streaming}
+    end = reader(tmp_path, **options).latest(FIRST, UNLIMITED)
+    again = reader(tmp_path, **options)
+    parts = again.plan(FIRST, reloaded(end))
+    os.utime(path, ns=(NOON + 1, NOON + 1))
+    assert read_parts(again, parts) == MANY
+    put_bytes(tmp_path, "a.parquet", OTHER, at=NOON + 2)
+    assert path.stat().st_size == end.files[0].size
+    for part in parts:
+        with pytest.raises(ChangedError):
+            list(again.read(part))
 
 
 def test_a_file_that_was_rewritten_after_it_was_chosen_is_an_error_or_read_as_it_is(tmp_path):
@@ -154,7 +211,7 @@ def test_tasks_never_read_two_versions_of_a_file(tmp_path):
     path = put(tmp_path, "a.parquet", MANY)
     source = reader(tmp_path, maxPartitionBytes=path.stat().st_size // 4, failOnDataLoss="false")
     parts = source.plan(FIRST, source.latest(FIRST, UNLIMITED))
-    put(tmp_path, "a.parquet", MANY, at=NOON + 1)
+    put_bytes(tmp_path, "a.parquet", OTHER, at=NOON + 1)
     for part in parts:
         with pytest.raises(ChangedError):
             list(source.read(part))

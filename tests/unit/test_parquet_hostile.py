@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
+from parquet_forms import encrypted
 from parquet_fuzzing import fatal, outcome, plain, read, varint, with_footer
 
 from krishiv_spark.crashes import file_of_crash, name_call, name_rows
@@ -79,26 +79,9 @@ def test_a_page_that_inflates_to_more_than_the_memory_is_an_error_or_rows(tmp_pa
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
 
 
-class OwnKeys(pe.KmsClient):
-    def __init__(self, _):
-        super().__init__()
-
-    def wrap_key(self, key_bytes, _):
-        return key_bytes.hex()
-
-    def unwrap_key(self, wrapped_key, _):
-        return bytes.fromhex(wrapped_key)
-
-
 def test_columns_that_are_encrypted_behind_a_plain_footer_are_an_error(tmp_path):
     path = tmp_path / "encrypted.parquet"
-    table = pa.table({"open": [1, 2], "secret": [3, 4]})
-    how = pe.EncryptionConfiguration(
-        footer_key="footer", column_keys={"column": ["secret"]}, plaintext_footer=True
-    )
-    properties = pe.CryptoFactory(OwnKeys).file_encryption_properties(pe.KmsConnectionConfig(), how)
-    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
-        writer.write_table(table)
+    encrypted(path, plaintext_footer=True)
     done = in_a_process(path)
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
 
