@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import format_names, format_of
 from krishiv_spark.jobs.depots import Depots
+from krishiv_spark.jobs.kafka_columns import columns_fault, json_options, option_without_fields
 from krishiv_spark.jobs.located import Located, LocatedPath
 from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
 from krishiv_spark.jobs.naming import mistaken_names
@@ -14,6 +15,7 @@ from krishiv_spark.jobs.places import DataPlace, folder_of, input_place, misfits
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob, ReadyOutput
 from krishiv_spark.options import Options
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.suggestions import did_you_mean, suggest
 
 __all__ = ["JobChecker"]
@@ -135,8 +137,32 @@ class JobChecker:
             self._wrong(
                 (*at, "sampleValues"), "'sampleValues' is for 'format: kafkajson' without 'schema'"
             )
-        self._check_options(place, place.options, at, writes=False)
+        self._check_input(given, place, at)
         return ReadyInput(given, place)
+
+    def _check_input(self, given: JobInput, place: DataPlace, at: LocatedPath) -> None:
+        options = place.options
+        if place.decodes and given.schema_ is None and given.sample_values is None:
+            if (key := option_without_fields(options)) is not None:
+                self._wrong(
+                    (*at, "options", key),
+                    f"option {key!r} is for the fields of JSON values: give 'schema', as "
+                    "'id BIGINT, name STRING', or 'sampleValues'",
+                )
+                return
+        elif place.decodes:
+            try:
+                # One field stands for those that are found when the job starts.
+                options = json_options(options, given.schema_ or "sampled STRING")
+            except ValueError as error:
+                self._wrong((*at, "schema"), str(error))
+                return
+        model = self._check_options(place, options, at, writes=False)
+        if model is KafkaSourceOptions:
+            kafka = KafkaSourceOptions.parse(options, place.format)
+            fault = columns_fault(kafka, None if place.decodes else given.schema_)
+            if fault is not None:
+                self._wrong((*at, "options" if given.schema_ is None else "schema"), fault)
 
     def _output(
         self, job: JobSpec, given: JobOutput, number: int, folder: str | None
@@ -212,17 +238,20 @@ class JobChecker:
 
     def _check_options(
         self, place: DataPlace, options: Mapping[str, str], at: LocatedPath, *, writes: bool
-    ) -> None:
+    ) -> type[Options] | None:
+        """Return the class of the options if they are right; None for formats of Spark's."""
         if not place.is_ours:
-            return
+            return None
         try:
             model = _options_of(place.format, writes=writes)
         except OptionError as error:
             self._wrong((*at, "format"), str(error))
-            return
-        for fault in model.faults(options, place.format):
+            return None
+        faults = model.faults(options, place.format)
+        for fault in faults:
             path = (*at, "options") if fault.key is None else (*at, "options", fault.key)
             self._wrong(path, fault.text)
+        return None if faults else model
 
     def _wrong(self, where: LocatedPath, text: str) -> None:
         self._problems.add(self._tree.mark_of((*self._base, *where)), text)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.handing import options_for
+from krishiv_spark.jobs.kafka_columns import json_options
 from krishiv_spark.jobs.models import JobInput, JobStep
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob
 from krishiv_spark.jobs.sampling import sampled_schema
 from krishiv_spark.jobs.sql_texts import has_encoded_literals
-from krishiv_spark.kafka.records.columns import SCHEMA
-from krishiv_spark.sources.kafka.ddl import parse_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,16 +141,7 @@ def _options(spark: SparkSession, given: ReadyInput) -> dict[str, str]:
         schema = sampled_schema(raw.load().limit(given.model.sample_values), given.place.shown)
     if schema is None:
         return options
-    headers = str(options.get("includeHeaders", "")).lower() == "true"
-    names = [field.name for field in parse_fields(schema)]
-    kafka = [name for name in SCHEMA.names if name not in names and (headers or name != "headers")]
-    return {
-        "valueFormat": "json",
-        "valueSchema": schema,
-        "columns": ",".join(_listed([*kafka, *names])),
-        **options,
-    }
-
-
-def _listed(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    try:
+        return json_options(options, schema)
+    except ValueError as error:
+        raise OptionError(f"input {given.model.name!r}: 'schema': {error}") from None

@@ -14,6 +14,7 @@ from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
+from krishiv_spark.sources.kafka.json_types import TimeUnit, parse_units
 from krishiv_spark.sources.kafka.starting_position import (
     StartingPosition,
     parse_assignment,
@@ -21,12 +22,14 @@ from krishiv_spark.sources.kafka.starting_position import (
     parse_moments,
     parse_offsets,
 )
+from krishiv_spark.zones import Zone
 
 __all__ = ["KafkaSourceOptions"]
 
 Offsets = Annotated[StartingPosition, BeforeValidator(parse_offsets)]
 Moment = Annotated[StartingPosition, BeforeValidator(parse_moment)]
 Moments = Annotated[StartingPosition, BeforeValidator(parse_moments)]
+Units = Annotated[dict[str, TimeUnit], BeforeValidator(parse_units)]
 Assignment = Annotated[tuple[TopicPartition, ...], BeforeValidator(parse_assignment)]
 
 
@@ -129,8 +132,31 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="What happens to a value that is no such JSON: fail, nulls in its columns, or "
-        "nulls and the value itself in a column `_raw`.",
+        description="What happens to a value that is no such JSON, or has none of the fields: "
+        "fail, nulls in its columns, or nulls and the value itself in a column `_raw`, with the "
+        "reason in `_error`.",
+    )
+    null_values: Literal["keep", "drop", "bad"] | None = Field(
+        default=None,
+        description="What happens to a record without a value (a tombstone): a row with nulls in "
+        "its columns, no row, or the same as to a bad value. Without it: `keep`, with a warning.",
+    )
+    unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
+        default="ignore",
+        description="What happens to fields of JSON values that the schema does not have: ignored, "
+        "counted by name in the log, an error, or kept as JSON in a column `_unknown`.",
+    )
+    time_zone: Zone | None = Field(
+        default=None,
+        description="Zone of times in JSON values that say none, where the schema has TIMESTAMP. "
+        "Without it such a value is bad.",
+    )
+    epoch_unit: Units | None = Field(
+        default=None,
+        description="Unit of numbers in JSON values where the schema has TIMESTAMP or "
+        "TIMESTAMP_NTZ: `s`, `ms`, `us` or `ns` since 1970; or JSON for single fields, "
+        '`{"at": "ms", "order.day": "d"}`, where `d` are the days of a DATE. Without it such a '
+        "value is bad.",
     )
     group_id: str | None = Field(
         default=None,
@@ -296,6 +322,10 @@ def _check_rows(options: KafkaSourceOptions) -> None:
         for name, used in (
             ("valueSchema", options.value_schema is not None),
             ("badRecords", options.bad_records != "fail"),
+            ("nullValues", options.null_values is not None),
+            ("unknownFields", options.unknown_fields != "ignore"),
+            ("timeZone", options.time_zone is not None),
+            ("epochUnit", options.epoch_unit is not None),
         ):
             if used:
                 raise ValueError(f"option {name!r} needs the option 'valueFormat' = 'json'")

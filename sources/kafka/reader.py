@@ -166,6 +166,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         )
         for batch in Fetcher(open_client(self.options.kafka), partition, rules).batches():
             yield from row_schema.shaped(batch)
+        row_schema.report()
 
     def _row_schema(self) -> KafkaRowSchema:
         if self.schema is None:

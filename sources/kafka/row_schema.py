@@ -1,9 +1,10 @@
-"""Which columns a reader of Kafka yields, and how they are made of Kafka's own."""
+"""The columns that a reader of Kafka yields, and how they are made of Kafka's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -11,8 +12,16 @@ from krishiv_spark.arrow import conform, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.sources.kafka.ddl import parse_fields
+from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, form_of
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.values import PLACE, RAW_COLUMN, decode_values
+from krishiv_spark.sources.kafka.values import (
+    ERROR_COLUMN,
+    PLACE,
+    RAW_COLUMN,
+    UNKNOWN_COLUMN,
+    ValueDecoder,
+    ValuePolicies,
+)
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["KafkaRowSchema"]
@@ -29,11 +38,13 @@ class KafkaRowSchema:
         options: Say how values are read, and what becomes of those that cannot be.
         schema: All columns; Kafka's may be of other types than Kafka's, to which they are cast.
         fields: Those of them that are fields of JSON values.
+        known: All fields of JSON values that were declared, also those that are not yielded.
     """
 
     options: KafkaSourceOptions
     schema: pa.Schema
     fields: tuple[pa.Field, ...]
+    known: tuple[pa.Field, ...] = ()
 
     @classmethod
     def inferred(cls, options: KafkaSourceOptions) -> KafkaRowSchema:
@@ -48,8 +59,9 @@ class KafkaRowSchema:
         usual = [f for f in every if _is_usual(options, f, fields)]
         names = options.columns or [field.name for field in usual]
         schema = pruned(every, names, options.format_name)
-        _check_readable(pa.struct(list(fields)))
-        return cls(options, schema, tuple(field for field in fields if field.name in names))
+        _check_readable(options, fields)
+        chosen = tuple(field for field in fields if field.name in names)
+        return cls(options, schema, chosen, fields)
 
     @classmethod
     def given(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaRowSchema:
@@ -62,15 +74,18 @@ class KafkaRowSchema:
         if options.value_format == "raw":
             _check_known(schema)
             return cls(options, schema, ())
-        if options.bad_records == "divert" and RAW_COLUMN not in schema.names:
-            raise SchemaError(
-                f"option 'badRecords' = 'divert' needs a column {RAW_COLUMN} BINARY in the schema"
-            )
-        named = {field.name for field in _fields(options)} if options.value_schema else None
-        others = {*SCHEMA.names, RAW_COLUMN}
+        _check_has(schema, options.bad_records == "divert", "badRecords", RAW_COLUMN, "BINARY")
+        _check_has(
+            schema, options.unknown_fields == "keep", "unknownFields", UNKNOWN_COLUMN, "STRING"
+        )
+        known = _fields(options) if options.value_schema else None
+        others = {*SCHEMA.names, RAW_COLUMN, *(field.name for field in _companions(options))}
+        named = {field.name: field.nullable for field in known} if known is not None else None
         fields = tuple(f for f in schema if _is_field(f.name, named, others))
-        _check_readable(pa.struct(list(fields)))
-        return cls(options, schema, fields)
+        if named is not None:  # what Spark gives back may be nullable for the sake of bad values
+            fields = tuple(f.with_nullable(named[f.name]) for f in fields)
+        _check_readable(options, fields if known is None else known)
+        return cls(options, schema, fields, fields if known is None else known)
 
     def check(self) -> None:
         """Refuse a type that Kafka's column of that name cannot become.
@@ -93,11 +108,26 @@ class KafkaRowSchema:
     def _has_values(self) -> bool:
         return self.options.value_format == "json"
 
+    @cached_property
+    def _decoder(self) -> ValueDecoder:
+        policies = ValuePolicies(
+            self.options.bad_records,
+            self.options.null_values,
+            self.options.unknown_fields,
+            _rules(self.options),
+        )
+        return ValueDecoder(self.schema, self.fields, self.known, policies)
+
+    def report(self) -> None:
+        """Log how many values were not as expected, after the last rows of a task. Executor."""
+        if self._has_values:
+            self._decoder.report()
+
     def shaped(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The columns for rows of Kafka. Executor.
+        """Yield the columns for rows of Kafka. Executor.
 
         Raises:
-            SchemaError: If a bad value is to fail.
+            SchemaError: If a value is bad or has unknown fields, and that is to fail.
         """
         if not self._has_values:
             yield batch
@@ -105,21 +135,67 @@ class KafkaRowSchema:
         rows = max(len(batch) * _JSON_BYTES // max(batch.nbytes, 1), 1)
         for begin in range(0, len(batch), rows):
             part = batch.slice(begin, rows)
-            yield decode_values(part, self.schema, self.fields, self.options.bad_records)
+            yield self._decoder.decode(part)
 
 
-def _check_readable(kind: pa.DataType) -> None:
-    if pa.types.is_map(kind):
+def _rules(options: KafkaSourceOptions) -> JsonRules:
+    return JsonRules(options.time_zone, options.epoch_unit or {})
+
+
+def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> None:
+    """Refuse fields that cannot be read from JSON, and units of fields that there are not.
+
+    Raises:
+        SchemaError: If a field has a type that cannot be read.
+        OptionError: If ``epochUnit`` names a field that is not there, or is no time.
+    """
+    form_of(pa.struct(list(fields)), _rules(options))
+    times = dict(_paths_of_times("", pa.struct(list(fields))))
+    for path, unit in (options.epoch_unit or {}).items():
+        if path == EVERY_TIME:
+            continue
+        option = f"{options.format_name}: option 'epochUnit'"
+        if path not in times:
+            there_are = f"the fields with a time are {', '.join(times) or 'none'}"
+            raise OptionError(f"{option} names {path!r}; {did_you_mean(path, times, there_are)}")
+        if times[path] != (unit == "d"):
+            wanted = "'d'" if times[path] else "one of 's', 'ms', 'us' and 'ns'"
+            kind = "DATE" if times[path] else "time"
+            raise OptionError(f"{option}: {path!r} is a {kind}; its unit can be {wanted}")
+
+
+def _paths_of_times(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
+    """Yield the path of each timestamp and day, and whether it is a day."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        yield path, pa.types.is_date(kind)
+    elif pa.types.is_struct(kind):
+        for each in kind:
+            yield from _paths_of_times(f"{path}.{each.name}" if path else each.name, each.type)
+    elif pa.types.is_map(kind):
+        yield from _paths_of_times(path, kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _paths_of_times(path, kind.value_type)
+
+
+def _check_has(schema: pa.Schema, is_needed: bool, option: str, name: str, kind: str) -> None:
+    if is_needed and name not in schema.names:
+        value = "divert" if name == RAW_COLUMN else "keep"
         raise SchemaError(
-            f"a MAP cannot be read from JSON here ({kind}): use a STRUCT of the keys that are "
-            "wanted, or read raw values and Spark's from_json"
+            f"option {option!r} = {value!r} needs a column {name} {kind} in the schema"
         )
-    if pa.types.is_nested(kind):
-        for number in range(kind.num_fields):
-            _check_readable(kind.field(number).type)
 
 
-def _is_field(name: str, named: set[str] | None, others: set[str]) -> bool:
+def _companions(options: KafkaSourceOptions) -> list[pa.Field]:
+    """Return the columns that options add beside `_raw`."""
+    found = []
+    if options.bad_records == "divert":
+        found.append(pa.field(ERROR_COLUMN, pa.string()))
+    if options.unknown_fields == "keep":
+        found.append(pa.field(UNKNOWN_COLUMN, pa.string()))
+    return found
+
+
+def _is_field(name: str, named: Collection[str] | None, others: set[str]) -> bool:
     return name in named if named is not None else name not in others
 
 
@@ -141,8 +217,17 @@ def _every(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Sche
     if options.value_format == "raw":
         return SCHEMA
     own = {field.name for field in fields}
-    kafka = [field for field in SCHEMA if field.name not in own]
-    return pa.schema([*fields, pa.field(RAW_COLUMN, pa.binary()), *kafka])
+    if RAW_COLUMN in own or (options.unknown_fields == "keep" and UNKNOWN_COLUMN in own):
+        name = RAW_COLUMN if RAW_COLUMN in own else UNKNOWN_COLUMN
+        raise SchemaError(
+            f"{name!r} is among the fields of the JSON values, and is a column that options add: "
+            "leave it out of the schema of the values"
+        )
+    if options.bad_records != "fail":
+        fields = tuple(field.with_nullable(nullable=True) for field in fields)
+    # A field of the values takes precedence, so that a name that was one stays one.
+    others = [pa.field(RAW_COLUMN, pa.binary()), *_companions(options), *SCHEMA]
+    return pa.schema([*fields, *(each for each in others if each.name not in own)])
 
 
 def _is_usual(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Field, ...]) -> bool:
@@ -150,7 +235,8 @@ def _is_usual(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Fie
         return options.include_headers
     if options.value_format == "raw":
         return True
-    return field in fields or (field.name == RAW_COLUMN and options.bad_records == "divert")
+    own = {*(each.name for each in fields), *(each.name for each in _companions(options))}
+    return field.name in own or (field.name == RAW_COLUMN and options.bad_records == "divert")
 
 
 def _check_known(schema: pa.Schema) -> None:

@@ -1,188 +1,268 @@
-"""JSON values into columns. Executor."""
+"""JSON values of records as columns, and what becomes of those that cannot be read. Executor."""
 
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import json as arrow_json
 
 from krishiv_spark.compute import pc
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown, have_field
+from krishiv_spark.sources.kafka.json_types import JsonRules
 from krishiv_spark.sources.kafka.mismatches import mismatch
 
-__all__ = ["PLACE", "RAW_COLUMN", "BadRecords", "decode_values", "parse_values"]
+__all__ = [
+    "ERROR_COLUMN",
+    "PLACE",
+    "RAW_COLUMN",
+    "UNKNOWN_COLUMN",
+    "ValueDecoder",
+    "ValuePolicies",
+]
 
-RAW_COLUMN = "_raw"
-BadRecords = Literal["fail", "null", "divert"]
+RAW_COLUMN, ERROR_COLUMN, UNKNOWN_COLUMN = "_raw", "_error", "_unknown"
 
 _log = logging.getLogger(__name__)
 PLACE = ("topic", "partition", "offset")
 """Columns by which a value is found again."""
+_SHOWN, _COUNTED, _LONGEST = 5, 100, 100
+"""Most names of unknown fields in a message and in the counts, and most characters of one."""
 
 
-def decode_values(
-    batch: pa.RecordBatch, schema: pa.Schema, fields: Sequence[pa.Field], policy: BadRecords
-) -> pa.RecordBatch:
-    """The fields of JSON values, beside columns of Kafka's own.
+@dataclass(frozen=True)
+class ValuePolicies:
+    """The options that decide about values that are not as expected.
 
-    A null value has null in each field; so has a bad one, unless it is to fail.
+    Attributes:
+        bad: ``badRecords``.
+        null: ``nullValues``.
+        unknown: ``unknownFields``.
+        rules: Zone and units.
+    """
+
+    bad: Literal["fail", "null", "divert"] = "fail"
+    null: Literal["keep", "drop", "bad"] | None = None
+    unknown: Literal["ignore", "count", "fail", "keep"] = "ignore"
+    rules: JsonRules = field(default_factory=JsonRules)
+
+
+@dataclass
+class _Counts:
+    """Values of one task that were not as expected."""
+
+    values: int = 0
+    bad: int = 0
+    null: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def add_unknown(self, counted: Mapping[str, int]) -> None:
+        """Add counts by name. Names may be data of producers, so only the most common are kept."""
+        self.unknown.update(counted)
+        if len(self.unknown) > 2 * _COUNTED:
+            self.unknown = Counter(dict(self.unknown.most_common(_COUNTED)))
+
+
+class ValueDecoder:
+    """Decodes the values of one task.
 
     Args:
-        batch: Rows of Kafka, with their values and where they are (`PLACE`).
         schema: Columns that are wanted.
         fields: Those of them that are fields of the values.
-        policy: What happens to values that are bad.
+        known: All fields of the values that the user has declared.
+        policies: The options about values that are not as expected.
 
     Raises:
-        SchemaError: If a value is no JSON object with such fields and ``badRecords`` is "fail".
+        SchemaError: If a field has a type that cannot be read from JSON.
     """
-    values = batch.column("value")
-    parsed, bad = parse_values(values, pa.struct(list(fields)))
-    if len(bad):
-        _treat(batch, bad, pa.struct(list(fields)), policy)
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns.update(zip((field.name for field in fields), parsed.flatten(), strict=True))
-    is_bad = np.zeros(len(batch), np.bool_)
-    is_bad[bad] = True
-    columns[RAW_COLUMN] = pc.if_else(pa.array(is_bad), values, pa.scalar(None, pa.binary()))
-    chosen = [columns[name] for name in schema.names]
-    return pa.RecordBatch.from_arrays(chosen, names=schema.names)
 
-
-def parse_values(values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
-    """Parse JSON objects.
-
-    Args:
-        values: Binary; null is no object and not bad.
-        kind: Fields that are wanted; others are ignored, and one that an object lacks is null.
-
-    Returns:
-        The objects, null where there is none, and the positions of those that cannot be read.
-    """
-    texts = pc.fill_null(values, b"null")
-    nullable = _nullable(kind)
-    parts: list[pa.Array] = []
-    bad: list[int] = []
-    # Arrow does not say which row cannot be read: halves are tried until one is alone.
-    waiting = [(0, len(texts))]
-    while waiting and len(texts):
-        begin, end = waiting.pop()
-        found = _parsed(texts.slice(begin, end - begin), nullable)
-        if found is not None:
-            parts.append(found)
-        elif end - begin == 1:
-            parts.append(pa.nulls(1, nullable))
-            bad.append(begin)
-        else:
-            middle = (begin + end) // 2
-            waiting.extend([(middle, end), (begin, middle)])  # the first half is taken first
-    return pa.concat_arrays(parts) if parts else pa.array([], nullable), bad
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    return pa.struct([field.with_nullable(nullable=True) for field in kind])
-
-
-def _parsed(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
-    """Return the objects, or None if one of the texts is neither an object nor null.
-
-    The number of its row is put into each object, as its first field, under a name that no writer
-    of values can know. So a text that is half an object, or two of them, cannot take the place of
-    another number of rows; and nothing can follow an object, since nothing is around it.
-    """
-    numbers = np.arange(len(texts))
-    try:
-        texts, is_null = _objects(texts)
-        key = f"n{secrets.token_hex(8)}"
-        table = _table(_lines(texts, numbers, key), key, _readable(kind))
-        if not table.column(key).combine_chunks().equals(pa.array(numbers)):
-            return None
-        columns = [table.column(field.name).combine_chunks() for field in kind]
-        found = _struct(columns, _readable(kind), is_null)
-        return found.cast(kind)
-    except pa.ArrowException:
-        return None
-
-
-def _objects(texts: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Return the texts without blanks around them, with an empty object for each null.
-
-    Raises:
-        ArrowInvalid: If one is no object, by its first character.
-    """
-    if not pc.all(pc.starts_with(texts, "{")).as_py():
-        texts = pc.replace_substring_regex(texts, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
-    is_null = pc.equal(texts, b"null").to_numpy(zero_copy_only=False)
-    if is_null.any():
-        texts = pc.if_else(pa.array(is_null), b"{}", texts)
-    if not pc.all(pc.starts_with(texts, "{")).as_py():
-        raise pa.ArrowInvalid("no object")
-    return texts, is_null
-
-
-def _lines(texts: pa.Array, numbers: NDArray[np.int64], key: str) -> pa.Buffer:
-    """Return objects, each with its number in it, a line each."""
-    # Without the "{". The cast refuses a text that is no UTF-8, which Arrow's reader would take.
-    rests = pc.binary_replace_slice(texts, 0, 1, b"").cast(pa.string())
-    comma: Any = ","
-    if not pc.all(pc.starts_with(rests, '"')).as_py():
-        # Between the number and a field there is a comma; an empty object has no field.
-        is_empty = pc.match_substring_regex(rests, r"^[ \t\r\n]*\}")
-        comma = pc.if_else(is_empty, "", ",")
-    digits = pc.cast(pa.array(numbers), pa.string())
-    heads = pc.binary_join_element_wise(f'{{"{key}":', digits, comma, "")
-    return pc.binary_join_element_wise(heads, rests, "\n", "").buffers()[2]
-
-
-def _table(data: pa.Buffer, key: str, kind: pa.StructType) -> pa.Table:
-    schema = pa.schema([pa.field(key, pa.int64()), *kind])
-    # In one block: a row that does not fit into a block is an error.
-    return arrow_json.read_json(
-        pa.BufferReader(data),
-        read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-        parse_options=arrow_json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore"
-        ),
-    )
-
-
-def _struct(
-    columns: list[pa.Array], kind: pa.StructType, is_null: NDArray[np.bool_]
-) -> pa.StructArray:
-    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
-    return pa.Array.from_buffers(kind, len(is_null), [valid], children=columns)
-
-
-def _readable(kind: pa.DataType) -> pa.DataType:
-    """A type that Arrow reads from JSON and casts to the one that is wanted."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_readable(kind.value_type))
-    # Arrow reads no date from a text, but a time, which may be a date alone.
-    return pa.timestamp("s") if pa.types.is_date(kind) else kind
-
-
-def _treat(batch: pa.RecordBatch, bad: list[int], kind: pa.StructType, policy: BadRecords) -> None:
-    topic, partition, offset = (batch.column(name)[bad[0]] for name in PLACE)
-    wrong = mismatch(batch.column("value")[bad[0]].as_py(), kind, _reads)
-    text = (
-        f"{topic}-{partition} at offset {offset}: the JSON value {wrong}; "
-        f"{len(bad)} of the {len(batch)} values around it cannot be read"
-    )
-    if policy == "fail":
-        raise SchemaError(
-            f"{text}. Correct the schema, or set the option 'badRecords' to 'null' or 'divert': "
-            "the fields of such values are null then, and 'divert' keeps each value beside them"
+    def __init__(
+        self,
+        schema: pa.Schema,
+        fields: Sequence[pa.Field],
+        known: Sequence[pa.Field],
+        policies: ValuePolicies,
+    ) -> None:
+        self._schema = schema
+        self._fields = tuple(fields)
+        self._known = pa.struct(list(known))
+        self._names = [each.name for each in known]
+        self._policies = policies
+        self._rejects_more = policies.unknown != "ignore" and len(self._fields) == len(self._names)
+        self._parser = JsonParser(
+            pa.struct(list(fields)), policies.rules, looks_for_more=self._rejects_more
         )
-    _log.warning("%s", text)
+        self._counts = _Counts()
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Decode the values of some rows.
+
+        Args:
+            batch: Rows of Kafka, with their values and where they are (`PLACE`).
+
+        Raises:
+            SchemaError: If a value is bad or has an unknown field, and that is to fail.
+        """
+        batch = self._without_nulls(batch)
+        values = batch.column("value")
+        parsed = self._parser.parse(values)
+        is_bad = self._judge(values, parsed.objects, parsed.bad)
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns.update(self._extra_columns(batch, is_bad))
+        objects = parsed.objects
+        if is_bad.any():
+            self._treat(batch, is_bad)
+            objects = pc.if_else(pa.array(~is_bad), objects, pa.scalar(None, objects.type))
+        columns.update(zip((each.name for each in self._fields), objects.flatten(), strict=True))
+        if self._policies.unknown != "ignore":
+            more = parsed.may_have_more or not self._rejects_more
+            rests = self._unknown(batch, is_bad, more)
+            if self._policies.unknown == "keep":
+                columns[UNKNOWN_COLUMN] = rests
+        self._counts.values += len(batch)
+        chosen = [columns[name] for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(chosen, names=self._schema.names)
+
+    def report(self) -> None:
+        """Log how many values of the task were not as expected, in one line."""
+        found = self._counts
+        if found.bad or found.unknown:
+            named = ", ".join(f"{name} ({n})" for name, n in found.unknown.most_common(_SHOWN))
+            _log.warning(
+                "of %d values, %d were bad, and these fields unknown: %s; null values: %d",
+                found.values,
+                found.bad,
+                named or "none",
+                found.null,
+                extra={"value_counts": found},
+            )
+
+    # --- null values
+
+    def _without_nulls(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column("value")
+        if not values.null_count:
+            return batch
+        if self._policies.null is None and not self._counts.null:
+            _log.warning(
+                "%s: %d of %d records have no value (tombstones) and become rows with nulls in "
+                "the fields of the values; set the option 'nullValues' to 'keep' if that is right, "
+                "or to 'drop' or 'bad'. Later ones of this task are not logged",
+                _place(batch, pc.index(values.is_null(), True).as_py()),
+                values.null_count,
+                len(batch),
+            )
+        self._counts.null += values.null_count
+        return batch.filter(values.is_valid()) if self._policies.null == "drop" else batch
+
+    # --- bad values
+
+    def _judge(
+        self, values: pa.Array, objects: pa.StructArray, unreadable: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which values are bad: unreadable, or without a field that must be there."""
+        is_bad = np.zeros(len(values), np.bool_)
+        is_bad[unreadable] = True
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
+        columns = objects.flatten()
+        for each, column in zip(self._fields, columns, strict=True):
+            if not each.nullable and column.null_count:
+                is_bad |= column.is_null().to_numpy(zero_copy_only=False) & ~is_null
+        # Most batches have a column without a null, and so no object without all of the fields.
+        if all(column.null_count for column in columns):
+            empty = ~is_null & ~is_bad
+            for column in columns:
+                empty &= column.is_null().to_numpy(zero_copy_only=False)
+            suspects = np.flatnonzero(empty)
+            if len(suspects):
+                texts = values.take(pa.array(suspects))
+                is_bad[suspects[~have_field(texts, self._names)]] = True
+        return is_bad | is_null if self._policies.null == "bad" else is_bad
+
+    def _treat(self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]) -> None:
+        bad = np.flatnonzero(is_bad)
+        self._counts.bad += len(bad)
+        text = (
+            f"{_place(batch, int(bad[0]))}: the JSON value "
+            f"{self._reason(batch.column('value')[int(bad[0])].as_py())}; "
+            f"{len(bad)} of the {len(batch)} values around it cannot be read"
+        )
+        if self._policies.bad == "fail":
+            raise SchemaError(
+                f"{text}. Correct the schema, or set the option 'badRecords' to 'null' or "
+                "'divert': the fields of such values are null then, and 'divert' keeps each value "
+                "beside them, with the reason"
+            )
+        _log.warning("%s", text)
+
+    def _extra_columns(
+        self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]
+    ) -> Iterator[tuple[str, pa.Array]]:
+        """Yield the columns that only a bad value has, where they are wanted."""
+        values, names = batch.column("value"), self._schema.names
+        if RAW_COLUMN in names:
+            yield RAW_COLUMN, pc.if_else(pa.array(is_bad), values, pa.scalar(None, pa.binary()))
+        if ERROR_COLUMN in names:
+            bad = np.flatnonzero(is_bad)
+            reasons = map(self._reason, values.take(pa.array(bad)).to_pylist())
+            texts = pa.array([f"the JSON value {reason}" for reason in reasons], pa.string())
+            where = np.full(len(values), -1)
+            where[bad] = np.arange(len(bad))
+            yield ERROR_COLUMN, texts.take(pa.array(where, mask=~is_bad))
+
+    def _reason(self, value: bytes | None) -> str:
+        return mismatch(value, self._fields, self._names, self._reads)
+
+    def _reads(self, value: bytes, one: pa.Field, above: str) -> bool:
+        """Return True if an object with one field can be read; `above` is the object's path."""
+        parser = JsonParser(pa.struct([one]), self._policies.rules, above)
+        return not len(parser.parse(pa.array([value], pa.binary())).bad)
+
+    # --- unknown fields
+
+    def _unknown(
+        self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_], may_have_more: bool
+    ) -> pa.Array:
+        """Return the unknown fields of each value as JSON, and count them.
+
+        Raises:
+            SchemaError: If there is one and that is to fail.
+        """
+        values = batch.column("value")
+        readable = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & ~is_bad)
+        if not may_have_more or not len(readable):
+            return pa.nulls(len(batch), pa.string())
+        found = find_unknown(values.take(pa.array(readable)), self._known)
+        counted = _most_common(found.names)
+        self._counts.add_unknown(counted)
+        if counted and self._policies.unknown == "fail":
+            raise SchemaError(
+                f"{_place(batch, int(readable[found.rows.min()]))}: the JSON value has fields that "
+                f"the schema does not have: {', '.join(list(counted)[:_SHOWN])}. Add them to the "
+                "schema, or set the option 'unknownFields' to 'ignore', 'count' or 'keep'"
+            )
+        where = np.full(len(values), -1)
+        where[readable] = np.arange(len(readable))
+        return found.rests.take(pa.array(where, mask=where < 0))
 
 
-def _reads(values: pa.Array, kind: pa.StructType) -> bool:
-    return not parse_values(values, kind)[1]
+def _most_common(names: pa.Array) -> dict[str, int]:
+    counts = pc.value_counts(names)
+    order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")[:_COUNTED]
+    return {_shown(each["values"].as_py()): each["counts"].as_py() for each in counts.take(order)}
+
+
+def _shown(name: str) -> str:
+    """A name that a producer has chosen, for a message."""
+    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
+
+
+def _place(batch: pa.RecordBatch, row: int) -> str:
+    topic, partition, offset = (batch.column(name)[row] for name in PLACE)
+    return f"{topic}-{partition} at offset {offset}"

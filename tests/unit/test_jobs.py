@@ -15,6 +15,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import ManifestError, QueryFailed
 from krishiv_spark.jobs import job_schema, load
 from krishiv_spark.jobs.depots import Address
+from krishiv_spark.jobs.kafka_columns import json_options
 from krishiv_spark.jobs.supervising import Supervisor
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
@@ -458,3 +459,60 @@ def test_the_schema_takes_what_is_right():
 def test_the_command_prints_the_schema():
     done = CliRunner().invoke(main, ["job-schema"])
     assert json.loads(done.output) == job_schema()
+
+
+# --- JSON of Kafka
+
+KAFKA_JSON = """
+inputs:
+  - name: rows
+    format: {format}
+    isStream: true
+{keys}
+    options: {{kafka.bootstrap.servers: "b:1", subscribe: t{options}}}
+outputs:
+  - name: rows
+    format: krishiv-parquet
+    options: {{path: /data/out}}
+streaming:
+  checkpointLocation: /data/checkpoint
+"""
+FIELDS_OF_VALUES = "    schema: id BIGINT, at TIMESTAMP"
+
+
+def kafka_json(write, keys=FIELDS_OF_VALUES, name="kafkajson", **options):
+    given = "".join(f", {key}: {json.dumps(value)}" for key, value in options.items())
+    return write(KAFKA_JSON.format(format=name, keys=keys, options=given))
+
+
+@pytest.mark.parametrize("keys", [FIELDS_OF_VALUES, "    sampleValues: 10"])
+def test_kafkajson_takes_the_options_of_json_values(write, keys):
+    given = {"badRecords": "divert", "nullValues": "drop", "unknownFields": "keep"}
+    (job,) = load(kafka_json(write, keys, **given, timeZone="Europe/Berlin")).jobs
+    columns = json_options(job.inputs[0].place.options, "id BIGINT, offset STRING")["columns"]
+    assert columns.split(",") == [
+        "key", "value", "topic", "partition", "timestamp", "timestampType", "id", "offset",
+        "_raw", "_error", "_unknown",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"keys": ""}, {"badRecords": "divert"}, "give 'schema', as 'id BIGINT, name STRING', or"),
+        ({"keys": "    schema: _raw BINARY"}, {}, "'_raw' is among the fields"),
+        ({"keys": "    schema: id BIGINT, m MAP<INT, INT>"}, {}, "'m' is a MAP with keys of type"),
+        ({"keys": "    schema: id BIGNUM"}, {}, "a type"),
+        ({}, {"epochUnit": '{"when": "ms"}'}, "names 'when'"),
+        ({}, {"columns": "ids"}, "did you mean 'id'"),
+        ({"name": "kafka"}, {"valueFormat": "json", "badRecords": "divert"}, "needs a column _raw"),
+        ({"name": "kafka", "keys": ""}, {"valueFormat": "json"}, "must be given"),
+        ({"name": "kafka"}, {}, "column 'id', which Kafka has not"),
+    ],
+)
+def test_columns_that_the_run_would_refuse_are_mistakes(write, given, options, message):
+    assert any(message in line for line in refused(kafka_json(write, **given, **options)))
+
+
+def test_a_schema_with_a_type_that_only_spark_knows_is_left_to_spark(write):
+    load(kafka_json(write, "    schema: at TIME(3), value STRING", "kafka"))

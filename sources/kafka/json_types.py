@@ -1,0 +1,302 @@
+"""The conversions from JSON to Arrow: one form for each type. Executor; checked by the driver.
+
+Arrow's reader of JSON decides which JSON a type accepts, and this module decides how a text or a
+number becomes a time, a day, bytes or a map. A value is the one that Spark's ``from_json`` gives,
+or an error: docs/kafka.md has the table, and tests/integration/test_kafka_json.py compares both.
+"""
+
+from __future__ import annotations
+
+import binascii
+import decimal
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from krishiv_spark.arrow import stands_for
+from krishiv_spark.compute import pc
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.nested import Convert, children, list_with, same, struct_with
+from krishiv_spark.zones import localized
+
+__all__ = ["EVERY_TIME", "JsonForm", "JsonRules", "TimeUnit", "form_of", "has_map", "parse_units"]
+
+TimeUnit: TypeAlias = Literal["s", "ms", "us", "ns", "d"]
+"""Unit of a number that is a time since 1970; ``d`` for days, of a DATE."""
+
+EVERY_TIME = ""
+"""The key of `JsonRules.units` that stands for all fields with a time."""
+
+_INSTANT, _WALL_TIME = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_EPOCH = pa.decimal128(29, 9)
+"""Numbers of 20 digits and a fraction: each unit of 64 bits, and seconds with nanoseconds."""
+
+_PER_UNIT = {
+    "s": ("1000000", pa.decimal128(7, 0)),
+    "ms": ("1000", pa.decimal128(4, 0)),
+    "us": ("1", pa.decimal128(1, 0)),
+    "ns": ("0.001", pa.decimal128(4, 3)),
+}
+"""Microseconds of each unit. No scalars, for which PyArrow imports pandas."""
+
+_DAY = r"\d{4}-\d\d-\d\d"
+_OFFSET = r"(?:Z|[+-](?:0\d|1[0-7])(?::?[0-5]\d)?|[+-]18(?::?00)?)"  # 18 hours are Java's limit
+_ZONED = rf"^{_DAY}[T ]\d\d:\d\d:\d\d(?:\.\d+)?{_OFFSET}$"
+_LOCAL = rf"^{_DAY}(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?$"
+_MIDNIGHT = rf"^{_DAY}(?:[T ]00:00(?::00(?:\.0+)?)?{_OFFSET}?)?$"
+_FINER = r"(\.\d{6})\d+"
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+
+@dataclass(frozen=True)
+class JsonRules:
+    """Rules for the values of which the JSON itself does not contain enough.
+
+    Attributes:
+        zone: Zone of texts without one, for a TIMESTAMP; None if such a text is bad.
+        units: By path of a field, as ``order.at``, the unit of its numbers. `EVERY_TIME` stands for
+            each TIMESTAMP and TIMESTAMP_NTZ that is not named.
+    """
+
+    zone: str | None = None
+    units: Mapping[str, TimeUnit] = field(default_factory=dict)
+
+
+def parse_units(given: object) -> object:
+    """Parse the option ``epochUnit``: a word, or JSON such as ``{"at": "ms", "order.day": "d"}``.
+
+    Raises:
+        ValueError: If it is anything else, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    needed = 'needed is one of s, ms, us, ns, or JSON such as \'{"at": "ms", "day": "d"}\''
+    word = given.strip()
+    if word in get_args(TimeUnit):
+        if word == "d":
+            raise ValueError(f"days are for a DATE, which has to be named; {needed}")
+        return {EVERY_TIME: word}
+    try:
+        found = json.loads(word)
+    except ValueError:
+        raise ValueError(needed) from None
+    if not isinstance(found, dict) or not set(map(str, found.values())) <= {*get_args(TimeUnit)}:
+        raise ValueError(needed)
+    return found
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """The way in which JSON becomes values of one type.
+
+    Attributes:
+        read: The type that Arrow reads from JSON.
+        convert: Makes the values of it. Raises `pyarrow.ArrowException` if one does not fit.
+    """
+
+    read: pa.DataType
+    convert: Convert = same
+
+
+def has_map(kind: pa.DataType) -> bool:
+    """Return True if a type is a MAP or contains one."""
+    if pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and any(has_map(each.type) for each in children(kind))
+
+
+def form_of(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:
+    """Return the form of a type.
+
+    Args:
+        kind: The type that is wanted.
+        rules: Zone and units.
+        path: Names of the fields down to here, with dots between them.
+
+    Raises:
+        SchemaError: If values of the type cannot be read from JSON.
+    """
+    unit = rules.units.get(path)
+    if pa.types.is_timestamp(kind):
+        return _time_form(kind, rules.zone, unit or rules.units.get(EVERY_TIME))
+    if pa.types.is_date(kind):
+        # Arrow reads a whole number as a DATE, but no text.
+        return JsonForm(kind) if unit else JsonForm(pa.string(), _days)
+    if pa.types.is_binary(kind):
+        return JsonForm(pa.string(), _decode_base64)
+    make = next((make for test, make in _NESTED if test(kind)), None)
+    if make is not None and stands_for(kind) is None:
+        return make(kind, rules, path)
+    if not any(test(kind) for test in _AS_THEY_ARE):
+        raise SchemaError(
+            f"field {path!r} has a type that cannot be read from JSON "
+            f"({stands_for(kind) or kind}): "
+            "declare it as a STRING or a number, or read raw values and use Spark's from_json"
+        )
+    return JsonForm(kind)
+
+
+_AS_THEY_ARE: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_null,
+)
+
+
+# --- times and days
+
+
+def _time_form(kind: pa.TimestampType, zone: str | None, unit: TimeUnit | None) -> JsonForm:
+    if unit is not None:
+        return JsonForm(_EPOCH, lambda numbers: _times_since_1970(numbers, unit).cast(kind))
+    if kind.tz is None:
+        return JsonForm(pa.string(), lambda texts: _wall_times(texts).cast(kind))
+    return JsonForm(pa.string(), lambda texts: _instants(texts, zone).cast(kind))
+
+
+def _times_since_1970(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
+    """Return the times; parts of a microsecond are cut off, as Spark does."""
+    text, kind = _PER_UNIT[unit]
+    microseconds = pc.floor(pc.multiply(numbers, pa.scalar(decimal.Decimal(text), kind)))
+    return microseconds.cast(pa.int64()).cast(_WALL_TIME)
+
+
+def _instants(texts: pa.Array, zone: str | None) -> pa.Array:
+    is_zoned = pc.match_substring_regex(texts, _ZONED)
+    if _all(is_zoned):
+        return _cut(texts).cast(_INSTANT)
+    if zone is None:
+        raise pa.ArrowInvalid("a time without a zone")
+    zoned = _cut(pc.if_else(is_zoned, texts, None)).cast(_INSTANT)
+    local = _wall_times(pc.if_else(is_zoned, None, texts))
+    return pc.coalesce(zoned, localized(local, zone).cast(_INSTANT))
+
+
+def _wall_times(texts: pa.Array) -> pa.Array:
+    _require(texts, _LOCAL)
+    return _cut(texts).cast(_WALL_TIME)
+
+
+def _cut(texts: pa.Array) -> pa.Array:
+    """Cut off what is less than a microsecond, as Spark does; Arrow refuses it."""
+    return pc.replace_substring_regex(texts, _FINER, r"\1")
+
+
+def _days(texts: pa.Array) -> pa.Array:
+    """Return days. A time of day other than midnight would be lost, and is refused."""
+    _require(texts, _MIDNIGHT)
+    return pc.utf8_slice_codeunits(texts, 0, len("2000-01-31")).cast(pa.date32())
+
+
+def _require(texts: pa.Array, pattern: str) -> None:
+    if not _all(pc.match_substring_regex(texts, pattern)):
+        raise pa.ArrowInvalid("a text of another form")
+
+
+def _all(flags: pa.Array) -> bool:
+    return bool(pc.all(flags, min_count=0).as_py())
+
+
+# --- bytes
+
+
+def _decode_base64(texts: pa.Array) -> pa.Array:
+    """Decode all texts at once.
+
+    A text is a whole number of groups of four characters, so that the texts one after the other
+    are one text, once the padding counts as data. The bytes that the padding became are removed.
+    """
+    _require(texts, _BASE64)
+    known = pc.fill_null(texts, "")
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(known)], known), "")[0].as_py()
+    decoded = np.frombuffer(binascii.a2b_base64(joined.replace("=", "A")), np.uint8)
+    groups = pc.divide(pc.binary_length(known), 4).to_numpy().astype(np.int64)
+    padding = pc.count_substring(known, "=").to_numpy().astype(np.int64)
+    ends = np.cumsum(groups * 3)
+    dropped = np.concatenate([ends[padding > 0] - 1, ends[padding > 1] - 2])
+    offsets = np.concatenate([[0], np.cumsum(groups * 3 - padding)]).astype(np.int32)
+    data = np.delete(decoded, dropped)
+    valid = pc.is_valid(texts)
+    found = pa.Array.from_buffers(
+        pa.binary(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    return pc.if_else(valid, found, pa.scalar(None, pa.binary()))
+
+
+# --- nested values
+
+
+def _struct_form(kind: pa.StructType, rules: JsonRules, path: str) -> JsonForm:
+    fields = children(kind)
+    forms = [form_of(each.type, rules, _below(path, each.name)) for each in fields]
+    read = [each.with_type(form.read) for each, form in zip(fields, forms, strict=True)]
+    if all(form.convert is same for form in forms):
+        return JsonForm(pa.struct(read))
+
+    def convert(array: pa.StructArray) -> pa.StructArray:
+        found = [
+            form.convert(array.field(number)).cast(each.type)
+            for number, (form, each) in enumerate(zip(forms, fields, strict=True))
+        ]
+        return struct_with(array, found, fields)
+
+    return JsonForm(pa.struct(read), convert)
+
+
+def _list_form(kind: pa.ListType, rules: JsonRules, path: str) -> JsonForm:
+    form = form_of(kind.value_type, rules, path)
+    read = pa.list_(kind.value_field.with_type(form.read))
+    if form.convert is same:
+        return JsonForm(read)
+    return JsonForm(read, lambda array: list_with(array, form.convert, kind))
+
+
+def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
+    """Return the form of a map, whose objects became lists of pairs (`pairs_of_maps`)."""
+    if not pa.types.is_string(kind.key_type):
+        raise SchemaError(
+            f"field {path!r} is a MAP with keys of type {kind.key_type}, and the names in a JSON "
+            "object are texts: declare it as MAP<STRING, ...> and cast the keys"
+        )
+    form = form_of(kind.item_type, rules, path)
+    item = pa.field("value", form.read, nullable=kind.item_field.nullable)
+    read = pa.list_(pa.struct([pa.field("key", pa.string()), item]))
+
+    def convert(array: pa.ListArray) -> pa.MapArray:
+        pairs = array.flatten()
+        keys, items = pairs.field(0), form.convert(pairs.field(1))
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+        _refuse_twins(keys, lengths)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
+
+    return JsonForm(read, convert)
+
+
+def _refuse_twins(keys: pa.Array, lengths: NDArray[Any]) -> None:
+    codes = keys.dictionary_encode()
+    maps = np.repeat(np.arange(len(lengths)), lengths)
+    entries = maps * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+    if len(np.unique(entries)) < len(entries):
+        raise pa.ArrowInvalid("a key is there twice in a map")
+
+
+_NESTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., JsonForm]], ...] = (
+    (pa.types.is_struct, _struct_form),
+    (pa.types.is_list, _list_form),
+    (pa.types.is_map, _map_form),
+)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
