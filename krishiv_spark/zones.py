@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import zoneinfo
 from typing import Annotated
 
@@ -14,6 +15,13 @@ from krishiv_spark.suggestions import did_you_mean
 __all__ = ["UTC", "Zone", "localized"]
 
 UTC = "UTC"
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a wall time
+_ARROWS_END = 2_114_380_800
+"""2037-01-01 in seconds since 1970. Arrow has no rules for summer time after that year."""
+_CYCLE = 146_097 * 86_400
+"""Seconds of 400 years, after which the calendar repeats, weekdays included."""
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _known(name: str) -> str:
@@ -38,8 +46,33 @@ def localized(times: pa.Array, zone: str) -> pa.Array:
     """
     if zone == UTC:
         return times.cast(pa.timestamp(times.type.unit, UTC))
+    end = pa.scalar(_ARROWS_END, pa.timestamp("s")).cast(times.type)
+    is_late = pc.greater_equal(times, end)
+    if pc.any(is_late, min_count=0).as_py():
+        late = _late_instants(times.filter(is_late), zone)
+        near = localized(pc.if_else(is_late, pa.scalar(None, times.type), times), zone)
+        return pc.replace_with_mask(near, pc.fill_null(is_late, fill_value=False), late)
     # In a gap, Arrow gives the last instant before it: the offset there is what counts.
     near = pc.assume_timezone(times, zone, ambiguous="earliest", nonexistent="earliest")
     offsets = pc.subtract(pc.local_timestamp(near).cast(pa.int64()), near.cast(pa.int64()))
     instants = pc.subtract_checked(times.cast(pa.int64()), offsets)
+    return instants.cast(pa.timestamp(times.type.unit, UTC))
+
+
+def _late_instants(times: pa.Array, zone: str) -> pa.Array:
+    """Return the instants of wall times after the last year for which Arrow has rules.
+
+    Python's zoneinfo knows the rules for all later years. It is asked once for each wall time, of
+    which there are few: such times are mostly one that stands for the end of time.
+    """
+    per_second = _PER_SECOND[times.type.unit]
+    codes = pc.divide(times.cast(pa.int64()), per_second).dictionary_encode()
+    info, offsets = zoneinfo.ZoneInfo(zone), []
+    for second in codes.dictionary.to_pylist():
+        within = (second - _ARROWS_END) % _CYCLE  # rules repeat, as the calendar does
+        wall = _EPOCH + dt.timedelta(seconds=_ARROWS_END + within)
+        offset = wall.replace(tzinfo=info).utcoffset() or dt.timedelta()
+        offsets.append(int(offset.total_seconds()) * per_second)
+    of_each = pa.array(offsets, pa.int64()).take(codes.indices)
+    instants = pc.subtract_checked(times.cast(pa.int64()), of_each)
     return instants.cast(pa.timestamp(times.type.unit, UTC))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from krishiv_spark.sources.kafka.json_structure import JsonStructure, Members, p
 from krishiv_spark.sources.kafka.json_types import JsonRules, form_of, has_map
 
 __all__ = ["JsonParser", "ParsedValues", "UnknownFields", "find_unknown", "have_field"]
+
+_INFINITE = re.compile(rb"Inf\s*[,}\]]")
 
 Unexpected: TypeAlias = Literal["ignore", "error"]
 
@@ -173,9 +176,9 @@ def _lines(texts: pa.Array, numbers: pa.Array, key: str) -> pa.Array:
 
 def _has_infinite_word(lines: pa.Buffer, texts: pa.Array) -> bool:
     """Return True if a number is ``Inf``, which Arrow reads and neither JSON nor Spark knows."""
-    if b"Inf" not in lines.to_pybytes():
+    if _INFINITE.search(lines) is None:  # without a copy
         return False
-    suspects = texts.filter(pc.match_substring_regex(texts, r"[:\[,]\s*-?Inf\s*[,}\]]"))
+    suspects = texts.filter(pc.match_substring_regex(texts, _INFINITE.pattern.decode()))
     return any(not _is_json(value) for value in suspects.to_pylist())
 
 

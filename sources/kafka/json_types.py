@@ -36,6 +36,10 @@ _INSTANT, _WALL_TIME = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _EPOCH = pa.decimal128(29, 9)
 """Numbers of 20 digits and a fraction: each unit of 64 bits, and seconds with nanoseconds."""
 
+_MOST_DIGITS = 38
+"""Digits of a decimal in JSON. Arrow checks them alone, and not that the number fits the type: so
+decimals are read with as many and twice the bits, and their cast to the type checks that."""
+
 _PER_UNIT = {
     "s": ("1000000", pa.decimal128(7, 0)),
     "ms": ("1000", pa.decimal128(4, 0)),
@@ -129,6 +133,8 @@ def form_of(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:
         return JsonForm(kind) if unit else JsonForm(pa.string(), _days)
     if pa.types.is_binary(kind):
         return JsonForm(pa.string(), _decode_base64)
+    if pa.types.is_decimal(kind):
+        return JsonForm(_wide(kind), lambda numbers: numbers.cast(kind))
     make = next((make for test, make in _NESTED if test(kind)), None)
     if make is not None and stands_for(kind) is None:
         return make(kind, rules, path)
@@ -145,11 +151,14 @@ _AS_THEY_ARE: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
-    pa.types.is_decimal,
     pa.types.is_string,
     pa.types.is_large_string,
     pa.types.is_null,
 )
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal256(_MOST_DIGITS, kind.scale)
 
 
 # --- times and days
@@ -157,7 +166,7 @@ _AS_THEY_ARE: tuple[Callable[[pa.DataType], bool], ...] = (
 
 def _time_form(kind: pa.TimestampType, zone: str | None, unit: TimeUnit | None) -> JsonForm:
     if unit is not None:
-        return JsonForm(_EPOCH, lambda numbers: _times_since_1970(numbers, unit).cast(kind))
+        return JsonForm(_wide(_EPOCH), lambda numbers: _times_since_1970(numbers, unit).cast(kind))
     if kind.tz is None:
         return JsonForm(pa.string(), lambda texts: _wall_times(texts).cast(kind))
     return JsonForm(pa.string(), lambda texts: _instants(texts, zone).cast(kind))
@@ -166,7 +175,8 @@ def _time_form(kind: pa.TimestampType, zone: str | None, unit: TimeUnit | None) 
 def _times_since_1970(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
     """Return the times; parts of a microsecond are cut off, as Spark does."""
     text, kind = _PER_UNIT[unit]
-    microseconds = pc.floor(pc.multiply(numbers, pa.scalar(decimal.Decimal(text), kind)))
+    factor = pa.scalar(decimal.Decimal(text), kind)
+    microseconds = pc.floor(pc.multiply(numbers.cast(_EPOCH), factor))
     return microseconds.cast(pa.int64()).cast(_WALL_TIME)
 
 

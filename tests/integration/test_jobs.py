@@ -271,6 +271,48 @@ def test_json_of_a_topic_has_kafkas_columns_and_its_own(runner, cluster, tmp_pat
     assert sorted(found) == [("k", n, f"n{n}") for n in range(10)]
 
 
+DEAD_LETTERS = """
+inputs:
+  - name: events
+    format: kafkajson
+    isStream: true
+    schema: id BIGINT, m MAP<STRING, INT>
+    options:
+      kafka: {{bootstrap.servers: "${{BROKER}}"}}
+      subscribe: {topic}
+      startingOffsets: earliest
+      badRecords: divert
+      nullValues: drop
+steps:
+  - name: good
+    sql: SELECT id, m['a'] AS a FROM events WHERE _error IS NULL
+  - name: dead
+    sql: SELECT CAST(_raw AS STRING) AS raw, _error, offset FROM events WHERE _error IS NOT NULL
+outputs:
+  - name: good
+    format: krishiv-parquet
+    options: {{path: "${{FOLDER}}/good"}}
+  - name: dead
+    format: krishiv-parquet
+    options: {{path: "${{FOLDER}}/dead"}}
+"""
+
+
+def test_bad_values_of_a_topic_become_dead_letters_with_a_reason(runner, cluster, tmp_path):
+    make_topic(cluster.bootstrap, "letters")
+    values = [b'{"id": 1, "m": {"a": 2}}', b"oops", b"null", None, b'{"ID": 3}']
+    produce(cluster.bootstrap, "letters", values, key=b"k")
+    text = DEAD_LETTERS.format(topic="letters") + streaming(batchMode=True)
+    runner.run(text, BROKER=cluster.bootstrap)
+    assert read(tmp_path / "good") == [(1, 2)]
+    other_case = "the JSON value has none of the wanted fields, but 'id' in another case"
+    assert sorted(read(tmp_path / "dead")) == [
+        ("null", "the JSON value is null, and an object is wanted", 2),
+        ("oops", "the JSON value is no JSON: Expecting value, at character 0", 1),
+        ('{"ID": 3}', other_case, 4),
+    ]
+
+
 def read(folder, columns="*"):
     import duckdb
 

@@ -176,16 +176,23 @@ def test_a_stream_reads_every_row_once_across_restarts(spark, kafka, checkpoint)
 @pytest.mark.long
 def test_json_values(spark, kafka, checkpoint):
     topic = kafka.topic()
-    given = ['{"id": 1, "name": "a"}', "oops", '{"id": 2}']
+    given = ['{"id": 1, "name": "a"}', "oops", '{"id": 2}', "null"]
     kafka.send(topic, *given)
     options = {"valueFormat": "json", "badRecords": "divert", "valueSchema": "id INT, name STRING"}
     rows = stream(spark, kafka, topic, **options)
-    assert rows.columns == ["id", "name", "_raw"]
+    assert rows.columns == ["id", "name", "_raw", "_error"]
     found = sorted(map(tuple, run(rows, checkpoint).rows), key=str)
-    assert found == [(1, "a", None), (2, None, None), (None, None, b"oops")]
+    no_json = "the JSON value is no JSON: Expecting value, at character 0"
+    no_object = "the JSON value is null, and an object is wanted"
+    assert found == [
+        (1, "a", None, None),
+        (2, None, None, None),
+        (None, None, b"null", no_object),
+        (None, None, b"oops", no_json),
+    ]
     reader = spark.read.schema("offset LONG, id LONG")
     found = frame(kafka, reader, topic, valueFormat="json", badRecords="null").collect()
-    assert sorted(map(tuple, found)) == [(0, 1), (1, None), (2, 2)]
+    assert sorted(map(tuple, found)) == [(0, 1), (1, None), (2, 2), (3, None)]
 
 
 # --- where a query begins and ends

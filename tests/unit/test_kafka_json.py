@@ -106,6 +106,9 @@ def test_times_as_texts(text):
         ("2024-01-01T00:00:00Z", 1704067200000000),
         ("2024-03-10T02:30:00", 1710055800000000),  # in a gap: an hour later
         ("2024-11-03T01:30:00", 1730611800000000),  # twice: the first
+        ("2500-07-01T00:00:00", 16740878400000000),  # after the years that Arrow knows: summer time
+        ("2040-03-11T02:30:00", 2215063800000000),
+        ("9999-06-19", 253385380800000000),
     ],
 )
 def test_a_text_without_a_zone_is_in_the_zone_of_the_option(text, expected):
@@ -210,11 +213,23 @@ def test_forms_of_other_types(kind, text, expected):
     assert one(text, kind) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("DECIMAL(5, 2)", "1234.5"), ("DECIMAL(5, 2)", "127e2"), ("DECIMAL(5, 2)", '"1234.5"'),
+        ("DECIMAL(38, 18)", "1e20"), ("DECIMAL(38, 18)", "1000000000000000000000"),
+        ("DECIMAL(38, 18)", '"99999999999999999999999999999999999999"'),
+    ],
+)  # fmt: skip
+def test_a_decimal_that_is_too_large_for_its_type_is_bad(kind, text):
+    assert one(text, kind) == BAD
+
+
 def test_nan_and_decimals():
     assert math.isnan(one("NaN", "DOUBLE"))
-    assert [str(one(text, "DECIMAL(5,2)")) for text in ("1.0500", '"1.05"', "1e2")] == [
-        "1.05", "1.05", "100.00",
-    ]  # fmt: skip
+    texts = ("1.0500", '"1.05"', "1e2", "123.45000")
+    found = [str(one(text, "DECIMAL(5,2)")) for text in texts]
+    assert found == ["1.05", "1.05", "100.00", "123.45"]
 
 
 @pytest.mark.parametrize("other", ['{"id":1,"x":Inf}', '{"id":1,"x":[-Inf]}'])
