@@ -16,7 +16,7 @@ from pyarrow import json as arrow_json
 
 from krishiv_spark.compute import pc
 from krishiv_spark.sources.kafka.json_structure import JsonStructure, Members, pairs_of_maps
-from krishiv_spark.sources.kafka.json_types import JsonRules, form_of, has_map
+from krishiv_spark.sources.kafka.json_types import JsonRules, cast_if_other, form_of, has_map
 
 __all__ = ["JsonParser", "ParsedValues", "UnknownFields", "find_unknown", "have_field"]
 
@@ -142,7 +142,7 @@ class JsonParser:
             _check_numbers(table, key, numbers)
             columns = [table.column(each.name).combine_chunks() for each in self.kind]
             read = _struct(columns, self._form.read, len(texts))
-            return self._form.convert(read).cast(self.kind)
+            return cast_if_other(self._form.convert(read), self.kind)
         except pa.ArrowException:
             return None
 

@@ -24,7 +24,16 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.nested import Convert, children, list_with, same, struct_with
 from krishiv_spark.zones import localized
 
-__all__ = ["EVERY_TIME", "JsonForm", "JsonRules", "TimeUnit", "form_of", "has_map", "parse_units"]
+__all__ = [
+    "EVERY_TIME",
+    "JsonForm",
+    "JsonRules",
+    "TimeUnit",
+    "cast_if_other",
+    "form_of",
+    "has_map",
+    "parse_units",
+]
 
 TimeUnit: TypeAlias = Literal["s", "ms", "us", "ns", "d"]
 """Unit of a number that is a time since 1970; ``d`` for days, of a DATE."""
@@ -248,26 +257,53 @@ def _decode_base64(texts: pa.Array) -> pa.Array:
 def _struct_form(kind: pa.StructType, rules: JsonRules, path: str) -> JsonForm:
     fields = children(kind)
     forms = [form_of(each.type, rules, _below(path, each.name)) for each in fields]
-    read = [each.with_type(form.read) for each, form in zip(fields, forms, strict=True)]
-    if all(form.convert is same for form in forms):
-        return JsonForm(pa.struct(read))
+    # All of them nullable: Arrow's reader takes no field that is not.
+    read = pa.struct([(each.name, form.read) for each, form in zip(fields, forms, strict=True)])
+    if all(form.convert is same for form in forms) and all(each.nullable for each in fields):
+        return JsonForm(read)
 
     def convert(array: pa.StructArray) -> pa.StructArray:
-        found = [
-            form.convert(array.field(number)).cast(each.type)
-            for number, (form, each) in enumerate(zip(forms, fields, strict=True))
-        ]
+        found = []
+        for number, (form, each) in enumerate(zip(forms, fields, strict=True)):
+            values = cast_if_other(form.convert(array.field(number)), each.type)
+            if not each.nullable:
+                _refuse_nulls(values, array)
+            found.append(values)
         return struct_with(array, found, fields)
 
-    return JsonForm(pa.struct(read), convert)
+    return JsonForm(read, convert)
 
 
 def _list_form(kind: pa.ListType, rules: JsonRules, path: str) -> JsonForm:
     form = form_of(kind.value_type, rules, path)
-    read = pa.list_(kind.value_field.with_type(form.read))
-    if form.convert is same:
+    read = pa.list_(form.read)
+    if form.convert is same and kind.value_field.nullable:
         return JsonForm(read)
-    return JsonForm(read, lambda array: list_with(array, form.convert, kind))
+
+    def convert(array: pa.ListArray) -> pa.ListArray:
+        if not kind.value_field.nullable:
+            _refuse_nulls(array.flatten())
+        return list_with(array, form.convert, kind)
+
+    return JsonForm(read, convert)
+
+
+def cast_if_other(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values, such as lists whose elements have another name.
+
+    A cast to the same type fails where a null object has a null in a field that is NOT NULL.
+    """
+    return values if values.type.equals(kind) else values.cast(kind)
+
+
+def _refuse_nulls(values: pa.Array, parents: pa.Array | None = None) -> None:
+    """Refuse nulls in values that are NOT NULL, but for those of objects that are null."""
+    if values.null_count:
+        is_null = values.is_null()
+        if parents is not None:
+            is_null = pc.and_(is_null, parents.is_valid())
+        if pc.any(is_null).as_py():
+            raise pa.ArrowInvalid("null in a field that is NOT NULL")
 
 
 def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
@@ -278,12 +314,13 @@ def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
             "object are texts: declare it as MAP<STRING, ...> and cast the keys"
         )
     form = form_of(kind.item_type, rules, path)
-    item = pa.field("value", form.read, nullable=kind.item_field.nullable)
-    read = pa.list_(pa.struct([pa.field("key", pa.string()), item]))
+    read = pa.list_(pa.struct([("key", pa.string()), ("value", form.read)]))
 
     def convert(array: pa.ListArray) -> pa.MapArray:
         pairs = array.flatten()
         keys, items = pairs.field(0), form.convert(pairs.field(1))
+        if not kind.item_field.nullable:
+            _refuse_nulls(items)
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         _refuse_twins(keys, lengths)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())

@@ -42,8 +42,6 @@ def mismatch(
     for field in fields:
         if (text := _of_field(found.get(field.name), field, "", field.name, reads)) is not None:
             return text
-        if not field.nullable and found.get(field.name) is None:
-            return f"has no field {field.name!r}, which is NOT NULL"
     if not found.keys() & {*known}:
         return _none_of(found, known)
     return "is read otherwise by Arrow"
@@ -104,6 +102,8 @@ def _of_field(value: Any, field: pa.Field, above: str, path: str, reads: Reads) 
         path: Its own path, for people.
         reads: Tries one field.
     """
+    if value is None and not field.nullable:
+        return f"has no value in field {path!r}, which is NOT NULL"
     if reads(json.dumps({field.name: value}).encode(), field, above):
         return None
     inside = f"{above}.{field.name}" if above else field.name

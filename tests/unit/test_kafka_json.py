@@ -373,7 +373,7 @@ def test_tombstones_are_kept_dropped_or_bad(caplog):
 
 def test_a_field_that_is_not_null_must_be_there():
     fields, values = "id BIGINT NOT NULL, name STRING", ['{"name":"a"}', '{"id":1}', '{"id":null}']
-    with pytest.raises(SchemaError, match="has no field 'id', which is NOT NULL"):
+    with pytest.raises(SchemaError, match="has no value in field 'id', which is NOT NULL"):
         read(values, fields)
     found = read(values, fields, badRecords="divert")
     assert [row["_raw"] is None for row in found] == [False, True, False]
@@ -381,6 +381,24 @@ def test_a_field_that_is_not_null_must_be_there():
     assert shape.schema.field("id").nullable  # as bad values have nulls
     given_back = KafkaRowSchema.given(shape.options, shape.schema)
     assert not given_back.fields[0].nullable
+
+
+def test_nested_values_that_are_not_null_must_be_there():
+    fields = "s STRUCT<x: INT NOT NULL, d: DATE>"
+    values = ['{"s":{"x":1}}', '{"s":{}}', '{"s":null}', '{"s":{"x":null}}']
+    found = read(values, fields, badRecords="divert")
+    assert [row["_raw"] is None for row in found] == [True, False, True, False]
+    assert found[0]["s"] == {"x": 1, "d": None}
+    assert found[1]["_error"] == "the JSON value has no value in field 's.x', which is NOT NULL"
+    kind = pa.list_(pa.field("element", pa.int32(), nullable=False))
+    pairs = pa.map_(pa.string(), pa.field("value", pa.int32(), nullable=False))
+    schema = pa.schema([("l", kind), ("m", pairs)])
+    shape = KafkaRowSchema.given(options(badRecords="null"), schema)
+    values = ['{"l":[1],"m":{"a":1}}', '{"l":[null]}', '{"m":{"a":null}}', '{"l":null,"m":{}}']
+    (batch,) = shape.shaped(batch_of(values))
+    assert batch.column("l").to_pylist() == [[1], None, None, None]
+    assert batch.column("m").to_pylist() == [[("a", 1)], None, None, []]
+    assert [each.type for each in batch.schema] == [kind, pairs]
 
 
 def test_unknown_fields_are_counted_kept_or_an_error(caplog):
