@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
+from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.network import Node
 from krishiv_spark.kafka.security import warn_of_clear_login
@@ -22,6 +23,9 @@ _MOST_COORDINATORS = 10_000
 
 # Each has a thread and open files, and a worker of Spark's serves many queries in its life.
 _MOST_CLIENTS = 16
+
+_CONFIRMATIONS = 10
+"""Most responses that are asked for until two in a row are the same."""
 
 _READ_METADATA = "read the metadata of topics"
 
@@ -44,6 +48,8 @@ class Client(Connections):
     def __init__(self, connection: Connection, *, at_start: bool = False) -> None:
         self._topics: dict[str, Topic] = {}
         self._seen_s: dict[str, float] = {}
+        self._largest: dict[str, Topic] = {}
+        self._confirmed: dict[str, Topic] = {}
         self._extra: dict[str, Node] = {}
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
@@ -65,7 +71,8 @@ class Client(Connections):
             operations: Whether it says what the user may do with them.
 
         Returns:
-            By name. Those that do not exist are left out.
+            By name. Those that do not exist are left out. A partition that an earlier response
+            contained and this one omits, of a topic with the same id, has no leader.
 
         Raises:
             KafkaFailedError: If one may not be seen, or the cluster does not answer.
@@ -83,9 +90,51 @@ class Client(Connections):
             raise_alone(self.failed(_READ_METADATA, error, hint))
         except KafkaError as error:
             raise_alone(self.failed(_READ_METADATA, error))
+        found = {name: self._with_known_partitions(topic) for name, topic in found.items()}
         self._topics.update(found)
         self._seen_s.update(dict.fromkeys(found, time.monotonic()))
         return found
+
+    def _with_known_partitions(self, topic: Topic) -> Topic:
+        before = self._largest.get(topic.name)
+        if before is not None and usable_id(before) and before.id == topic.id:
+            topic = topic.including(before.leaders.keys())
+        self._largest[topic.name] = topic
+        return topic
+
+    def confirmed_topics(
+        self,
+        names: Collection[str] | None = None,
+        *,
+        create: bool = False,
+        operations: bool = False,
+    ) -> dict[str, Topic]:
+        """`topics`, of which a second response has confirmed that there are no more partitions.
+
+        Use it where the number of partitions decides about rows: which are read, and which
+        partition a key goes to. A broker that is just starting may know a part of the metadata
+        only. A topic of which this process has confirmed as many partitions takes one response.
+
+        Raises:
+            KafkaFailedError: As `topics`.
+        """
+        found = self.topics(names, create=create, operations=operations)
+        if names is not None and all(self._is_confirmed(found.get(name)) for name in names):
+            return found
+        for _ in range(_CONFIRMATIONS):
+            again = self.topics(names, create=create, operations=operations)
+            is_same = _sizes(again) == _sizes(found)
+            found = again
+            if is_same:
+                self._confirmed.update(found)
+                break
+        return found
+
+    def _is_confirmed(self, topic: Topic | None) -> bool:
+        before = None if topic is None else self._confirmed.get(topic.name)
+        if topic is None or before is None:
+            return False
+        return before.id == topic.id and before.leaders.keys() <= topic.leaders.keys()
 
     def feature(self, name: str) -> int:
         """The level of a feature that the cluster has agreed on (KIP-584); 0 for none.
@@ -108,15 +157,21 @@ class Client(Connections):
         node = -1 if topic is None else topic.leaders.get(tp.partition, -1)
         return None if node < 0 else node
 
-    def topic_of(self, name: str, age_s: float | None = None) -> Topic | None:
+    def topic_of(
+        self, name: str, age_s: float | None = None, *, confirmed: bool = False
+    ) -> Topic | None:
         """What was last said of a topic; None if it does not exist.
 
         Args:
             name: As the cluster spells it; patterns are not looked for.
             age_s: How long ago that may have been; None for any time.
+            confirmed: Whether the number of its partitions counts; see `confirmed_topics`.
         """
-        known = name in self._topics
-        if not known or (age_s is not None and time.monotonic() - self._seen_s[name] > age_s):
+        known = self._topics.get(name)
+        is_old = age_s is not None and time.monotonic() - self._seen_s.get(name, 0.0) > age_s
+        if confirmed and (known is None or is_old or not self._is_confirmed(known)):
+            self.confirmed_topics([name])
+        elif known is None or is_old:
             self.topics([name])
         return self._topics.get(name)
 
@@ -150,6 +205,10 @@ class Client(Connections):
         if len(self.coordinators) > _MOST_COORDINATORS:
             known = self.coordinators
             self.coordinators = {name: known[name] for name in ids if name in known}
+
+
+def _sizes(topics: Mapping[str, Topic]) -> dict[str, tuple[str, int]]:
+    return {name: (topic.id, len(topic.leaders)) for name, topic in topics.items()}
 
 
 _clients: dict[tuple[Connection, int], Client] = {}

@@ -39,9 +39,12 @@ class MetadataQuery:
         )
 
     def code_of(self, response: Any) -> int:
-        """The error after which the same is asked again: a topic is just being made."""
-        codes = {topic.error_code for topic in response.topics} if self.names else set()
-        return _NO_LEADER_YET if _NO_LEADER_YET in codes else 0
+        """The error after which the same is asked again: a topic is just being made.
+
+        So is one without partitions: every topic of Kafka's has at least one.
+        """
+        named = response.topics if self.names else ()
+        return _NO_LEADER_YET if any(map(_is_incomplete, named)) else 0
 
     def topics(self, response: Any) -> dict[str, Topic]:
         """The topics of a response that exist.
@@ -53,9 +56,12 @@ class MetadataQuery:
 
         found: dict[str, Topic] = {}
         for topic in response.topics:
-            if not topic.error_code and (self.names is not None or not topic.is_internal):
+            is_listed = self.names is None
+            if is_listed and (topic.is_internal or _is_incomplete(topic)):
+                continue
+            if not topic.error_code:
                 found[topic.name] = _topic(topic, operations=self.operations)
-            elif topic.error_code != _UNKNOWN_TOPIC and self.names is not None:
+            elif topic.error_code != _UNKNOWN_TOPIC and not is_listed:
                 raise for_code(topic.error_code)(topic.name)
         return found
 
@@ -74,6 +80,11 @@ def features_of(response: Any) -> dict[str, int]:
     """The level of each feature."""
     found = getattr(response, "finalized_features", None) or []
     return {feature.name: int(feature.max_version_level) for feature in found}
+
+
+def _is_incomplete(topic: Any) -> bool:
+    """Return True if a broker does not know the partitions of a topic yet."""
+    return topic.error_code == _NO_LEADER_YET or not (topic.error_code or topic.partitions)
 
 
 def _topic(found: Any, *, operations: bool) -> Topic:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -63,6 +63,18 @@ class Topic:
     def allows(self, operation: int) -> bool:
         """Whether the user may do something with it, as far as is known."""
         return self.operations is None or operation in self.operations
+
+    def including(self, partitions: Collection[int]) -> Topic:
+        """Return this topic with these partitions too; those that it lacks have no leader.
+
+        For responses that omit partitions of a topic with an unchanged id: the cluster still has
+        them, because Kafka never removes a partition from a topic.
+        """
+        missing = set(partitions) - self.leaders.keys()
+        if not missing:
+            return self
+        leaders = {**self.leaders, **dict.fromkeys(missing, -1)}
+        return replace(self, leaders=dict(sorted(leaders.items())))
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:

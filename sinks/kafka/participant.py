@@ -16,6 +16,7 @@ from krishiv_spark.kafka.client import (
     KafkaRefusedError,
     open_client,
 )
+from krishiv_spark.kafka.expected_topics import ExpectedTopic, look_again
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
@@ -25,7 +26,6 @@ from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
 from krishiv_spark.sinks.kafka.markers import outcome_in_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_siblings
-from krishiv_spark.sinks.kafka.topics import topic_ids
 from krishiv_spark.sinks.participant import LostIntentError, Participant
 
 __all__ = ["KafkaParticipant"]
@@ -152,8 +152,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
         """Planner: its topics are those that the cluster has by these names."""
         wrote = {name: number for item in staged for name, number in item.topics}
         # As it is now: what this process remembers may be of the removed topic.
-        now = topic_ids(self._client, wrote, age_s=0)
-        gone = sorted(name for name in wrote if now.get(name) != wrote[name])
+        expected = {name: ExpectedTopic(number, frozenset()) for name, number in wrote.items()}
+        now = look_again(lambda: self._client.topics(wrote), expected) if expected else {}
+        gone = sorted(n for n, each in expected.items() if not each.is_confirmed_by(now.get(n)))
         if gone:
             raise LogError(
                 f"epoch {epoch.number} of query {epoch.query} was written to what was topic "

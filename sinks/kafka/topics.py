@@ -54,7 +54,7 @@ def partition_count(client: Client, topic: str, age_s: float) -> int:
     Raises:
         KafkaFailedError: If there is no such topic, or it may not be seen.
     """
-    known = client.topic_of(topic, age_s) or _created(client, topic)
+    known = client.topic_of(topic, age_s, confirmed=True) or _created(client, topic)
     return len(known.leaders)
 
 
@@ -72,7 +72,7 @@ def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
     """
     from kafka.errors import TopicAuthorizationFailedError
 
-    found = client.topics([topic], operations=True).get(topic) or _created(client, topic)
+    found = client.confirmed_topics([topic], operations=True).get(topic) or _created(client, topic)
     for operation in (WRITE, READ) if reads else (WRITE,):
         if not found.allows(operation):
             refused = TopicAuthorizationFailedError()
@@ -80,22 +80,21 @@ def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
     return found
 
 
-def topic_ids(client: Client, names: Collection[str], age_s: float | None = None) -> dict[str, str]:
+def topic_ids(client: Client, names: Collection[str]) -> dict[str, str]:
     """Ids of topics, by name: one that is made anew under an old name has another (KIP-516).
 
     Args:
         client: Of this process.
         names: Which. Those that do not exist are left out, and those of clusters without such ids.
-        age_s: How old the answer may be; None for any age.
     """
-    found = (client.topic_of(name, age_s) for name in names)
+    found = map(client.topic_of, names)
     return {topic.name: number for topic in found if topic and (number := usable_id(topic))}
 
 
 def _created(client: Client, topic: str) -> Topic:
     backoff = Backoff(_CREATION_S)
     while True:
-        found = client.topics([topic], create=True)
+        found = client.confirmed_topics([topic], create=True)
         if topic in found:
             return found[topic]
         if not backoff.pause():

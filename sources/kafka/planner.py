@@ -110,10 +110,10 @@ class BatchPlanner:
 
     def _take_snapshot(self, client: Client, start: QueryPosition) -> ClusterSnapshot:
         """What there is now, or was when the query froze it."""
-        frozen, wants = self._frozen, self._subscription.wants
+        frozen = self._frozen
         if frozen is None:
             return self._look(client, start)
-        if any(wants(name) for name in start.topics - frozen.topics.keys()):
+        if not self._subscription.covers(frozen.topics, start):
             # It was not known then that one of them has been read: it deserves a closer look.
             self._frozen = self._look(client, start)
             return self._frozen
@@ -122,7 +122,7 @@ class BatchPlanner:
 
     def _look(self, client: Client, start: QueryPosition | None) -> ClusterSnapshot:
         """What there is now; without a start nothing is known of what must be there."""
-        topics = self._subscription.topics(client, start.topics if start else ())
+        topics = self._subscription.topics(client, start)
         left, known_ids = self._subscription.compare(start, topics) if start else ({}, {})
         partitions, ids = self._subscription.partitions(topics), ids_of(topics)
         if self._streaming and self._committed:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.fetches import usable_id
+from krishiv_spark.kafka.expected_topics import ExpectedTopic
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, Topic
 from krishiv_spark.sources.kafka.position import Position
@@ -51,7 +51,8 @@ def look_at_remains(
     Args:
         client: Of this process.
         nexts: By range, the offset that is read next.
-        closely: Whether what is not certain will be believed: it takes 2 s if a topic is missing.
+        closely: Whether what is not certain will be believed: it takes 2 s if a topic or partition
+            is missing.
 
     Returns:
         By range; none for those of which nothing can be said now, since no broker answers or the
@@ -60,8 +61,11 @@ def look_at_remains(
     Raises:
         KafkaFailedError: If a leader does not answer in time, or a topic may not be read.
     """
-    look = look_closely if closely else glance
-    topics = look(client, {wanted.tp.topic for wanted in nexts})
+    expected = _expected(nexts)
+    topics = None if closely else glance(client, expected)
+    if closely or (topics and any(expected[name].is_other(topics[name]) for name in topics)):
+        # A broker that lags behind may name the id that the topic had before.
+        topics = look_closely(client, expected)
     if topics is None:
         return {}
     try:
@@ -71,6 +75,14 @@ def look_at_remains(
             raise
         # It went between the two looks: metadata says so by now.
         return look_at_remains(client, nexts, closely=closely)
+
+
+def _expected(nexts: Mapping[OffsetRange, int]) -> dict[str, ExpectedTopic]:
+    partitions: dict[str, set[int]] = {}
+    for wanted in nexts:
+        partitions.setdefault(wanted.tp.topic, set()).add(wanted.tp.partition)
+    ids = {wanted.tp.topic: wanted.topic_id for wanted in nexts}
+    return {name: ExpectedTopic(ids[name], frozenset(each)) for name, each in partitions.items()}
 
 
 def _remains(
@@ -88,16 +100,17 @@ def _fate(wanted: OffsetRange, at: int, topic: Topic | None) -> Remains | None:
     if topic is None:
         why = f"topic {name!r} was deleted"
         return Remains(at, at, why, is_certain=False, whole_topic=True)
-    if wanted.topic_id and usable_id(topic) != wanted.topic_id:
+    expected = ExpectedTopic(wanted.topic_id, frozenset({wanted.tp.partition}))
+    if expected.is_other(topic):
         return Remains(at, at, f"topic {name!r} was deleted and made anew", whole_topic=True)
-    if wanted.tp.partition not in topic.leaders:
+    if not expected.is_confirmed_by(topic):
         why = f"topic {name!r} has only {len(topic.leaders)} partitions now"
         return Remains(at, at, why, is_certain=False)
     return None
 
 
 def _is_led(wanted: OffsetRange, topics: Mapping[str, Topic]) -> bool:
-    return topics[wanted.tp.topic].leaders[wanted.tp.partition] >= 0
+    return topics[wanted.tp.topic].leaders.get(wanted.tp.partition, -1) >= 0
 
 
 def _held(client: Client, nexts: Mapping[OffsetRange, int]) -> dict[OffsetRange, Remains]:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.expected_topics import (
+    Expected,
+    ExpectedTopic,
+    are_confirmed,
+    look_again,
+)
 from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery
 from krishiv_spark.kafka.network import LEAST_LOADED
@@ -26,14 +32,10 @@ __all__ = ["ClusterSnapshot", "Subscription", "glance", "ids_of", "look_closely"
 
 _log = logging.getLogger(__name__)
 
-_Found = TypeVar("_Found", bound=Mapping[str, Topic] | None)
 _Comparison: TypeAlias = tuple[dict[TopicPartition, Position], dict[str, str]]
 
 _SHARE_OF_TIME = 10
 """Topics are looked up again when that many times as long has passed as the look-up took."""
-
-_LOOKS, _PAUSE_S = 10, 0.2
-"""How often, and after which pause, a topic that is missing is looked up again."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +72,32 @@ class Subscription:
         pattern = options.subscribe_pattern
         self._pattern = None if pattern is None else TopicPattern(pattern)
         self._assigned = None if options.assign is None else frozenset(options.assign)
+        assigned = (tp.topic for tp in options.assign or ())
+        self._names = frozenset((*(options.subscribe or ()), *assigned))
         self._found: dict[str, Topic] = {}
         self._rows: tuple[Mapping[str, Topic], PartitionRows] = self._found, PartitionRows(())
         self._compared: tuple[QueryPosition, Mapping[str, Topic], _Comparison] | None = None
+        self._expected: tuple[QueryPosition | None, Expected] = None, {}
+        self._covered: tuple[QueryPosition | None, Mapping[str, Topic]] = None, self._found
         self._seen: set[TopicPartition] = set()
         self._until_s = 0.0
 
-    def topics(self, client: Client, known: Collection[str]) -> dict[str, Topic]:
+    def topics(self, client: Client, position: QueryPosition | None) -> dict[str, Topic]:
         """The topics that are there, by name.
 
         Args:
             client: Of this process.
-            known: Topics that the query has read before. When one of them is missing, the cluster
-                is asked a few times before that is believed.
+            position: Where the query stands; None if that is not known. If a response lacks a
+                topic or partition of it, the cluster is asked a few times before that counts. A
+                partition that is missing from a topic with an unchanged id has no leader.
+                Without a position, or at its very beginning, a second response must be the same.
 
         Raises:
             KafkaFailedError: If the cluster does not answer, or a topic may not be read.
         """
-        wanted = {name for name in known if self.wants(name)}
-        if time.monotonic() >= self._until_s or not wanted <= self._found.keys():
+        if time.monotonic() >= self._until_s or not self.covers(self._found, position):
             began_s = time.monotonic()
-            found = self._looked_up(client, wanted)
+            found = self._looked_up(client, position)
             # What was made of these topics, partition by partition, is kept as long as they are.
             self._found = self._found if found == self._found else found
             now_s = time.monotonic()
@@ -111,27 +118,62 @@ class Subscription:
             self._rows = topics, PartitionRows(read)
         return self._rows[1]
 
-    def _looked_up(self, client: Client, known: set[str]) -> dict[str, Topic]:
-        return _look_again(lambda: self._look(client, known), known)
+    def covers(self, topics: Mapping[str, Topic], position: QueryPosition | None) -> bool:
+        """Return True if topics have everything that the query has read and still asks for."""
+        before = self._covered
+        if before[0] is position and before[1] is topics:
+            return True
+        expected = self._expected_at(position).items()
+        is_covered = all(
+            name in topics and each.is_confirmed_by(topics[name]) for name, each in expected
+        ) and all(each.partitions <= topics[name].leaders.keys() for name, each in expected)
+        if is_covered:
+            self._covered = position, topics
+        return is_covered
 
-    def _look(self, client: Client, known: set[str]) -> dict[str, Topic]:
+    def _expected_at(self, position: QueryPosition | None) -> Expected:
+        if self._expected[0] is not position:
+            partitions: dict[str, set[int]] = {}
+            for tp in () if position is None else (*position.left, *position.read):
+                if self.asks_for(tp):
+                    partitions.setdefault(tp.topic, set()).add(tp.partition)
+            ids = {} if position is None else position.ids
+            found = {
+                name: ExpectedTopic(ids.get(name, ""), frozenset(numbers))
+                for name, numbers in partitions.items()
+            }
+            self._expected = position, found
+        return self._expected[1]
+
+    def _looked_up(self, client: Client, position: QueryPosition | None) -> dict[str, Topic]:
+        expected = self._expected_at(position)
+        is_new = position is None or position.at is not None
+        found = look_again(lambda: self._look(client, expected.keys(), is_new=is_new), expected)
+        same = {name: each for name, each in expected.items() if name in found}
+        whole = {
+            name: found[name].including(each.partitions)
+            for name, each in same.items()
+            if each.is_same(found[name])
+        }
+        return {**found, **whole}
+
+    def _look(self, client: Client, known: Collection[str], *, is_new: bool) -> dict[str, Topic]:
+        # What the first response lacks, a batch would omit, and a stream would read from another
+        # start than the one that the options name.
+        ask = client.confirmed_topics if is_new else client.topics
         if self._pattern is None:
-            return client.topics(self._names())
-        there = client.topics()
+            return ask(self._names)
+        there = ask()
         self._pattern.keep({*there, *known})
         found = {name: there[name] for name in self._pattern.matches(there)}
         # The list has only what the user may see. Whoever asks by name is told the difference.
-        missing = known - found.keys()
+        missing = set(known) - found.keys()
         return {**found, **client.topics(missing)} if missing else found
-
-    def _names(self) -> set[str]:
-        assigned = self._options.assign or ()
-        return {*(self._options.subscribe or ()), *(tp.topic for tp in assigned)}
 
     def wants(self, name: str) -> bool:
         """Whether the options ask for a topic of this name."""
         if self._pattern is None:
-            return name in self._names()
+            return name in self._names
         return bool(self._pattern.matches([name]))
 
     def compare(self, position: QueryPosition, topics: Mapping[str, Topic]) -> _Comparison:
@@ -159,7 +201,7 @@ class Subscription:
         known = position.ids.keys() | position.topics
         self._refuse_missing(topics, known, {**position.left, **position.read})
         left = self._find_left(position)
-        named = self._names() | {tp.topic for tp in left}
+        named = self._names | {tp.topic for tp in left}
         remembered = {name: number for name, number in position.ids.items() if name in named}
         return left, {**remembered, **ids_of(topics)}
 
@@ -195,7 +237,7 @@ class Subscription:
         Raises:
             OptionError: If a topic or partition that is named in the options was never there.
         """
-        missing = sorted(self._names() - found.keys() - set(topics))
+        missing = sorted(self._names - found.keys() - set(topics))
         if missing:
             raise OptionError(
                 f"{self._options.format_name}: topic {missing[0]!r} does not exist on "
@@ -218,20 +260,9 @@ def ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
     return {name: number for name, topic in topics.items() if (number := usable_id(topic))}
 
 
-def look_closely(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
-    """`glance`, a few times before it is believed that a topic is gone."""
-    return _look_again(lambda: glance(client, names), names)
-
-
-def _look_again(look: Callable[[], _Found], names: Collection[str]) -> _Found:
-    """Look until all of these topics are found, but not for ever."""
-    found = look()
-    for _ in range(_LOOKS):
-        if found is None or found.keys() >= set(names):
-            break
-        time.sleep(_PAUSE_S)
-        found = look()
-    return found
+def look_closely(client: Client, expected: Expected) -> dict[str, Topic] | None:
+    """`glance`, a few times before it is believed that topics or partitions are gone."""
+    return look_again(lambda: glance(client, expected), expected)
 
 
 def glance(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
@@ -252,12 +283,6 @@ def glance(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
 
 def some_gone(client: Client, before: Mapping[str, Topic]) -> bool:
     """Whether one of some topics is not there any more, or is another, or has fewer partitions."""
-    now = look_closely(client, before)
-    return now is not None and any(
-        name not in now or not _is_same(topic, now[name]) for name, topic in before.items()
-    )
-
-
-def _is_same(before: Topic, now: Topic) -> bool:
-    ids = usable_id(before), usable_id(now)
-    return before.leaders.keys() <= now.leaders.keys() and ("" in ids or ids[0] == ids[1])
+    expected = {name: ExpectedTopic.of(topic) for name, topic in before.items()}
+    now = look_closely(client, expected)
+    return now is not None and not are_confirmed(expected, now)

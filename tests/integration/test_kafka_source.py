@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
+from metadata_proxy import MetadataProxy
 from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka.dev import open_cluster
@@ -605,6 +606,20 @@ def test_no_partition_runs_ahead(spark, kafka, checkpoint):
 
 
 # --- brokers that go away
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_running_query_takes_partial_metadata_for_no_loss(spark, kafka, checkpoint, fail):
+    topic = kafka.topic(4)
+    with MetadataProxy(int(kafka.bootstrap.rpartition(":")[2])) as proxy:
+        through = {"kafka.bootstrap.servers": proxy.bootstrap, "failOnDataLoss": fail}
+        with Running(stream(spark, kafka, topic, **through), checkpoint) as running:
+            for number, kept in enumerate([(0, 1, 2, 3), (), (0, 1), (3,)]):
+                proxy.omit(topic, *kept)
+                await_that(lambda: proxy.is_done)
+                for n in range(4):
+                    kafka.send(topic, 4 * number + n, partition=n)
+                running.await_values(*range(4 * number + 4))
 
 
 def test_a_query_survives_a_restart_of_the_broker(spark, kafka, checkpoint):
