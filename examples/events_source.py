@@ -65,9 +65,9 @@ class _Reader(StreamReader[_Offset, tuple[int, int]]):
         if self.options.event_time is None:
             return _Offset(next=end)
         ms = self.options.ask(f"?before={end}")["newest_ms"]
-        return _Offset(
-            next=end, watermark=advance(start.watermark, ms, self.options.watermark_delay)
-        )
+        delay, ahead = self.options.watermark_delay, self.options.max_event_time_ahead
+        mark = advance(start.watermark, ms, delay, max_ahead_ms=ahead)
+        return _Offset(next=end, watermark=mark)
 
     def plan(self, start: _Offset, end: _Offset) -> Sequence[tuple[int, int]]:
         step = self.options.rows_per_task

@@ -2,36 +2,216 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
 from krishiv_spark.compute import pc
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.epoch_times import format_time
+from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.offsets.offset import Watermark
 
-__all__ = ["LATE_COLUMN", "LatePolicy", "advance", "check_event_time", "epoch_ms", "judge"]
+__all__ = [
+    "LATE_COLUMN",
+    "EventTimeLimit",
+    "EventTimes",
+    "LatePolicy",
+    "WatermarkPlanner",
+    "advance",
+    "check_event_time",
+    "check_watermark",
+    "epoch_ms",
+    "is_ahead",
+    "judge",
+]
+
+_log = logging.getLogger(__name__)
 
 LATE_COLUMN = "_late"
 LatePolicy = Literal["keep", "flag", "drop"]
 
+_DAY_MS = 86_400_000
+_INT64 = -(2**63), 2**63 - 1
+
+_MILLISECONDS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+"""By the unit of a timestamp, how many milliseconds it is: a fraction."""
+
+
+# --- how far a watermark may move
+
+
+class EventTimes(NamedTuple):
+    """Event times of some rows, as far as they may move a watermark.
+
+    Attributes:
+        newest_ms: The newest that counts, milliseconds since 1970 UTC; None if there is none.
+        ahead: How many do not count, since they are too far past the clock.
+        farthest_ms: The newest of those.
+    """
+
+    newest_ms: int | None = None
+    ahead: int = 0
+    farthest_ms: int | None = None
+
+    @classmethod
+    def merge(cls, parts: Iterable[EventTimes]) -> EventTimes:
+        """Return the event times of all rows together."""
+        found = list(parts)
+        return cls(
+            max((one.newest_ms for one in found if one.newest_ms is not None), default=None),
+            sum(one.ahead for one in found),
+            max((one.farthest_ms for one in found if one.farthest_ms is not None), default=None),
+        )
+
+
+@dataclass(frozen=True)
+class EventTimeLimit:
+    """The newest event time that may move a watermark. Driver.
+
+    Read the clock once for each batch, where its end is planned. The watermark that follows is in
+    the offset, so that a replay reads no clock.
+
+    Attributes:
+        newest_ms: Milliseconds since 1970 UTC.
+        ahead_ms: How far that is past the clock.
+    """
+
+    newest_ms: int
+    ahead_ms: int
+
+    @classmethod
+    def now(cls, ahead_ms: int) -> EventTimeLimit:
+        """Read the clock of this process."""
+        return cls(time.time_ns() // 1_000_000 + ahead_ms, ahead_ms)
+
+    def admits(self, ms: int) -> bool:
+        """Return True if an event time may move a watermark."""
+        return ms <= self.newest_ms
+
+    def sort(self, times: Iterable[int]) -> EventTimes:
+        """Sort event times into those that count and those that do not."""
+        found = list(times)
+        ahead = [ms for ms in found if not self.admits(ms)]
+        counted = max((ms for ms in found if self.admits(ms)), default=None)
+        return EventTimes(counted, len(ahead), max(ahead, default=None))
+
+    def explain(self, times: EventTimes) -> str | None:
+        """Return why some event times do not count; None if all do."""
+        if times.farthest_ms is None:
+            return None
+        return (
+            f"{times.ahead} event times more than {self.ahead_ms / _DAY_MS:g} days past the clock "
+            f"(option 'maxEventTimeAhead') do not count, up to {format_time(times.farthest_ms)}"
+        )
+
 
 def advance(
-    previous: Watermark | None, newest_ms: int | None, delay_ms: int, held: str | None = None
+    previous: Watermark | None,
+    newest_ms: int | None,
+    delay_ms: int,
+    held: str | None = None,
+    *,
+    max_ahead_ms: int | None = None,
 ) -> Watermark:
-    """The watermark after a batch. Never moves back, never reads a clock.
+    """The watermark after a batch. Never moves back.
 
     Args:
         previous: The watermark before the batch.
         newest_ms: Newest event time in the batch, from metadata; None when it is not known.
         delay_ms: How late a row may be, in event time, before it counts as late; milliseconds.
         held: Why part of the batch could not be taken into account.
+        max_ahead_ms: The option ``maxEventTimeAhead``: a newest event time that is further past
+            the clock does not move the watermark. None reads no clock.
     """
+    if newest_ms is not None and max_ahead_ms is not None:
+        limit = EventTimeLimit.now(max_ahead_ms)
+        times = limit.sort([newest_ms])
+        newest_ms, held = times.newest_ms, held or limit.explain(times)
     before = None if previous is None else previous.ms
     if newest_ms is None:
         return Watermark(ms=before, held=held or "no event time in the batch")
     reached = newest_ms - delay_ms
     return Watermark(ms=reached if before is None else max(before, reached), held=held)
+
+
+class WatermarkPlanner:
+    """Plans the watermarks of a query from batch to batch. Driver; for the life of a reader.
+
+    Args:
+        delay_ms: The option ``watermarkDelay``.
+        max_ahead_ms: The option ``maxEventTimeAhead``.
+
+    Attributes:
+        ahead: How many event times were too far past the clock so far.
+    """
+
+    def __init__(self, delay_ms: int, max_ahead_ms: int) -> None:
+        self._delay_ms = delay_ms
+        self._max_ahead_ms = max_ahead_ms
+        self.ahead = 0
+
+    def limit(self) -> EventTimeLimit:
+        """Return the limit for the batch that is planned now; reads the clock."""
+        return EventTimeLimit.now(self._max_ahead_ms)
+
+    def advance(
+        self,
+        previous: Watermark | None,
+        times: EventTimes,
+        limit: EventTimeLimit,
+        held: str | None = None,
+    ) -> Watermark:
+        """Return the watermark after a batch, and count the event times that do not move it.
+
+        Args:
+            previous: The watermark before the batch.
+            times: The event times of the batch, sorted by `limit`.
+            limit: That of this batch.
+            held: Why part of the batch could not be taken into account.
+        """
+        why = limit.explain(times)
+        if why is not None:
+            level = logging.INFO if self.ahead else logging.WARNING
+            _log.log(level, "the watermark does not follow all rows: %s", why)
+            self.ahead += times.ahead
+        return advance(previous, times.newest_ms, self._delay_ms, why or held)
+
+    def report(self) -> dict[str, int]:
+        """Return the count for the query's progress; empty as long as it is 0."""
+        return {"event_times_ahead": self.ahead} if self.ahead else {}
+
+
+def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_ms: int) -> None:
+    """Refuse to drop rows by a watermark that is itself too far past the clock. Driver.
+
+    Args:
+        watermark: The watermark at the start of a batch that is planned now.
+        policy: The option ``lateRows``.
+        max_ahead_ms: The option ``maxEventTimeAhead``.
+
+    Raises:
+        OffsetError: If rows would be dropped by it.
+    """
+    ms = None if watermark is None else watermark.ms
+    limit = EventTimeLimit.now(max_ahead_ms)
+    if policy != "drop" or ms is None or limit.admits(ms):
+        return
+    raise OffsetError(
+        f"the watermark in the checkpoint, {format_time(ms)}, is more than "
+        f"{max_ahead_ms / _DAY_MS:g} days past the clock of this machine, and 'lateRows' = 'drop' "
+        "would drop nearly all rows: no batch was planned. A release of krishiv-spark without the "
+        "option 'maxEventTimeAhead' let one wrong event time move it there, or the clock is wrong. "
+        "If the event times are right, set 'maxEventTimeAhead' to a longer time, such as '3650 "
+        "days'; otherwise correct the clock, set 'lateRows' to 'keep', or rewind the checkpoint to "
+        "an epoch before that event time (krishiv-spark checkpoint rewind)"
+    )
+
+
+# --- which rows are late
 
 
 def check_event_time(column: str, schema: pa.Schema) -> None:
@@ -54,9 +234,9 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
 
 def epoch_ms(time: pa.Scalar) -> int:
     """A timestamp or date as whole milliseconds since 1970 UTC, rounded down."""
-    if pa.types.is_timestamp(time.type) and time.type.unit == "ns":
-        return int(time.value // 1_000_000)  # a cast would refuse what lies between microseconds
-    return int(time.cast(pa.timestamp("us")).value // 1000)
+    # In Python's integers: Arrow's casts overflow with dates and times that Spark can hold.
+    per, of = _milliseconds(time.type)
+    return int(time.value) * per // of
 
 
 def judge(
@@ -77,9 +257,33 @@ def judge(
     return batch.filter(pc.invert(late))
 
 
+def is_ahead(times: pa.Array, limit: EventTimeLimit) -> pa.Array:
+    """Return for each event time whether it is past a limit; a null time never is."""
+    # Those that are not below the first millisecond after it.
+    not_below = pc.invert(_are_below(times, limit.newest_ms + 1))
+    return pc.and_(not_below, times.is_valid())
+
+
 def _late(times: pa.Array, watermark_ms: int | None) -> pa.Array:
     if watermark_ms is None:
         return pa.repeat(pa.scalar(value=False), len(times))
-    limit = pa.scalar(watermark_ms, pa.timestamp("ms")).cast(pa.timestamp("us"))
-    instants = times.cast(pa.timestamp("us"))
-    return pc.fill_null(pc.less(instants, limit), fill_value=False)
+    return _are_below(times, watermark_ms)
+
+
+def _are_below(times: pa.Array, limit_ms: int) -> pa.Array:
+    """Return for each time whether it is below a limit; a null time never is."""
+    per, of = _milliseconds(times.type)
+    # The least number in the unit of the column that is not below.
+    limit = -(-limit_ms * of // per)
+    if limit > _INT64[1]:
+        return times.is_valid()
+    numbers = times.cast(pa.int32() if pa.types.is_date32(times.type) else pa.int64())
+    below = pc.less(numbers.cast(pa.int64()), pa.scalar(max(limit, _INT64[0]), pa.int64()))
+    return pc.fill_null(below, fill_value=False)
+
+
+def _milliseconds(kind: pa.DataType) -> tuple[int, int]:
+    """Return how many milliseconds the unit of a timestamp or date is, as a fraction."""
+    if pa.types.is_date32(kind):
+        return _DAY_MS, 1
+    return (1, 1) if pa.types.is_date64(kind) else _MILLISECONDS[kind.unit]

@@ -12,7 +12,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import islice
 from struct import pack
@@ -22,6 +21,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.epoch_times import format_time
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
@@ -36,7 +36,6 @@ _RULE = "-" * 43
 _LEAST_WIDTH = 3
 _DEFAULT_TRUNCATE = 20
 _PLAIN_DOUBLES = (1e-3, 1e7)  # java.lang.Double.toString writes the others with an exponent
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _truncate(value: object) -> object:
@@ -117,8 +116,7 @@ def _watermarks(planned: OffsetSeq) -> list[str]:
 
 
 def _iso(ms: int) -> str:
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_time(ms).replace("+00:00", "Z")
 
 
 def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions) -> str:

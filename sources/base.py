@@ -61,6 +61,7 @@ class SourceOptions(Options):
         event_time: Column that holds the event time: a timestamp or a date.
         watermark_delay: Allowed lateness: the watermark trails the newest event time by it.
         late_rows: What happens to rows strictly below the watermark at the start of their batch.
+        max_event_time_ahead: How far past the clock an event time may be and move the watermark.
     """
 
     event_time: str | None = Field(
@@ -73,6 +74,12 @@ class SourceOptions(Options):
         default="keep",
         description="Rows below the watermark at the start of the batch: kept, flagged in a "
         "boolean column `_late`, or dropped.",
+    )
+    max_event_time_ahead: Duration = Field(
+        default=86_400_000,
+        ge=0,
+        description="An event time that is further past the clock, such as `infinity`, does not "
+        "move the watermark. It is counted, and its row is read.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None, gt=0, description="Most rows in a batch."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from typing import Any
+
+from krishiv_spark.epoch_times import format_time
 
 __all__ = ["in_words", "time_of"]
 
@@ -38,7 +39,7 @@ def in_words(text: str) -> str:
 
 def time_of(ms: int) -> str:
     """A time, milliseconds since 1970 UTC."""
-    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    return format_time(ms)
 
 
 def _kafka(offset: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from krishiv_spark.lifecycle.row_schema import RowSchema
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.logs import lines_are_of
 from krishiv_spark.offsets import Offset, Start
+from krishiv_spark.offsets.watermark import check_watermark
 from krishiv_spark.sources.base import (
     UNLIMITED,
     Limit,
@@ -210,7 +211,9 @@ class _StreamRead(_Travels, DataSourceStreamReader):
         lines_are_of(self._reader.options.log_level)
         if isinstance(start, Start):
             return self._hand(_pinned(self._reader, start))
-        with naming_full_disks(self._reader.options):  # of what it remembers
+        options = self._reader.options
+        check_watermark(start.watermark, options.late_rows, options.max_event_time_ahead)
+        with naming_full_disks(options):  # of what it remembers
             end: Offset = self._reader.latest(start, limit)
         return self._hand(end)
 

@@ -257,6 +257,12 @@ def _of_source() -> Iterator[Metric]:
         "Offsets that had gone before they were read, since the query started (Spark 4.2).",
         _sources(lambda s: _stated(s, "offsets_passed_over")),
     )
+    yield metric(
+        "event_times_ahead",
+        "Event times too far past the clock to move the watermark, since the query started "
+        "(Spark 4.2).",
+        _sources(lambda s: _stated(s, "event_times_ahead")),
+    )
     yield metric("watermark_timestamp_seconds", "Watermark of a source of ours with event time.",
                  _sources(lambda s: _unix(s.watermark)))  # fmt: skip
 

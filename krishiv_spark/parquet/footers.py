@@ -16,7 +16,7 @@ from krishiv_spark.arrow import has_shredded_variant, plain_schema
 from krishiv_spark.crashes import name_call
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError, SchemaError
 from krishiv_spark.nested import children, is_list
-from krishiv_spark.offsets.watermark import epoch_ms
+from krishiv_spark.offsets.watermark import EventTimeLimit, EventTimes, epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import stored_schema
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
@@ -46,6 +46,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_DAY_MS = 86_400_000
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
@@ -80,11 +81,26 @@ class Footer(NamedTuple):
         newest_ms: Newest event time, milliseconds since 1970 UTC, rounded down; None when there
             is none or it is not known.
         unknown: Why the newest event time is not known; None when it is, or when there is none.
+        ahead: How many row groups have a newest event time that is past the limit; they do not
+            count.
+        farthest_ms: The newest of those.
     """
 
     rows: int
     newest_ms: int | None = None
     unknown: str | None = None
+    ahead: int = 0
+    farthest_ms: int | None = None
+
+    @classmethod
+    def timed(cls, rows: int, times: EventTimes) -> Footer:
+        """Return the facts of a file whose event times are known."""
+        return cls(rows, times.newest_ms, None, times.ahead, times.farthest_ms)
+
+    @property
+    def times(self) -> EventTimes:
+        """The event times of the file."""
+        return EventTimes(self.newest_ms, self.ahead, self.farthest_ms)
 
 
 class FileVersion(NamedTuple):
@@ -256,12 +272,14 @@ def is_readable(path: str, files: Files = DISK) -> bool:
         return True
 
 
-def read_footer(
+def read_footer(  # noqa: PLR0913  all but two have defaults
     path: str,
     event_time: str | None,
     times: TimeRules = TimeRules(),  # noqa: B008  frozen
     wanted: pa.DataType | None = None,
     files: Files = DISK,
+    *,
+    limit: EventTimeLimit | None = None,
 ) -> Footer:
     """Read the facts of one file; a file that cannot be read counts as one without rows.
 
@@ -273,6 +291,7 @@ def read_footer(
         times: How times are read that do not say enough of themselves.
         wanted: The type that the column is read as; None for the one that it has.
         files: Of the store that it is in.
+        limit: Of event times that count; None for all.
 
     Raises:
         OptionError: If the file may not be read.
@@ -283,7 +302,7 @@ def read_footer(
             metadata = file.parquet.metadata
             if event_time is None:
                 return Footer(metadata.num_rows)
-            return _timed(metadata, event_time, path, _Reading(times, wanted))
+            return _timed(metadata, event_time, path, _Reading(times, wanted, limit))
 
     try:
         return name_call(path, read)
@@ -292,10 +311,11 @@ def read_footer(
 
 
 class _Reading(NamedTuple):
-    """How the event time is read: the last two arguments of `read_footer`."""
+    """How the event time is read: the arguments of `read_footer`."""
 
     times: TimeRules
     wanted: pa.DataType | None
+    limit: EventTimeLimit | None
 
 
 def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Reading) -> Footer:
@@ -306,7 +326,7 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
     if kind is None:
         physical = metadata.schema.column(index).physical_type
         return Footer(metadata.num_rows, unknown=f"{path}: {event_time} is stored as {physical}")
-    newest = None
+    found: list[int] = []
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         chunk = group.column(index)
         if chunk.physical_type != metadata.schema.column(index).physical_type:
@@ -315,24 +335,47 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
         statistics = chunk.statistics
         if statistics is not None and statistics.has_min_max:
             # As it is stored: datetime would lose nanoseconds, and ends with the year 9999.
-            reached = statistics.max_raw
-            newest = reached if newest is None else max(newest, reached)
+            found.append(statistics.max_raw)
         elif not _only_nulls(statistics, group.num_rows):
             return Footer(metadata.num_rows, unknown=f"{path}: no statistics of {event_time}")
     try:
         calendar = Calendar.of(metadata, reading.times)
-        return Footer(metadata.num_rows, _read_as(newest, kind, calendar, reading, event_time))
+        times = _sorted_times(found, kind, calendar, reading, event_time)
+        return Footer.timed(metadata.num_rows, times)
     except SchemaError as error:
         return Footer(metadata.num_rows, unknown=f"{path}: {error}")
 
 
+def _sorted_times(
+    found: Sequence[int], kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
+) -> EventTimes:
+    """Sort the newest times of row groups, as they are stored, into those that count and others."""
+    limit = reading.limit
+    # By what is stored first: a zone or calendar moves no time of today by a day, and those at the
+    # end of time cannot be moved.
+    certain = limit and EventTimeLimit(limit.newest_ms + _DAY_MS, limit.ahead_ms)
+    stored = {raw: epoch_ms(_scalar(raw, kind)) for raw in found}
+    far = EventTimes() if certain is None else certain.sort(stored[raw] for raw in found)
+    near = [raw for raw in found if certain is None or certain.admits(stored[raw])]
+    if limit is None:
+        return EventTimes(_read_as(max(near), kind, calendar, reading, name) if near else None)
+    rest = limit.sort(_read_as(raw, kind, calendar, reading, name) for raw in near)
+    return EventTimes.merge((rest, far._replace(newest_ms=None)))
+
+
+def _scalar(raw: int, kind: pa.DataType) -> pa.Scalar:
+    return _stored([raw], kind)[0]
+
+
+def _stored(raws: Sequence[int], kind: pa.DataType) -> pa.Array:
+    return pa.array(raws, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+
+
 def _read_as(
-    newest: int | None, kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
-) -> int | None:
+    newest: int, kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
+) -> int:
     """The newest time as its row will have it, in milliseconds."""
-    if newest is None:
-        return None
-    time = pa.array([newest], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+    time = _stored([newest], kind)
     time = calendar.corrected(time, name)
     zone, wanted = reading.times.zone, reading.wanted
     if zone is not None and wanted is not None and lacks_zone(kind, wanted):

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from typing_extensions import Self
+
+from krishiv_spark.epoch_times import to_datetime
 
 __all__ = ["Progress", "SourceProgress"]
 
@@ -187,7 +189,7 @@ def _kind(description: str, end: Any) -> str:
 def _source_watermark(end: Any) -> datetime | None:
     mark = end.get("watermark") if isinstance(end, Mapping) else None
     ms = mark.get("ms") if isinstance(mark, Mapping) else None
-    return datetime.fromtimestamp(ms / 1000, timezone.utc) if isinstance(ms, int) else None
+    return to_datetime(ms) if isinstance(ms, int) else None
 
 
 def _total(told: Mapping[str, Any], key: str) -> int:

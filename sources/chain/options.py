@@ -26,6 +26,7 @@ _FOR_BOTH = {
     "columns": "columns",
     "eventtime": "eventTime",
     "laterows": "lateRows",
+    "maxeventtimeahead": "maxEventTimeAhead",
     "snapshot-id": "snapshot",
     "snapshotid": "snapshot",
     "watermarkdelay": "watermarkDelay",
@@ -163,7 +164,11 @@ class ChainOptions(SourceOptions):
         # Only there: a table has rows of all times in no order.
         if self.event_time is None:
             return {**self.then_given}
-        timed = {"eventTime": self.event_time, "watermarkDelay": f"{self.watermark_delay} ms"}
+        timed = {
+            "eventTime": self.event_time,
+            "watermarkDelay": f"{self.watermark_delay} ms",
+            "maxEventTimeAhead": f"{self.max_event_time_ahead} ms",
+        }
         return {**self.then_given, **timed}
 
     def limit(self) -> Limit:

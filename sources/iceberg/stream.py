@@ -12,7 +12,7 @@ from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.offsets import Watermark
-from krishiv_spark.offsets.watermark import advance
+from krishiv_spark.offsets.watermark import WatermarkPlanner
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.iceberg.changelog.files import NetChanges, changes_of
 from krishiv_spark.sources.iceberg.history import ChangedRowsError, History, Skips, number_of
@@ -52,6 +52,7 @@ class SnapshotStream:
         self._frozen: tuple[int | None] | None = None
         self._table: Table | None = None
         self._backlog: dict[str, int] = {}
+        self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
 
     # --- ends
 
@@ -62,7 +63,7 @@ class SnapshotStream:
 
     def backlog(self) -> Mapping[str, int]:
         """What waits after the batch that was chosen last."""
-        return self._backlog
+        return {**self._backlog, **self._watermarks.report()}
 
     def next(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
         """The end of the next batch of a stream; see `StreamReader.latest`."""
@@ -155,10 +156,11 @@ class SnapshotStream:
     def _watermark(self, before: Watermark | None, files: Iterable[TableFile]) -> Watermark | None:
         if not self._has_watermark:
             return None
-        facts = list(files)
-        newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
+        facts, limit = list(files), self._watermarks.limit()
+        # A file whose bound is too far ahead may have rows that are not: it moves nothing.
+        times = limit.sort(fact.newest_ms for fact in facts if fact.newest_ms is not None)
         held = next((fact.unknown for fact in facts if fact.unknown is not None), None)
-        return advance(before, newest, self._options.watermark_delay, held)
+        return self._watermarks.advance(before, times, limit, held)
 
     def _note_backlog(self, table: Table, history: History, end: StreamingOffset) -> None:
         """From the summaries of snapshots; what is left of one that is being read, exactly."""

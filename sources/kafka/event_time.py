@@ -1,7 +1,8 @@
 """Event time in partitions, from metadata: how far the watermark has come, and aligned reading.
 
-Kafka's event time is the timestamp of its records. What is decided depends on offsets and on
-timestamps in the cluster only, never on a clock of this machine.
+Kafka's event time is the timestamp of its records, which producers choose. What is decided depends
+on offsets and on timestamps in the cluster; the clock of this machine only excludes timestamps that
+are too far ahead of it (`EventTimeLimit`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, TopicPartition
-from krishiv_spark.offsets.watermark import advance
+from krishiv_spark.offsets.watermark import EventTimeLimit, WatermarkPlanner
 from krishiv_spark.sources.kafka.batch_headers import BatchHeader, read_batch_headers
 from krishiv_spark.sources.kafka.limits import waiting
 from krishiv_spark.sources.kafka.offset_lookup import OffsetLookup
@@ -81,15 +82,19 @@ def _counts(header: BatchHeader, end: int) -> bool:
 
 @dataclass(frozen=True)
 class EventTime:
-    """Looks at timestamps in the cluster.
+    """Looks at timestamps in the cluster, for one batch.
 
     Attributes:
         options: With delay, idle time-out and ``maxSkew``.
         lookup: Looks up offsets.
+        watermarks: Plans the watermarks of the query.
+        limit: Of timestamps that count; those past it are as if they were not there.
     """
 
     options: KafkaSourceOptions
     lookup: OffsetLookup
+    watermarks: WatermarkPlanner
+    limit: EventTimeLimit
 
     def mark(
         self, start: QueryPosition, end: QueryPosition, newest: Mapping[TopicPartition, int]
@@ -103,50 +108,82 @@ class EventTime:
         """
         stood, ends = start.offsets, end.offsets
         moved = {tp: offset for tp, offset in ends.items() if stood.get(tp) != offset}
-        times = {tp: ms for tp, ms in start.times.items() if tp in ends}
-        for tp, ms in self._times(stood, moved).items():
+        times = {tp: ms for tp, ms in self._counted(start.times).items() if tp in ends}
+        found, ahead = self._times(stood, moved)
+        for tp, ms in found.items():
             # What lay before may be newer: records need not be in the order of their times.
             times[tp] = max(ms, times.get(tp, ms))
-        known = known_times(times, start.quiet, ends, newest, self.options.idle_timeout)
+        quiet = self._counted(start.quiet)
+        known = known_times(times, quiet, ends, newest, self.options.idle_timeout)
         held = "a partition has no record yet" if known.times else None
         slowest = known.slowest()
-        watermark = advance(
+        watermark = self.watermarks.advance(
             start.watermark,
-            slowest,
-            self.options.watermark_delay,
+            self.limit.sort(ahead.values())._replace(newest_ms=slowest),
+            self.limit,
             held if slowest is None else None,
         )
         return replace(
             end, watermark=watermark, times=known.times, quiet=known.quiet, idle=known.idle
         )
 
+    def _counted(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the times of an offset without those that a release without a limit let in."""
+        return {tp: ms for tp, ms in times.items() if self.limit.admits(ms)}
+
     def _times(
         self, stood: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> tuple[dict[TopicPartition, int], dict[tuple[TopicPartition, int], int]]:
         """The greatest timestamp before each end, or less where metadata does not tell.
 
         The newest timestamp of a partition (KIP-734) may lie after the end, or be that of a
         marker, which is dated by a broker's clock. Then the last records before the end count.
         It may be that of a record that was aborted or that the query did not read.
+
+        Returns:
+            The timestamps by partition; and those that do not count, by the first offset of their
+            batch of records.
         """
+        ahead: dict[tuple[TopicPartition, int], int] = {}
         asked = dict.fromkeys(ends, MAX_TIMESTAMP)
         found = list_offsets(self.lookup.client, asked, committed=self.options.committed)
-        newest = {p: each.offset for p, each in found.items() if 0 <= each.offset < ends[p]}
-        times = self._records_at(newest, ends)
+        newest = {
+            tp: each.offset
+            for tp, each in found.items()
+            if 0 <= each.offset < ends[tp]
+            and (self.limit.admits(each.timestamp) or each.offset >= stood.get(tp, 0))
+        }
+        times = self._records_at(newest, ends, stood, ahead)
         for stride in _STRIDES:
             # What lies before the batch was counted when it was read.
             left = {p: max(end - stride, stood.get(p, 0), 0) for p, end in ends.items()}
-            times |= self._records_at({p: at for p, at in left.items() if p not in times}, ends)
-        return times
+            missing = {p: at for p, at in left.items() if p not in times}
+            times |= self._records_at(missing, ends, stood, ahead)
+        return times, ahead
 
     def _records_at(
-        self, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+        self,
+        offsets: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        stood: Mapping[TopicPartition, int],
+        ahead: dict[tuple[TopicPartition, int], int],
     ) -> dict[TopicPartition, int]:
-        """The greatest timestamp of records that lie at some offsets, wholly before the end."""
+        """The greatest timestamp of records that lie at some offsets, wholly before the end.
+
+        Those that do not count are added to `ahead`, unless an earlier batch has had them.
+        """
         inside = {tp: at for tp, at in offsets.items() if at < ends[tp]}
         found = read_batch_headers(self.lookup.client, inside) if inside else {}
-        times = {p: [h.newest_ms for h in found[p] if _counts(h, ends[p])] for p in found}
-        return {tp: max(each) for tp, each in times.items() if each}
+        times: dict[TopicPartition, list[int]] = {}
+        for tp, headers in found.items():
+            for header in headers:
+                if not _counts(header, ends[tp]):
+                    continue
+                if self.limit.admits(header.newest_ms):
+                    times.setdefault(tp, []).append(header.newest_ms)
+                elif header.last >= stood.get(tp, 0):
+                    ahead[tp, header.base] = header.newest_ms
+        return {tp: max(each) for tp, each in times.items()}
 
     # --- aligned reading
 
@@ -160,7 +197,7 @@ class EventTime:
         waits = waiting(begins, newest)
         if not waits:
             return newest
-        times = start.times
+        times = self._counted(start.times)
         unknown = {tp: begins[tp] for tp in waits if tp not in times}
         marks = {tp: times[tp] for tp in waits if tp in times}
         ends = self._within({**marks, **self._ahead(unknown)}, begins, newest)
@@ -173,10 +210,14 @@ class EventTime:
         return self._within(marks, begins, newest)
 
     def _ahead(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The newest timestamp in the first batch of records that waits in each partition."""
+        """The newest timestamp in the first batch of records that waits in each partition.
+
+        None for a partition in which that is too far ahead: it is read without being aligned.
+        """
         found = read_batch_headers(self.lookup.client, begins)
         first = {p: next((h for h in found[p] if not h.is_marker), None) for p in found}
-        return {tp: header.newest_ms for tp, header in first.items() if header is not None}
+        times = {tp: header.newest_ms for tp, header in first.items() if header is not None}
+        return self._counted(times)
 
     def _within(
         self,
@@ -188,6 +229,12 @@ class EventTime:
             return dict(newest)
         limit = min(marks.values()) + (self.options.max_skew or 0)
         # Below 0 are words, as `LATEST`, and no times.
-        past = self.lookup.at_times(dict.fromkeys(marks, max(limit + 1, 0)))
-        ends = {p: min(max(n, begins[p]), newest[p]) for p, n in past.items() if n >= 0}
+        past = self.lookup.records_at(dict.fromkeys(marks, max(limit + 1, 0)))
+        # A record that is too far ahead hides those after it from this look-up, wherever it lies.
+        # Its partition is not aligned, or it would never be read beyond that record.
+        ends = {
+            tp: min(max(found.offset, begins[tp]), newest[tp])
+            for tp, found in past.items()
+            if found.offset >= 0 and self.limit.admits(found.timestamp)
+        }
         return {**newest, **ends}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.offset_lookups import list_offsets
-from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
+from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, FoundOffset, TopicPartition
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.position import Position, QueryPosition
@@ -124,11 +124,14 @@ class OffsetLookup:
         """The offset of the first record that is not older; -1 if there is none."""
         return self._look(times)
 
+    def records_at(
+        self, times: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, FoundOffset]:
+        """`at_times`, with the timestamp of the record."""
+        return list_offsets(self.client, times, committed=self.options.committed)
+
     def _look(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        if not asked:
-            return {}
-        found = list_offsets(self.client, asked, committed=self.options.committed)
-        return {tp: each.offset for tp, each in found.items()}
+        return {tp: each.offset for tp, each in self.records_at(asked).items()}
 
     def _found(
         self,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
+from krishiv_spark.offsets.watermark import WatermarkPlanner
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.kafka.event_time import EventTime
 from krishiv_spark.sources.kafka.lag import Lag
@@ -43,6 +44,7 @@ class BatchPlanner:
         self._delay = Delay(options.min_offsets_per_trigger or 0, options.max_trigger_delay / 1000)
         self._lag = Lag()
         self._ends = RepeatedLookup(LATEST, committed=options.committed)
+        self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
         self._is_started = False
         self._frozen: ClusterSnapshot | None = None
         self._planned: tuple[Offsets, Offsets] = {}, {}
@@ -87,7 +89,7 @@ class BatchPlanner:
         # before.
         newest = {tp: max(end, begins[tp]) for tp, end in snapshot.ends.items()}
         # How far it goes
-        event_time = EventTime(self._options, lookup)
+        event_time = EventTime(self._options, lookup, self._watermarks, self._watermarks.limit())
         waits = sum(newest[tp] - begin for tp, begin in begins.items())
         # A run that ends with what is there has no later batch to wait for.
         if self._frozen is None and self._delay.holds(waits, time.monotonic()):
@@ -141,5 +143,6 @@ class BatchPlanner:
         self._frozen = self._look(self._client(), None)
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waited after the batch that was planned last, and what was lost."""
-        return {**self._lag.report(*self._planned), **self._losses.report()}
+        """What waited after the batch that was planned last, and what was lost or did not count."""
+        known = (self._lag.report(*self._planned), self._losses.report(), self._watermarks.report())
+        return {key: value for report in known for key, value in report.items()}

@@ -23,7 +23,13 @@ from krishiv_spark.memory.results import is_name, result_bodies
 from krishiv_spark.memory.rows import decode
 from krishiv_spark.memory.store import open_store
 from krishiv_spark.offsets import Offset, Start, Watermark
-from krishiv_spark.offsets.watermark import advance, epoch_ms
+from krishiv_spark.offsets.watermark import (
+    EventTimeLimit,
+    EventTimes,
+    WatermarkPlanner,
+    epoch_ms,
+    is_ahead,
+)
 from krishiv_spark.sources.base import UNLIMITED, Limit, SourceOptions, StreamReader
 from krishiv_spark.sources.memory.handle import Pushed
 
@@ -82,6 +88,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
         self._frozen: int | None = None
+        self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
 
     def infer_schema(self) -> pa.Schema:
         """The schema of the pushes, or else of the result of that name."""
@@ -140,8 +147,9 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         self._frozen = self._pushed().log.next_number()
 
     def backlog(self) -> Mapping[str, Any]:
-        """Driver: the end of all pushes."""
-        return MemoryOffset(next=self._pushed().log.next_number()).to_dict()
+        """Driver: the end of all pushes, and how many event times were too far ahead."""
+        end = MemoryOffset(next=self._pushed().log.next_number())
+        return {**end.to_dict(), **self._watermarks.report()}
 
     def _pushed(self) -> Pushed:
         return Pushed(open_store(), self.options.source_name())
@@ -177,10 +185,11 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         column = self.options.event_time
         if column is None:
             return None
-        bodies = _bodies(pushed, first, end)
-        newest = (_newest(batch.column(column)) for body in bodies for batch in decode(body))
-        known = [ms for ms in newest if ms is not None]
-        return advance(start.watermark, max(known, default=None), self.options.watermark_delay)
+        bodies, limit = _bodies(pushed, first, end), self._watermarks.limit()
+        times = EventTimes.merge(
+            _event_times(batch.column(column), limit) for body in bodies for batch in decode(body)
+        )
+        return self._watermarks.advance(start.watermark, times, limit)
 
     def _result(self) -> list[bytes]:
         name = self.options.source_name()
@@ -219,9 +228,13 @@ def _spread(bodies: Sequence[bytes], most: int) -> list[Bodies]:
     ]
 
 
-def _newest(times: pa.Array) -> int | None:
+def _event_times(times: pa.Array, limit: EventTimeLimit) -> EventTimes:
     newest = pc.max(times)
-    return epoch_ms(newest) if newest.is_valid else None
+    if not newest.is_valid or limit.admits(epoch_ms(newest)):
+        return EventTimes(epoch_ms(newest) if newest.is_valid else None)
+    ahead = is_ahead(times, limit)
+    counted = _event_times(times.filter(pc.invert(ahead)), limit)
+    return EventTimes(counted.newest_ms, pc.sum(ahead).as_py(), epoch_ms(newest))
 
 
 def _refuse_mixture(name: str, wanted: pa.Schema | None, result: pa.Schema) -> None:

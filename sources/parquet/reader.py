@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,7 +21,12 @@ import pyarrow as pa
 from krishiv_spark.arrow import pruned
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.offsets.watermark import advance, epoch_ms
+from krishiv_spark.offsets.watermark import (
+    EventTimeLimit,
+    EventTimes,
+    WatermarkPlanner,
+    epoch_ms,
+)
 from krishiv_spark.once import warn_once
 from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
 from krishiv_spark.parquet.ranges import pack
@@ -91,10 +97,11 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         )
         self._chosen: ParquetOffset | None = None
         self._backlog: dict[str, Any] = {}
+        self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors need nothing that was remembered.
-        remembered = {"_books", "_stream", "_chosen", "_backlog"}
+        remembered = {"_books", "_stream", "_chosen", "_backlog", "_watermarks"}
         return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -171,19 +178,20 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         except BaseException:
             self._stream.forget()
             raise
-        self._backlog = self._stream.backlog(self._chosen)
+        self._backlog = {**self._stream.backlog(self._chosen), **self._watermarks.report()}
         return self._chosen
 
     def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
         if self._chosen is None and self._place.has_sink_log():
             warn_once(_log, self._place.root, _NOT_BY_LOG, self._place.root)
         self._stream.look(start, limit)
-        footers = self._footers()
+        time_limit = self._watermarks.limit()
+        footers = self._footers(time_limit)
         taken = take(self._stream, limit, lambda file: footers(file).rows, self._books.room)
         if not taken:
             return start
         files = [file for unit in taken for file in unit.files]
-        watermark = self._watermark(start, files, footers)
+        watermark = self._watermark(start, files, footers, time_limit)
         return self._here(self._stream.reached(start, taken), watermark)
 
     def _here(self, offset: ParquetOffset, watermark: Watermark | None = None) -> ParquetOffset:
@@ -202,7 +210,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     # --- event time
 
-    def _footers(self) -> Callable[[FoundFile], Footer]:
+    def _footers(self, limit: EventTimeLimit) -> Callable[[FoundFile], Footer]:
         """A look at footers that remembers them for as long as one batch is being chosen."""
         event_time = self.options.event_time if self.streaming else None
         wanted = None if event_time is None else self._schema().field(event_time).type
@@ -211,9 +219,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         def footer(file: FoundFile) -> Footer:
             if file.path not in cache:
                 path = self._place.absolute(file.path)
-                cache[file.path] = read_footer(
-                    path, event_time, self.options.times(), wanted, self._place.files
-                )
+                times, files = self.options.times(), self._place.files
+                cache[file.path] = read_footer(path, event_time, times, wanted, files, limit=limit)
             return cache[file.path]
 
         return footer
@@ -223,25 +230,31 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         start: ParquetOffset,
         files: Sequence[FoundFile],
         footers: Callable[[FoundFile], Footer],
+        limit: EventTimeLimit,
     ) -> Watermark | None:
         if self.options.event_time is None or not self.streaming:
             return None
         name = self.options.event_time
-        facts = [*self._place.files.each(lambda file: self._timed(file, name, footers), files)]
-        newest = max((fact.newest_ms for fact in facts if fact.newest_ms is not None), default=None)
+        timed = partial(self._timed, name=name, footers=footers, limit=limit)
+        facts = [*self._place.files.each(timed, files)]
+        times = EventTimes.merge(fact.times for fact in facts)
         held = next((fact.unknown[:_MOST_HELD] for fact in facts if fact.unknown is not None), None)
-        return advance(start.watermark, newest, self.options.watermark_delay, held)
+        return self._watermarks.advance(start.watermark, times, limit, held)
 
     def _timed(
-        self, file: FoundFile, event_time: str, footers: Callable[[FoundFile], Footer]
+        self,
+        file: FoundFile,
+        name: str,
+        footers: Callable[[FoundFile], Footer],
+        limit: EventTimeLimit,
     ) -> Footer:
         values = self._values(file)
-        if event_time not in values:
+        if name not in values:
             return footers(file)
-        column = self._schema().field(event_time)
+        column = self._schema().field(name)
         path = self._place.absolute(file.path)
-        time = value_of(values[event_time], column, path, self.options.time_zone)
-        return Footer(0, epoch_ms(time) if time.is_valid else None)
+        time = value_of(values[name], column, path, self.options.time_zone)
+        return Footer.timed(0, limit.sort([epoch_ms(time)] if time.is_valid else []))
 
     # --- rows
 

@@ -142,6 +142,21 @@ def test_late_rows(spark, folder, checkpoint, policy, expected):
     assert re.search(r"watermark\W+ms\W+140000\b", second.progress.sources[0].endOffset)
 
 
+@pytest.mark.parametrize("wrong", [2**63 - 1, 9_214_646_400_000_000], ids=["infinity", "2262"])
+def test_one_time_at_the_end_drops_no_later_row(spark, folder, checkpoint, wrong):
+    options = {"eventTime": "t", "watermarkDelay": "10 s", "lateRows": "drop"}
+    values = pa.array([wrong, 100_000_000], pa.timestamp("us", tz="UTC"))
+    put(folder, "a.parquet", {"t": values}, at=0)
+    first = Run(stream(spark, folder, **options).selectExpr("unix_micros(t)"), checkpoint)
+    assert first.rows == [(100_000_000,), (wrong,)]
+    moments(folder, "b.parquet", 95, 150, at=1)
+    frame = stream(spark, folder, **options).selectExpr("unix_micros(t)")
+    assert Run(frame, checkpoint).rows == [(95_000_000,), (150_000_000,)]
+    moments(folder, "c.parquet", 95, 145, at=2)
+    frame = stream(spark, folder, **options).selectExpr("unix_micros(t)")
+    assert Run(frame, checkpoint).rows == [(145_000_000,)]
+
+
 TYPES = """
     SELECT id, id % 2 = 0 AS bool, CAST(id AS BYTE) AS byte, CAST(id AS SHORT) AS short,
         CAST(id AS INT) AS int, CAST(id AS FLOAT) AS float, id / 3 AS double,

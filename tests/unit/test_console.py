@@ -121,6 +121,10 @@ SOURCE_MARK = {"watermark": {"ms": 1704067201500}}
         ([{"batchWatermarkMs": 0}, {"next": 1}], []),
         ([SPARK_MARK, {"next": 1}], ["watermark 2024-01-01T00:00:00.000Z"]),
         ([{}, SOURCE_MARK], ["watermark of the source 2024-01-01T00:00:01.500Z"]),
+        (
+            [{"batchWatermarkMs": 9_223_372_036_854_775}],
+            ["watermark 9223372036854775 ms since 1970"],
+        ),
         ([{"batchWatermarkMs": 0}, {"watermark": {"held": "no event time"}}], []),
     ],
 )

@@ -7,13 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.epoch_times import format_time, to_datetime
+from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.offsets import Watermark
+from krishiv_spark.offsets import watermark as watermarks
 from krishiv_spark.offsets.watermark import (
     LATE_COLUMN,
+    EventTimeLimit,
+    EventTimes,
+    WatermarkPlanner,
     advance,
     check_event_time,
+    check_watermark,
     epoch_ms,
+    is_ahead,
     judge,
 )
 
@@ -113,6 +120,126 @@ def test_an_instant_in_a_zone_is_compared_as_an_instant():
     batch = pa.record_batch({"at": at})
     assert judge(batch, "at", "drop", five_utc).num_rows == 1
     assert judge(batch, "at", "drop", five_utc + 1).num_rows == 0
+
+
+# --- the ends of time
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+ENDS = [-(2**63), -(2**63) + 1, -(2**31), 0, 2**31 - 1, 2**63 - 2, 2**63 - 1]
+NOW = 1_700_000_000_000
+
+
+def clock_at(monkeypatch, ms):
+    monkeypatch.setattr(watermarks.time, "time_ns", lambda: ms * 1_000_000)
+
+
+@pytest.mark.parametrize(("unit", "per", "of"), [("s", 1000, 1), ("ms", 1, 1), ("us", 1, 1000)])
+@given(st.lists(INT64 | st.sampled_from(ENDS), min_size=1), st.integers(-(2**66), 2**66))
+def test_any_time_is_compared_with_any_watermark_as_a_number(unit, per, of, numbers, mark):
+    batch = pa.record_batch({"at": pa.array(numbers, pa.timestamp(unit))})
+    late = judge(batch, "at", "flag", mark).column(LATE_COLUMN).to_pylist()
+    assert late == [number * per < mark * of for number in numbers]
+    ahead = is_ahead(batch.column("at"), EventTimeLimit(mark, 0)).to_pylist()
+    assert ahead == [number * per // of > mark for number in numbers]
+    assert [epoch_ms(time) for time in batch.column("at")] == [n * per // of for n in numbers]
+
+
+@given(st.lists(INT32, min_size=1), st.integers(-(2**62), 2**62))
+def test_any_date_is_compared_with_any_watermark_as_a_number(days, mark):
+    batch = pa.record_batch({"at": pa.array(days, pa.int32()).cast(pa.date32())})
+    late = judge(batch, "at", "flag", mark).column(LATE_COLUMN).to_pylist()
+    assert late == [day * DAY < mark for day in days]
+    assert [epoch_ms(date) for date in batch.column("at")] == [day * DAY for day in days]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000+00:00"),
+        (253_402_300_799_998, "9999-12-31T23:59:59.998+00:00"),
+        (9_223_372_036_854_775, "9223372036854775 ms since 1970"),
+        (-9_223_372_036_854_776, "-9223372036854776 ms since 1970"),
+        (2**70, f"{2**70} ms since 1970"),
+    ],
+)
+def test_any_time_can_be_shown(ms, text):
+    assert format_time(ms) == text
+    assert to_datetime(ms).tzinfo is dt.timezone.utc
+
+
+# --- event times that are too far ahead
+
+
+@given(
+    st.lists(
+        st.tuples(instants, st.lists(INT64 | instants), st.none() | st.just("why")), max_size=8
+    ),
+    st.integers(0, 10 * DAY),
+    st.integers(0, 10 * DAY),
+)
+def test_whatever_the_clock_does_no_time_past_it_moves_the_watermark(steps, delay, max_ahead):
+    """The clock of each batch may be before or after that of the batch before."""
+    planner, mark, ahead = WatermarkPlanner(delay, max_ahead), None, 0
+    for now, times, held in steps:
+        limit = EventTimeLimit(now + max_ahead, max_ahead)
+        before = None if mark is None else mark.ms
+        counted = [ms for ms in times if ms <= now + max_ahead]
+        ahead += len(times) - len(counted)
+        mark = planner.advance(mark, limit.sort(times), limit, held)
+        reached = [max(counted) - delay] if counted else []
+        known = reached if before is None else [before, *reached]
+        assert mark.ms == max(known, default=None)
+        assert (mark.held is None) == (
+            len(counted) == len(times) and held is None and counted != []
+        )
+        # What a release without the option reads, too, and the same again.
+        assert mark.model_dump(exclude_none=True).keys() <= {"ms", "held"}
+        assert Watermark.model_validate_json(mark.model_dump_json(exclude_none=True)) == mark
+    assert planner.report() == ({"event_times_ahead": ahead} if ahead else {})
+
+
+@given(st.lists(st.lists(INT64)), INT64)
+def test_parts_of_a_batch_count_as_the_whole_does(parts, newest):
+    limit = EventTimeLimit(newest, 0)
+    merged = EventTimes.merge(map(limit.sort, parts))
+    assert merged == limit.sort(ms for part in parts for ms in part)
+
+
+def test_authors_give_the_newest_time_and_the_option(monkeypatch):
+    clock_at(monkeypatch, NOW)
+    mark = advance(Watermark(ms=5), NOW + DAY, 10, max_ahead_ms=DAY)
+    assert mark == Watermark(ms=NOW + DAY - 10)
+    later = advance(mark, 9_214_646_400_000, 10, max_ahead_ms=DAY)
+    assert later.ms == mark.ms
+    assert later.held == (
+        "1 event times more than 1 days past the clock (option 'maxEventTimeAhead') do not count, "
+        "up to 2262-01-01T00:00:00.000+00:00"
+    )
+    assert advance(mark, NOW + 2 * DAY, 0, max_ahead_ms=2 * DAY).ms == NOW + 2 * DAY
+
+
+def test_a_clock_that_goes_back_holds_the_watermark_until_it_is_right_again(monkeypatch):
+    clock_at(monkeypatch, NOW)
+    mark = advance(None, NOW, 0, max_ahead_ms=DAY)
+    clock_at(monkeypatch, NOW - 10 * DAY)
+    held = advance(mark, NOW + 1000, 0, max_ahead_ms=DAY)
+    assert held.ms == NOW
+    assert "past the clock" in held.held
+    clock_at(monkeypatch, NOW + 2000)
+    assert advance(held, NOW + 2000, 0, max_ahead_ms=DAY) == Watermark(ms=NOW + 2000)
+
+
+def test_rows_are_not_dropped_by_a_watermark_at_the_end_of_time(monkeypatch):
+    clock_at(monkeypatch, NOW)
+    end = Watermark(ms=9_223_372_036_854_775)
+    for policy in ("keep", "flag"):
+        check_watermark(end, policy, DAY)
+    for fine in (None, Watermark(), Watermark(ms=NOW + DAY)):
+        check_watermark(fine, "drop", DAY)
+    check_watermark(end, "drop", 10**16)
+    with pytest.raises(OffsetError, match="9223372036854775 ms since 1970, is more than 1 days"):
+        check_watermark(end, "drop", DAY)
 
 
 # --- milliseconds
