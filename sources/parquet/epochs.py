@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from krishiv_spark.sources.parquet.judging import Judge, Judged, Listed
+from krishiv_spark.errors import StorageError
+from krishiv_spark.sources.parquet.judging import Judge, Judged, Listed, Lost
 from krishiv_spark.sources.parquet.places import Place
 from krishiv_spark.sources.parquet.tables import SinkTable, Tables
 from krishiv_spark.sources.parquet.units import origin
@@ -76,6 +77,22 @@ class Epochs:
             waits=self._waits,
         )
         return judge.decide(listed, self._compared)
+
+    def check_present(self, lost: Iterable[Lost]) -> None:
+        """Refuse to take a folder that is away, such as a mount, for one that has lost files.
+
+        The log that names the missing files is in the folder as well: if it is missing now, the
+        listing says nothing about files.
+
+        Raises:
+            StorageError: If a table of missing files has no log any more.
+        """
+        roots = {loss.root for loss in lost}
+        if away := sorted(roots - self._tables.look().keys() if roots else ()):
+            raise StorageError(
+                f"krishiv-parquet: the folder {away[0]} went away while files were listed, so none "
+                "is taken for lost: mount or restore it, and start the query again"
+            )
 
     def forget(self) -> None:
         """Forget which epochs were compared with their intents: the position has changed."""

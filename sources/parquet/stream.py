@@ -182,6 +182,7 @@ class FolderStream:
         judged = self._epochs.judge(
             Listed(files, names.tops, standing.epochs_read, standing.unread)
         )
+        self._epochs.check_present(judged.lost)
         _report_lost(standing, judged.lost, fail=fail_on_loss)
         for unit in judged.units:
             if unit.key is None and all(map(standing.is_too_old, unit.files)):
