@@ -17,6 +17,7 @@ from krishiv_spark.beneath import (
     read_file,
     remove_tree,
     split_at_own,
+    status_in,
 )
 from krishiv_spark.durable import remove_file, write_aside
 from krishiv_spark.errors import NotExclusiveError
@@ -119,6 +120,19 @@ class DiskFolder:
             for name in listed:
                 # Not synced: what comes back with the power is no more than it was before.
                 remove_file(name, folder=folder)
+
+    def move(self, name: str, to: str) -> None:
+        """See `Folder`."""
+        (above, _, base), (above_to, _, base_to) = name.rpartition("/"), to.rpartition("/")
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            source = opened.enter_context(open_folder(self._text, above))
+            if status_in(source, base) is None:
+                return
+            target = opened.enter_context(open_folder(self._text, above_to, make=True))
+            os.rename(base, base_to, src_dir_fd=source, dst_dir_fd=target)
+            # In this order: after a power cut a name may be there twice, and is never missing.
+            os.fsync(target)
+            os.fsync(source)
 
     def destroy(self) -> None:
         """See `Folder`. In one step: half of what was there might mean something else."""

@@ -87,6 +87,21 @@ class Folder(Protocol):
         """
         ...
 
+    def move(self, name: str, to: str) -> None:
+        """Give a file another path below this folder, durably; one that is not there is no error.
+
+        A process that dies meanwhile leaves it under one of the paths, or under both.
+
+        Args:
+            name: Its path, with slashes where it is further down.
+            to: Its new one; a file that is there is replaced.
+
+        Raises:
+            LinkError: If a folder on the way is a link, on a disk.
+            StorageError: If it cannot be moved.
+        """
+        ...
+
     def destroy(self) -> None:
         """Remove everything below, and the folder.
 

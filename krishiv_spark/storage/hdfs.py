@@ -97,6 +97,16 @@ class HdfsFolder:
         for name in names:
             self._hdfs.delete(self._path(name))
 
+    def move(self, name: str, to: str) -> None:
+        """See `Folder`."""
+        path, target = self._path(name), self._path(to)
+        if not self._hdfs.exists(path):
+            return
+        self._hdfs.make_folder(target.rpartition("/")[0])
+        self._hdfs.delete(target)  # a rename does not replace what is there
+        if not self._hdfs.rename(path, target) and self._hdfs.exists(path):
+            raise StorageError(f"HDFS does not rename {path} to {target}")
+
     def destroy(self) -> None:
         """See `Folder`."""
         self._hdfs.delete(self.url.path, recursive=True)

@@ -112,6 +112,17 @@ class ObjectFolder:
 
         self._find("remove", name, lambda store: obstore.delete(store, self._key(name)))
 
+    def move(self, name: str, to: str) -> None:
+        """See `Folder`. A copy within the bucket, whatever the file's size, and a removal."""
+        import obstore
+
+        def copy(store: Any) -> bool:
+            obstore.copy(store, self._key(name), self._key(to))
+            return True
+
+        if self._bucket.find(f"move {self}/{name} to {self}/{to}", copy):
+            self._remove(name)
+
     def destroy(self) -> None:
         """See `Folder`. In the order of the names; a log counts on it (`EpochLog.destroy`)."""
         self.remove(sorted(self.below()))
