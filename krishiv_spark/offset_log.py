@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from krishiv_spark.errors import OptionError
+
 __all__ = ["OffsetSeq", "with_offsets"]
 
 
@@ -33,6 +35,8 @@ class OffsetSeq:
 
         Raises:
             ValueError: If it is damaged, or of a version that is not known.
+            OptionError: If a command of ``krishiv-spark`` has left its own text there, which names
+                the command that finishes it. It is a ValueError too.
         """
         # Not `splitlines`: an offset of somebody else's source may hold U+2028 and the like.
         version, metadata, *lines = text.removesuffix("\n").split("\n")
@@ -40,6 +44,8 @@ class OffsetSeq:
             sources = {str(place): line for place, line in enumerate(lines)}
         elif version == "v2":
             sources = {name: text for name, _, text in (line.partition(":") for line in lines)}
+        elif version.startswith("unfinished: "):
+            raise OptionError(f"the checkpoint is {version}")
         else:
             raise ValueError(
                 f"Spark's offset log has the form {version[:20]!r}, which this version of "

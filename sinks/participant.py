@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from krishiv_spark.errors import CommitRejected, SinkError
+from krishiv_spark.errors import CommitRejected, OptionError, SinkError
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant"]
 
@@ -210,3 +211,26 @@ class Participant(ABC, Generic[ModelT]):
         Raises:
             LogError: If what is in the target has the numbers that come next, and bears them.
         """
+
+    def plan_replay(self, replay: Replay) -> list[str]:
+        """Return what `take_back` would do, a line each; changes nothing. Operator.
+
+        Raises:
+            OptionError: If the target cannot go back to the end of that epoch.
+        """
+        del replay
+        raise OptionError(
+            f"{type(self).__name__} cannot take epochs back, so they cannot be processed again "
+            "into the same target"
+        )
+
+    def take_back(self, replay: Replay) -> None:
+        """Bring the target back to the end of an epoch; repeated until it succeeds. Operator.
+
+        The newest intent is finished, and no driver runs. A process that dies in this method, and
+        is run again, does the rest.
+
+        Raises:
+            KrishivError: As `plan_replay`; or if the target does not answer.
+        """
+        raise NotImplementedError

@@ -13,6 +13,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.inspection.outlook import Outlook
 from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.inspection.tables import TableStatus, look_at_table
+from krishiv_spark.moving.marks import is_unfinished
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets import State, open_log
 from krishiv_spark.parquet.layout import log_within
@@ -169,6 +170,9 @@ def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
             _log.debug("epoch %d is not understood", epoch, exc_info=True)
     kept = checkpoint.epochs()
     if epoch in kept:
+        entry = checkpoint.folder("offsets").read(str(epoch)) or b""
+        if is_unfinished(entry):
+            raise OptionError(f"{checkpoint.location} is {entry.decode().splitlines()[0]}")
         raise OptionError(
             f"{checkpoint.location}/offsets/{epoch} cannot be read: it was not written to its end, "
             "or by a Spark that this version does not know"

@@ -19,7 +19,7 @@ from krishiv_spark.topics import offsets_by_topic
 if TYPE_CHECKING:
     from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
-__all__ = ["LiveStatus", "TopicLag", "look_live"]
+__all__ = ["LiveStatus", "TopicLag", "look_live", "topic_options"]
 
 _TOPICS_SAID = {"subscribe", "subscribepattern", "assign", "topic", "kafka.topic"}
 _ID, _ID_BY_DEFAULT = "kafka.transactional.id", "krishiv"
@@ -109,7 +109,7 @@ def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
         at = _parsed(text)
         if not at:
             continue
-        options = _options(given, at)
+        options = topic_options(given, at)
         places = {
             TopicPartition(topic, p): n for topic, each in at.items() for p, n in each.items()
         }
@@ -131,10 +131,18 @@ def _parsed(text: str) -> dict[str, dict[int, int]]:
         return {}
 
 
-def _options(
+def topic_options(
     given: Mapping[str, str], at: Mapping[str, Mapping[int, int]] | None = None
 ) -> KafkaSourceOptions:
-    """As of a source that reads what it stands at, whatever topics were named."""
+    """Return the options of a source that reads the topics of a position.
+
+    Args:
+        given: Options that say how the cluster is reached; the topics that they name do not count.
+        at: Offsets by topic and partition; None for a client that asks for no topic.
+
+    Raises:
+        OptionError: If one of them is wrong.
+    """
     from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
     left_out = {*_TOPICS_SAID, _ID}
@@ -151,7 +159,7 @@ def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[s
 
     if status.log is None or "Kafka cluster" not in (status.log.target or ""):
         return None
-    client = open_client(_options(given).kafka, at_start=True)
+    client = open_client(topic_options(given).kafka, at_start=True)
     if client.cluster_id() not in (status.log.target or ""):
         return None
     prefix = _lower(given).get(_ID, _ID_BY_DEFAULT)

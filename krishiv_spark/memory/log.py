@@ -150,6 +150,15 @@ class Log:
         """Remove the files of entries below a number; they are invisible already."""
         _remove_below(self.folder, 1, "", number)
 
+    def move_out(self, number: int, path: str) -> None:
+        """Take the newest entry out of the log: the one before is the newest then.
+
+        Args:
+            number: Of the newest entry.
+            path: Where its file goes, on the same file system.
+        """
+        os.rename(self._path(number), path)
+
     def _path(self, number: int) -> str:
         digits = f"{number:0{_DIGITS * _LEVELS}d}"
         return "/".join([self.folder, *(digits[i : i + _DIGITS] for i in _SPLITS)])

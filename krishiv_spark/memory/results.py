@@ -66,6 +66,39 @@ class QueryResult:
         """The bodies of its epochs, oldest first."""
         return (body for _, body in self.epochs.snapshot())
 
+    def check_back(self, first: int) -> list[int]:
+        """Return the epochs from one on, ascending, if the result can do without them.
+
+        Args:
+            first: The oldest epoch that goes.
+
+        Raises:
+            OptionError: If later epochs have taken the place of earlier ones.
+        """
+        found = self.epochs.newest_header()
+        if found is None or found[0] < first:
+            return []
+        newest, header = found
+        if header.first >= first > 0:
+            raise OptionError(
+                f"krishiv-memory: the result of query {self.query} holds nothing from before epoch "
+                f"{first}: epoch {header.first} took the place of what was there (output mode "
+                "'complete', 'mode' = 'upsert' or 'onFull' = 'dropOldest'), so it cannot go back"
+            )
+        return list(self.epochs.numbers(first, newest + 1))
+
+    def take_back(self, first: int, replay: str) -> None:
+        """Take epochs out of the result, the newest first; they stay in the query's folder.
+
+        Args:
+            first: The oldest epoch that goes.
+            replay: Name of the folder that they go to.
+        """
+        folder = f"{self.folder}/replayed/{replay}"
+        for number in reversed(self.check_back(first)):
+            os.makedirs(folder, exist_ok=True)
+            self.epochs.move_out(number, f"{folder}/{number}")
+
     def _put(self, number: int, entry: StoreEntry, before: Header | None) -> bool:
         try:
             return self.epochs.put(number, entry, before)

@@ -16,7 +16,7 @@ from functools import cached_property
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.moving.boundaries import Boundary, boundary_at
-from krishiv_spark.moving.marks import is_unfinished, unfinished
+from krishiv_spark.moving.marks import is_replay, is_unfinished, unfinished
 from krishiv_spark.moving.state import check_version, is_later
 from krishiv_spark.moving.writing import copy_files, files_of
 from krishiv_spark.storage import StoreUrl
@@ -34,10 +34,14 @@ class Rewinding:
     Attributes:
         checkpoint: Which goes back.
         epoch: The newest that stays.
+        replay: The folder of the replay that goes back, relative to the checkpoint. Its own entry
+            of the offset log is the newest one. None for ``checkpoint rewind``, which refuses a
+            checkpoint with such an entry: the target would stay as it is.
     """
 
     checkpoint: SparkCheckpoint
     epoch: int
+    replay: str | None = None
 
     @cached_property
     def boundary(self) -> Boundary:
@@ -59,12 +63,33 @@ class Rewinding:
                 do not have that version any more.
         """
         self.checkpoint.query_id()  # or it is no checkpoint
-        version = self.boundary.state_version
+        self._check_no_replay()
+        _ = self.boundary
         if not self.offsets and not self.commits:
             raise OptionError(
                 f"{self.checkpoint.location} stands at the end of epoch {self.epoch} already"
             )
+        return self.check_state()
+
+    def check_state(self) -> int:
+        """Return how many state stores go back too; changes nothing.
+
+        Raises:
+            OptionError: As `boundary_at`; if state stores do not have that version any more.
+        """
+        version = self.boundary.state_version
         return check_version(self._files, version, self.checkpoint.location)
+
+    def _check_no_replay(self) -> None:
+        newest = self._newest_entry()
+        if self.replay is None and is_replay(newest):
+            text = newest.decode().splitlines()[0]
+            raise OptionError(f"{self.checkpoint.location} is in the middle of a replay: {text}")
+
+    def _newest_entry(self) -> bytes:
+        epochs = self.checkpoint.epochs()
+        folder = self.checkpoint.folder("offsets")
+        return folder.read(str(epochs[-1])) or b"" if epochs else b""
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -124,6 +149,8 @@ class Rewinding:
         By the newest entry, which each attempt copies and removes last: entries have the time when
         their epoch was planned, so another epoch of its number has another one.
         """
+        if self.replay is not None:
+            return StoreUrl.parse(self.checkpoint.location) / self.replay
         name = max(self.checkpoint.folder(ASIDE).names(), default=None)
         if name is None or not self.offsets:
             return None

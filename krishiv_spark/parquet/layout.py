@@ -5,6 +5,7 @@
     <table>/_krishiv/<query id>/log/                               the epoch log: the point of truth
     <table>/_krishiv/<query id>/staged/<generation>/*.staged       what no glob for Parquet finds
     <table>/_krishiv/<query id>/staged/<generation>.done/          published; just being removed
+    <table>/_krishiv/<query id>/replayed/<replay>/*.replayed       taken out, for the user to keep
 
 and in any folder that is read, since ``_krishiv`` tells a table from a copy of some of its files:
 
@@ -39,6 +40,7 @@ __all__ = [
     "linked_folders",
     "log_folder",
     "log_within",
+    "replayed_within",
     "staged_folder",
     "staged_within",
     "visible_files",
@@ -85,6 +87,11 @@ def staged_within(query: str, generation: int) -> str:
 def staged_folder(table: Path, query: str, generation: int) -> Path:
     """Where the tasks of one generation stage their files."""
     return table / staged_within(query, generation)
+
+
+def replayed_within(query: str, replay: str) -> str:
+    """Return where a replay puts the files that it takes out of a table, relative to the table."""
+    return f"{META}/{query}/replayed/{replay}"
 
 
 def is_before(name: str, generation: int) -> bool:

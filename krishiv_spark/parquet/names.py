@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 __all__ = [
+    "REPLAYED_SUFFIX",
     "STAGED_SUFFIX",
     "DataFile",
     "counted_name",
@@ -17,6 +18,10 @@ __all__ = [
 ]
 
 STAGED_SUFFIX = ".staged"
+
+REPLAYED_SUFFIX = ".replayed"
+"""After the name of a file that a replay has taken out of its table: no glob for Parquet finds it.
+"""
 
 _NAME = re.compile(
     r"(?P<attempt>part-(?P<epoch>\d{10,})-(?P<partition>\d{5,})-(?P<index>\d{3,})"

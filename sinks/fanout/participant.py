@@ -13,11 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from krishiv_spark.errors import CommitUnknown, SinkError
+from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
 from krishiv_spark.routes import part_of_query
 from krishiv_spark.sinks.base import Epoch, Ownership, Salvaged
 from krishiv_spark.sinks.fanout.values import StagedParts
 from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
+from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["FanoutParticipant", "part_of_epoch"]
 
@@ -180,6 +181,22 @@ class FanoutParticipant(Participant[StagedParts]):
         """Operator: each part."""
         for route, part in self._parts.items():
             part.verify_adopted(part_of_query(query, route), epoch)
+
+    def plan_replay(self, replay: Replay) -> list[str]:
+        """Operator: each part; one that cannot go back keeps all from it."""
+        found = []
+        for route, part in self._parts.items():
+            try:
+                lines = part.plan_replay(replay.of_route(route))
+            except OptionError as error:
+                raise OptionError(f"route {route!r}: {error}") from error
+            found += [f"route {route!r}: {line}" for line in lines]
+        return found
+
+    def take_back(self, replay: Replay) -> None:
+        """Operator: each part, one after the other."""
+        for route, part in self._parts.items():
+            part.take_back(replay.of_route(route))
 
     # --- parts
 

@@ -63,6 +63,10 @@ class TableInHand:
         """The table in hand, or else as it is now."""
         return self._table or self.put(open_table(options))
 
+    def forget(self) -> None:
+        """Load the table again at the next call: it was changed otherwise."""
+        self._table = None
+
     def take(self, options: IcebergSinkOptions) -> Table:
         """As `look`, for somebody who changes it: nobody has it in hand after that."""
         table, self._table = self._table, None
@@ -101,6 +105,10 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
     def table(self) -> Table:
         """Driver: the table, as this process has seen it last."""
         return self._in_hand.look(self._options)
+
+    def forget_table(self) -> None:
+        """Operator: the table was changed by other means than this committer."""
+        self._in_hand.forget()
 
     def last_committed(self, query: str) -> Mark | None:
         """Driver: the newest epoch in the table's own mark; enrols a query that has none.

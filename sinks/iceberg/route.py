@@ -23,6 +23,7 @@ from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["IcebergParticipant", "IcebergRoute"]
 
@@ -219,3 +220,16 @@ class IcebergParticipant(Participant[StagedForTable]):
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
                 f"would pass over those after {epoch} up to it: use {NEW_CHECKPOINT}"
             )
+
+    def plan_replay(self, replay: Replay) -> list[str]:
+        """Operator: the snapshots that are undone. See `Rollback`."""
+        from krishiv_spark.sinks.iceberg.rollback import Rollback
+
+        return Rollback(self._options, must_hold=False).lines(replay)
+
+    def take_back(self, replay: Replay) -> None:
+        """Operator: roll the table back, with the mark in the same commit."""
+        from krishiv_spark.sinks.iceberg.rollback import Rollback
+
+        Rollback(self._options, must_hold=False).run(replay)
+        self._committer.forget_table()

@@ -11,7 +11,7 @@ from krishiv_spark.iceberg.internals import commit_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.update import TableUpdate
+    from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from krishiv_spark.iceberg.internals import SnapshotProducer
 
@@ -50,6 +50,10 @@ class EpochTransaction(Transaction):
     def stage(self, update: TableUpdate) -> None:
         """Have an update go with the snapshot."""
         self._stage((update,))
+
+    def require(self, requirement: TableRequirement) -> None:
+        """Have the catalog check something before it takes the updates."""
+        self._stage((), (requirement,))
 
     def compare_and_set(self) -> None:
         """Ask the catalog once to take the updates, if the table is what they were made for."""

@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.errors import CommitRejected, CommitUnknown, LogError, SinkError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    LogError,
+    OptionError,
+    SinkError,
+)
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
@@ -27,6 +33,7 @@ from krishiv_spark.sinks.kafka.markers import outcome_in_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_siblings
 from krishiv_spark.sinks.participant import LostIntentError, Participant
+from krishiv_spark.sinks.replays import Replay, kafka_cannot
 
 __all__ = ["KafkaParticipant"]
 
@@ -193,6 +200,14 @@ class KafkaParticipant(Participant[StagedTransaction]):
             _log.error("logs of dead jobs in %s are left", base, exc_info=shown)
 
     # --- operator
+
+    def plan_replay(self, replay: Replay) -> list[str]:
+        """Operator: refuse; records that were committed stay in a topic.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(kafka_cannot(replay.checkpoint, replay.first))
 
     def assume(self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool) -> None:
         """Operator: end what is still open that way; what has ended otherwise stays as it is."""

@@ -8,16 +8,23 @@ from typing import NamedTuple, TypeVar
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import LogError
 from krishiv_spark.parquet.identity import Pointer, table_id, write_pointer
-from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.parquet.layout import replayed_within
+from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.tables import TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["TableLogView", "TableParticipant"]
 
 StagedT = TypeVar("StagedT", bound=StagedFiles)
+
+_EMPTY = (
+    "that is all that the query has in the table: as with output mode 'complete', whose epochs "
+    "replace each other; the rows come back with the first new epoch"
+)
 
 
 class TableLogView(NamedTuple):
@@ -95,6 +102,38 @@ class TableParticipant(Participant[StagedT]):
                 "rows may be there twice"
             )
 
+    def plan_replay(self, replay: Replay) -> list[str]:
+        """Operator: the files that go, by epoch."""
+        later = self._files_after(replay)
+        if not later:
+            return [f"krishiv-parquet {self.folder}: no file of epoch {replay.first} or later"]
+        epochs = sorted({file.epoch for _, file in later})
+        moved = (
+            f"krishiv-parquet {self.folder}: {len(later)} files of epochs {epochs[0]} to "
+            f"{epochs[-1]} move to {self.folder}/{replayed_within(replay.query, replay.name)}, "
+            "which no reader lists; they stay there until you delete them"
+        )
+        followers = (
+            f"streams of krishiv-parquet that follow {self.folder} and have read epoch "
+            f"{replay.first} or later PASS OVER the new rows, whose epochs have the same numbers: "
+            "stop them first, and replay each of them from its first epoch with such rows"
+        )
+        if len(later) == sum(1 for _ in self._files_of(replay.query)):
+            return [moved, followers, _EMPTY]
+        return [moved, followers]
+
+    def take_back(self, replay: Replay) -> None:
+        """Operator: move files of later epochs to a folder that no reader lists.
+
+        The newest epoch first, so that a reader never has an epoch without the one before.
+        """
+        folder = replayed_within(replay.query, replay.name)
+        for name, _ in sorted(self._files_after(replay), key=_newest_first):
+            self.folder.move(name, f"{folder}/{name}{REPLAYED_SUFFIX}")
+
+    def _files_after(self, replay: Replay) -> list[tuple[str, DataFile]]:
+        return [found for found in self._files_of(replay.query) if found[1].epoch >= replay.first]
+
     def _files_of(self, query: str) -> Iterator[tuple[str, DataFile]]:
         """The visible files that a query has written, relative."""
         tag = query_tag(query)
@@ -107,3 +146,8 @@ class TableParticipant(Participant[StagedT]):
 def _names_of(query: str, epoch: int) -> str:
     """Return the form of the names of an epoch's files, with stars."""
     return f"part-{epoch:010d}-*-{query_tag(query)}-*.parquet"
+
+
+def _newest_first(found: tuple[str, DataFile]) -> tuple[int, str]:
+    name, file = found
+    return -file.epoch, name

@@ -64,6 +64,10 @@ class TableFolder(Protocol):
         """``_krishiv`` in it, or a folder further down."""
         ...
 
+    def move(self, name: str, to: str) -> None:
+        """Operator: give a file another path in the table's folder. See `Folder.move`."""
+        ...
+
 
 @dataclass(frozen=True)
 class DiskTable:
@@ -124,6 +128,10 @@ class DiskTable:
         """See `TableFolder`."""
         return DiskFolder(self.path.joinpath(META, *names))
 
+    def move(self, name: str, to: str) -> None:
+        """See `TableFolder`."""
+        DiskFolder(self.path).move(name, to)
+
 
 @dataclass(frozen=True)
 class StoreTable:
@@ -177,6 +185,10 @@ class StoreTable:
     def meta(self, *names: str) -> Folder:
         """See `TableFolder`."""
         return self.storage.folder(self.meta_url(*names))
+
+    def move(self, name: str, to: str) -> None:
+        """See `TableFolder`. A copy in the store, and a removal."""
+        self._folder.move(name, to)
 
     def meta_url(self, *names: str) -> StoreUrl:
         """Where `meta` is."""

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from parquet_reading import batches, reader
+from replays import Stream, exactly, refused, said
 from sink_life import SCHEMA, Job, Life, rows
+from spark_starts import make_checkpoint, start
 from store_tables import onlooker
 from store_users import new_token
 
@@ -458,3 +460,30 @@ def test_other_partition_columns_than_those_that_are_there_are_refused(table):
     table.life(partitionBy="day").epoch(0, rows(0, 10))
     with pytest.raises(PlanningFailed, match="are partitioned by 'day'"):
         table.life("q2").plan()
+
+
+def test_a_table_in_a_store_goes_back_for_a_replay_that_died_before_each_file(
+    table, tmp_path, monkeypatch
+):
+    checkpoint = make_checkpoint(tmp_path / "c", -1)
+    stream = Stream(ParquetWriter, checkpoint, **table.options)
+    for epoch in range(5):
+        stream.run(epoch)
+    given = [word for name, text in table.options.items() for word in ("-o", f"{name}={text}")]
+    original, left = ObjectFolder._remove, [0]
+
+    def remove(self, name):
+        left[0] -= 1
+        if left[0] == 0:
+            raise StorageError("it dies between copy and removal")
+        original(self, name)
+
+    monkeypatch.setattr(ObjectFolder, "_remove", remove)
+    for step in (1, 2, 1):
+        left[0] = step
+        assert "it dies" in refused(checkpoint, "--from", "2", *given)
+        assert start(checkpoint)[0] == "refused"
+    said(checkpoint, *given)
+    assert Counter(table.onlooker.ids()) == exactly(20)
+    stream.run(2, 45)
+    assert Counter(table.onlooker.ids()) == exactly(45)

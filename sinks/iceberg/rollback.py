@@ -1,0 +1,237 @@
+"""A table that goes back to the snapshot before an epoch, for a replay. Operator.
+
+The branch and the query's mark change in one commit, so a process that dies has done all of it or
+nothing, and a second run finds out which. The snapshots that are undone stay in the table, under a
+tag: no expiry deletes their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import OptionError, SinkError
+from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog, open_table
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.query_marks import EPOCH_KEY, query_of
+from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
+from krishiv_spark.retry import Backoff
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.iceberg import marks
+from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.replays import Replay
+
+__all__ = ["Rollback"]
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
+_TAG = "krishiv-replay-"
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class _Undone:
+    """What goes out of a table.
+
+    Attributes:
+        snapshots: Those of the query's later epochs, the newest first.
+        base: The snapshot that the branch goes back to; None if no snapshot is undone.
+        is_marked: Whether the query's mark is of a later epoch.
+    """
+
+    snapshots: Sequence[Snapshot]
+    base: Snapshot | None
+    is_marked: bool
+
+
+class Rollback:
+    """Takes the epochs of a query out of its table.
+
+    Args:
+        options: Of the query's sink.
+        must_hold: Whether a table that has no epoch of the query is refused.
+    """
+
+    def __init__(self, options: IcebergSinkOptions, *, must_hold: bool = True) -> None:
+        self._options = options
+        self._must_hold = must_hold
+
+    def identity(self) -> str:
+        """Return which table it is, by its UUID."""
+        return f"Iceberg table {open_table(self._options).metadata.table_uuid}"
+
+    def lines(self, replay: Replay) -> list[str]:
+        """Return what `run` would do, a line each; changes nothing.
+
+        Raises:
+            OptionError: If the table cannot go back without undoing what others have written, or
+                without a snapshot that has expired.
+            CatalogFailedError: If the catalog or the table cannot be read.
+        """
+        found = self._find_undone(open_table(self._options).metadata, replay)
+        name = f"{FORMAT} {self._options.table_name}"
+        if found.base is None:
+            what = f"its mark goes back to epoch {replay.before.epoch}" if found.is_marked else ""
+            return [f"{name}: no snapshot of epoch {replay.first} or later{what and '; '}{what}"]
+        oldest, newest = found.snapshots[-1], found.snapshots[0]
+        undone = (
+            f"{name}: {len(found.snapshots)} snapshots, of epochs {_number_of(oldest)} to "
+            f"{_number_of(newest)}, are undone: the table goes back from snapshot "
+            f"{newest.snapshot_id} to {found.base.snapshot_id}, and the query's mark to epoch "
+            f"{replay.before.epoch}, in one commit. The tag {_TAG}{replay.name} keeps the undone "
+            "rows until you remove it"
+        )
+        followers = (
+            f"streams that follow {self._options.table_name} and have read an undone snapshot fail "
+            "at their next batch, since it is no longer in the history: replay them too"
+        )
+        return [undone, followers]
+
+    def run(self, replay: Replay) -> None:
+        """Take the epochs out; does nothing where that is done.
+
+        Raises:
+            OptionError, CatalogFailedError: As `lines`.
+            SinkError: If others commit all the time.
+        """
+        backoff = Backoff(self._options.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+        while not self._attempt(replay):
+            if not backoff.pause():
+                raise SinkError(
+                    f"{FORMAT}: table {self._options.table_name} was not rolled back in "
+                    f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), since others "
+                    "commit to it: run the command again"
+                )
+
+    def _attempt(self, replay: Replay) -> bool:
+        """Return True if the table is as it should be; False if another commit was faster."""
+        table = open_table(self._options)
+        found = self._find_undone(table.metadata, replay)
+        if found.base is None and not found.is_marked:
+            return True
+        transaction = EpochTransaction(table)
+        self._stage(transaction, replay, found)
+        doing = f"roll back table {self._options.table_name}"
+        try:
+            with catalog_errors(self._options, f"{doing}; run the command again, which looks"):
+                try:
+                    transaction.compare_and_set()
+                except CommitFailedException:
+                    return False
+        except Exception:
+            # A connection whose COMMIT has failed may show what no other process reads.
+            forget_catalog(self._options)
+            raise
+        return True
+
+    def _stage(self, transaction: EpochTransaction, replay: Replay, found: _Undone) -> None:
+        metadata = transaction.table_metadata
+        head = metadata.current_snapshot_id
+        transaction.require(
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
+        )
+        if found.base is not None:
+            kept = {"ref-name": f"{_TAG}{replay.name}", "type": "tag", "snapshot-id": head}
+            transaction.stage(SetSnapshotRefUpdate.model_validate(kept))
+            branch = metadata.refs[MAIN_BRANCH].model_dump(by_alias=True, exclude_none=True)
+            back = {**branch, "ref-name": MAIN_BRANCH, "snapshot-id": found.base.snapshot_id}
+            transaction.stage(SetSnapshotRefUpdate.model_validate(back))
+        epoch = Epoch(replay.query, replay.before.epoch, offsets=replay.before)
+        checkpoint = SparkCheckpoint.of(self._options)
+        reach = marks.Reach() if checkpoint is None else marks.progress_of(checkpoint, epoch)
+        said = {**marks.properties_of(epoch), **reach.properties(replay.query)}
+        transaction.set_properties(said)
+        if gone := [n for n in marks.outdated(metadata, replay.query) if n not in said]:
+            transaction.remove_properties(*gone)
+
+    def _find_undone(self, metadata: TableMetadata, replay: Replay) -> _Undone:
+        """Return what goes out of the table.
+
+        Raises:
+            OptionError: As `lines`.
+        """
+        mark = marks.last_committed_epoch(metadata, replay.query)
+        if mark is None and self._must_hold:
+            raise OptionError(
+                f"{FORMAT}: table {self._options.table_name} has no epoch of query {replay.query}: "
+                "give the options that name the query's table"
+            )
+        is_marked = mark is not None and mark.epoch >= replay.first
+        by_id = {one.snapshot_id: one for one in metadata.snapshots}
+        line = list(iterate_ancestors(by_id, metadata.current_snapshot_id))
+        later = [n for n, one in enumerate(line) if _is_later(one, replay)]
+        # A table that was rolled back by hand keeps its mark.
+        count = later[-1] + 1 if later else 0
+        undone, rest = line[:count], line[count:]
+        self._check_own(undone, replay)
+        if undone or is_marked:
+            self._check_whole(undone, rest, replay)
+        return _Undone(undone, rest[0] if undone else None, is_marked)
+
+    def _check_own(self, undone: Sequence[Snapshot], replay: Replay) -> None:
+        others = [one for one in undone if not _is_later(one, replay)]
+        if others:
+            named = "; ".join(map(_in_words, others[:_MOST_NAMED]))
+            more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+            raise OptionError(
+                f"{FORMAT}: table {self._options.table_name} cannot go back to the snapshot before "
+                f"epoch {replay.first}: that would undo what others have written since: {named}"
+                f"{more}. Nothing was changed. Replay from a later epoch, or take the rows of the "
+                "later epochs out yourself (DELETE), and start the query with the checkpoint that "
+                f"'krishiv-spark checkpoint copy {replay.checkpoint} NEW --to "
+                f"{replay.before.epoch}' makes"
+            )
+
+    def _check_whole(
+        self, undone: Sequence[Snapshot], rest: Sequence[Snapshot], replay: Replay
+    ) -> None:
+        """Refuse a history that does not show all epochs of the query since the first one."""
+        if any(query_of(one) == replay.query for one in rest):
+            return
+        oldest = (*undone, *rest)[-1:]
+        if rest and oldest[0].sequence_number == 1:
+            return
+        if oldest and undone and not rest and oldest[0].sequence_number == 1:
+            raise OptionError(
+                f"{FORMAT}: table {self._options.table_name} had no snapshot before epoch "
+                f"{replay.first}, so there is none to go back to. Nothing was changed: start "
+                "the query with a new checkpoint and a new table: all rows are read again"
+            )
+        raise OptionError(
+            f"{FORMAT}: table {self._options.table_name} cannot go back to the end of epoch "
+            f"{replay.before.epoch}: snapshots of that time have expired. Nothing was changed. "
+            "Replay from a later epoch; and keep snapshots for as long as a replay may go back "
+            "('expireOlderThan')"
+        )
+
+
+def _is_later(snapshot: Snapshot, replay: Replay) -> bool:
+    number = _number_of(snapshot)
+    return query_of(snapshot) == replay.query and number is not None and number >= replay.first
+
+
+def _number_of(snapshot: Snapshot) -> int | None:
+    return None if snapshot.summary is None else parse_count(snapshot.summary.get(EPOCH_KEY))
+
+
+def _in_words(snapshot: Snapshot) -> str:
+    """Return a snapshot with its operation and the engine or query that wrote it."""
+    summary = snapshot.summary
+    if summary is None:
+        return f"snapshot {snapshot.snapshot_id} (it does not say by what it was written)"
+    query, engine = query_of(snapshot), summary.get("engine-name")
+    by = f"query {query}" if query is not None else "a writer that does not name itself"
+    if engine is not None:
+        by = f"{engine} {summary.get('engine-version') or ''}".strip()
+    return f"snapshot {snapshot.snapshot_id} ({summary.operation.value}, by {by})"

@@ -1,0 +1,335 @@
+"""Replays of queries into tables of Iceberg, results in memory and several targets at once."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from iceberg_tables import append, expire, table_in
+from replays import Stream, exactly, forget, kill_everywhere, refused, said, table_rows
+from sink_life import SCHEMA, rows
+from spark_starts import files, make_checkpoint
+
+from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.memory import memory_batches
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.sinks.iceberg.writer import IcebergWriter
+from krishiv_spark.sinks.memory import MemoryWriter
+
+
+@pytest.fixture
+def place(tmp_path):
+    folder = tmp_path / "place"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def checkpoint(place):
+    return make_checkpoint(place / "c", -1)
+
+
+def ids_in(warehouse):
+    forget()
+    return Counter(table_in(warehouse).scan().to_arrow()["id"].to_pylist())
+
+
+# --- Iceberg
+
+
+@pytest.fixture
+def where(place):
+    return {"warehouse": str(place / "w"), "table": "db.t"}
+
+
+@pytest.fixture
+def words(where):
+    return [word for name, text in where.items() for word in ("-o", f"{name}={text}")]
+
+
+@pytest.fixture
+def landed(checkpoint, where):
+    """Epochs 0 to 4, in a table of Iceberg."""
+    stream = Stream(IcebergWriter, checkpoint, **where)
+    for epoch in range(5):
+        stream.run(epoch)
+    return stream
+
+
+def test_a_table_goes_back_to_the_snapshot_before_with_its_mark(landed, checkpoint, place, words):
+    before = table_in(place / "w")
+    shown = said(checkpoint, "--from", 2, *words)
+    assert "3 snapshots, of epochs 2 to 4, are undone" in shown
+    after = table_in(place / "w")
+    line = [one for one in before.metadata.snapshots if one.sequence_number == 2]
+    assert after.metadata.current_snapshot_id == line[0].snapshot_id
+    assert after.properties["krishiv.epoch.0f-1"] == "1"
+    assert len(after.metadata.metadata_log) == len(before.metadata.metadata_log) + 1  # one commit
+    (tag,) = (name for name in after.metadata.refs if name != "main")
+    assert after.metadata.refs[tag].snapshot_id == before.metadata.current_snapshot_id
+    assert ids_in(place / "w") == exactly(20)
+    landed.run(2, 45)
+    landed.run(3)
+    assert ids_in(place / "w") == exactly(55)
+    kept = after.scan(snapshot_id=before.metadata.current_snapshot_id).to_arrow()
+    assert Counter(kept["id"].to_pylist()) == exactly(50)
+
+
+def test_the_mark_refuses_an_epoch_that_begins_elsewhere(landed, checkpoint, words):
+    said(checkpoint, "--from", 2, *words)
+    (checkpoint / "offsets/1").write_text("v1\n{}\n19")
+    with pytest.raises(PlanningFailed, match="CheckpointMismatch"):
+        landed.run(2, 45)
+
+
+@pytest.mark.usefixtures("landed")
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_a_replay_into_iceberg_can_be_killed_before_each_change(place, where, words, stride):
+    def check():
+        assert ids_in(place / "w") == exactly(20)
+        again = Stream(IcebergWriter, place / "c", **where)
+        again.run(2, 35)
+        again.run(3, 50)
+        assert ids_in(place / "w") == exactly(50)
+
+    assert kill_everywhere(place, (place / "c", "--from", 2, *words), check, stride) > 15
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_the_next_run(
+    landed, checkpoint, place, words, monkeypatch
+):
+    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+    original = EpochTransaction.compare_and_set
+
+    def lost(self):
+        original(self)
+        raise ConnectionResetError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochTransaction, "compare_and_set", lost)
+        assert "run the command again" in refused(checkpoint, "--from", 2, *words)
+    said(checkpoint, *words)
+    landed.run(2, 45)
+    assert ids_in(place / "w") == exactly(45)
+
+
+def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
+    landed, checkpoint, place, words
+):
+    """The user has said --stopped, and that is wrong: it is no silent loss, and can be mended."""
+    (checkpoint / "offsets/5").write_text("v1\n{}\n60")
+    landed.plan()
+    message = landed.task(5, 0, landed.rows(50, 60))
+    said(checkpoint, "--from", 2, *words, "--stopped")
+    landed.commit(5, [message])
+    forget()
+    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .* the sink holds epoch 5"):
+        landed.run(2, 60)
+    assert ids_in(place / "w") == exactly(20) + Counter(range(50, 60))
+    said(checkpoint, "--from", 2, *words, "--stopped")
+    landed.run(2, 60)
+    assert ids_in(place / "w") == exactly(60)
+
+
+def test_a_snapshot_of_another_writer_is_not_undone(landed, checkpoint, place, words):
+    other = append(place / "w", pa.table(rows(1000, 3).to_pydict(), SCHEMA))
+    forget()
+    landed.run(5)
+    before = files(place)
+    text = refused(checkpoint, "--from", 4, *words)
+    assert f"snapshot {other} (append, by a writer that does not name itself)" in text
+    assert f"krishiv-spark checkpoint copy {checkpoint} NEW --to 3" in text
+    assert files(place) == before
+    # An epoch after that of the other writer can go.
+    said(checkpoint, "--from", 5, *words)
+    landed.run(5, 75)
+    assert ids_in(place / "w") == exactly(75) + Counter(range(1000, 1003))
+
+
+@pytest.mark.usefixtures("landed")
+def test_the_engine_of_another_writer_is_named(checkpoint, place, words):
+    table = table_in(place / "w")
+    told = {"engine-name": "spark", "engine-version": "4.1.0"}
+    table.append(pa.table(rows(1000, 3).to_pydict(), SCHEMA), snapshot_properties=told)
+    forget()
+    assert "(append, by spark 4.1.0)" in refused(checkpoint, "--from", 4, *words)
+
+
+def test_snapshots_that_have_expired_are_refused(landed, checkpoint, place, words):
+    ids = [one.snapshot_id for one in table_in(place / "w").metadata.snapshots]
+    expire(place / "w", *ids[:3])
+    forget()
+    before = files(place)
+    assert "snapshots of that time have expired" in refused(checkpoint, "--from", 3, *words)
+    assert files(place) == before
+    said(checkpoint, "--from", 4, *words)
+    landed.run(4, 70)
+    assert ids_in(place / "w") == exactly(70)
+
+
+def test_the_first_snapshot_of_a_table_has_none_before(checkpoint, where, words):
+    stream = Stream(IcebergWriter, checkpoint, **where)
+    stream.run_without_rows(0)
+    for epoch in (1, 2):
+        stream.run(epoch)
+    assert "had no snapshot before epoch 1" in refused(checkpoint, "--from", 1, *words)
+
+
+def test_epochs_without_rows_are_no_reason_to_stop(checkpoint, place, where, words):
+    stream = Stream(IcebergWriter, checkpoint, **where)
+    stream.run(0)
+    for epoch in (1, 3):
+        stream.run_without_rows(epoch)
+        stream.run(epoch + 1)
+    said(checkpoint, "--from", 4, *words)
+    assert ids_in(place / "w") == exactly(20)
+    stream.run(4, 33)
+    assert ids_in(place / "w") == exactly(33)
+
+
+def test_a_table_that_was_rolled_back_by_hand_gets_its_mark(landed, checkpoint, place, words):
+    table = table_in(place / "w")
+    base = next(one.snapshot_id for one in table.metadata.snapshots if one.sequence_number == 2)
+    table.manage_snapshots().rollback_to_snapshot(base).commit()
+    forget()
+    assert "its mark goes back to epoch 1" in said(checkpoint, "--from", 2, *words)
+    landed.run(2, 45)
+    assert ids_in(place / "w") == exactly(45)
+
+
+@pytest.mark.usefixtures("landed")
+def test_a_table_that_has_nothing_of_the_query_is_refused(checkpoint, place, words):
+    other = [word.replace("db.t", "db.other") for word in words]
+    Stream(IcebergWriter, make_checkpoint(place / "c2", -1), warehouse=f"{place}/w", table="db.x")
+    assert refused(checkpoint, "--from", 2, *other)
+
+
+# --- memory
+
+
+@pytest.fixture(autouse=True)
+def own_store(place, monkeypatch):
+    monkeypatch.setenv("KRISHIV_MEMORY_DIR", str(place / "memory"))
+
+
+def in_memory(key):
+    return Counter(n for batch in memory_batches(key) for n in batch["id"].to_pylist())
+
+
+def test_a_result_in_memory_is_found_without_options_and_goes_back(checkpoint, place):
+    stream = Stream(MemoryWriter, checkpoint, name="clicks")
+    for epoch in range(5):
+        stream.run(epoch)
+    shown = said(checkpoint, "--from", 2)
+    assert "krishiv-memory: epochs 2 to 4 go out of the result" in shown
+    assert in_memory("clicks") == exactly(20)
+    assert len(list((place / "memory").rglob("replayed/*/*"))) == 3
+    stream.run(2, 45)
+    stream.run(3)
+    assert in_memory("clicks") == exactly(55)
+
+
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_a_replay_in_memory_can_be_killed_before_each_change(checkpoint, place, stride):
+    stream = Stream(MemoryWriter, checkpoint, name="clicks")
+    for epoch in range(5):
+        stream.run(epoch)
+
+    def check():
+        assert in_memory("clicks") == exactly(20)
+        again = Stream(MemoryWriter, checkpoint, name="clicks")
+        again.run(2, 35)
+        assert in_memory("clicks") == exactly(35)
+
+    assert kill_everywhere(place, (checkpoint, "--from", 2), check, stride) > 15
+
+
+def test_a_result_whose_epochs_replace_each_other_is_refused(checkpoint):
+    options = {"name": "clicks", "mode": "upsert", "keyColumns": "id"}
+    stream = Stream(MemoryWriter, checkpoint, **options)
+    for epoch in range(3):
+        stream.run(epoch)
+    text = refused(checkpoint, "--from", 2)
+    assert "holds nothing from before epoch 2" in text
+    assert f"krishiv-spark checkpoint rewind {checkpoint} --to 1" in text
+    assert in_memory("clicks") == exactly(30)
+
+
+# --- several targets
+
+COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in ("files", "lake")])
+
+
+class Fan(Stream):
+    """Each row goes to both routes."""
+
+    def __init__(self, checkpoint, routes):
+        super().__init__(FanoutWriter, checkpoint)
+        given = {**routes, "checkpointLocation": str(checkpoint)}
+        options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
+        self._make = lambda: FanoutWriter(options, COLUMNS, OutputMode.APPEND)
+
+    def rows(self, begin, end):
+        batch = rows(begin, end - begin).to_struct_array()
+        return pa.record_batch([batch, batch], schema=COLUMNS)
+
+
+@pytest.fixture
+def routes(place):
+    return {
+        "route.files.format": "krishiv-parquet",
+        "route.files.path": f"{place}/t",
+        "route.lake.format": "krishiv-iceberg",
+        "route.lake.warehouse": f"{place}/w",
+        "route.lake.table": "db.t",
+    }
+
+
+def of_routes(routes):
+    return [word for name, text in routes.items() for word in ("-o", f"{name}={text}")]
+
+
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_all_targets_of_a_fan_out_go_back_and_kills_leave_none_behind(
+    checkpoint, place, routes, stride
+):
+    stream = Fan(checkpoint, routes)
+    for epoch in range(4):
+        stream.run(epoch)
+    assert table_rows(place / "t") == ids_in(place / "w") == exactly(40)
+
+    def check():
+        assert table_rows(place / "t") == ids_in(place / "w") == exactly(20)
+        again = Fan(checkpoint, routes)
+        again.run(2, 35)
+        again.run(3, 50)
+        assert table_rows(place / "t") == ids_in(place / "w") == exactly(50)
+
+    assert kill_everywhere(place, (checkpoint, "--from", 2, *of_routes(routes)), check, stride) > 20
+
+
+def test_the_routes_of_a_fan_out_have_to_be_those_of_its_log(checkpoint, routes):
+    stream = Fan(checkpoint, routes)
+    for epoch in range(3):
+        stream.run(epoch)
+    one = {name: text for name, text in routes.items() if name.startswith("route.files.")}
+    assert "Nothing was changed: give the options of the query's writer" in refused(
+        checkpoint, "--from", 2, *of_routes(one)
+    )
+    assert "say what the query writes to" in refused(checkpoint, "--from", 2)
+
+
+def test_a_route_into_kafka_keeps_all_targets_from_going_back(checkpoint, place, routes):
+    stream = Fan(checkpoint, routes)
+    for epoch in range(3):
+        stream.run(epoch)
+    before = files(place)
+    kafka = {
+        "route.out.format": "krishiv-kafka",
+        "route.out.topic": "t",
+        "route.out.kafka.bootstrap.servers": "127.0.0.1:1",
+    }
+    text = refused(checkpoint, "--from", 2, *of_routes({**routes, **kafka}))
+    assert "route 'out': krishiv-kafka cannot take records back" in text
+    assert files(place) == before
