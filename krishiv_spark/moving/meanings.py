@@ -62,9 +62,9 @@ def lines_of_rewinding(epoch: int) -> list[str]:
     """
     refused = (
         f"every sink of krishiv-spark that holds a later epoch than {epoch} will refuse the next "
-        "one (CheckpointMismatch), and nothing is written: bring its target back to that epoch "
-        f"too, with its epoch log, or take 'krishiv-spark checkpoint copy --to {epoch}' into a "
-        "target of its own"
+        "one (CheckpointMismatch), and nothing is written: 'krishiv-spark replay CHECKPOINT "
+        f"--from {epoch + 1}' takes its target back too, with its epoch log; or take "
+        f"'krishiv-spark checkpoint copy --to {epoch}' into a target of its own"
     )
     marks = (
         "krishiv-parquet and krishiv-kafka: 'krishiv-spark log show' says what they hold; "
