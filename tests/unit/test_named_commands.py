@@ -58,6 +58,11 @@ RUN_BY = {
     "iceberg vacuum": ("unit/test_iceberg_vacuum.py::*", "stores/test_iceberg_table.py::*"),
     "epochs list": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
     "epochs show": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
+    "replay": (
+        "unit/test_replay.py::*",
+        "unit/test_replay_sinks.py::*",
+        "integration/test_replay.py::*",
+    ),
     "status": ("unit/test_status.py::test_a_query_between_two_epochs",),
     "watch": ("unit/test_watch.py::test_once_is_status_and_the_newest_epochs",),
     "doctor": ("integration/test_doctor.py::test_a_cluster_that_lacks_nothing_is_well",),
