@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import zoneinfo
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from pydantic import AfterValidator
 
 from krishiv_spark.compute import pc
+from krishiv_spark.errors import SchemaError
 from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["UTC", "Zone", "localized"]
@@ -31,7 +33,27 @@ def _known(name: str) -> str:
         known = zoneinfo.available_timezones()
         hint = did_you_mean(name, known, "write it as 'Europe/Berlin', 'UTC' or 'Etc/GMT-3'")
         raise ValueError(f"there is no time zone {name!r}; {hint}") from None
+    try:
+        _require_in_arrow(name)
+    except SchemaError as error:
+        raise ValueError(str(error)) from None
     return name
+
+
+@functools.cache
+def _require_in_arrow(zone: str) -> None:
+    """Refuse a zone that Arrow does not know: Python may have a database of its own.
+
+    Raises:
+        SchemaError: If Arrow does not know it on this machine.
+    """
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("s")), zone)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"the zone {zone!r} is not in the time zone database of this machine that Arrow uses "
+            f"({error}): install the package tzdata of the operating system there"
+        ) from error
 
 
 Zone = Annotated[str, AfterValidator(_known)]
@@ -43,9 +65,13 @@ def localized(times: pa.Array, zone: str) -> pa.Array:
 
     Of a time that comes twice, when clocks are put back, the first one is meant; one that clocks
     pass over is as much later as they are put forward.
+
+    Raises:
+        SchemaError: If this machine has no database of zones that Arrow can use, or not that zone.
     """
     if zone == UTC:
         return times.cast(pa.timestamp(times.type.unit, UTC))
+    _require_in_arrow(zone)
     end = pa.scalar(_ARROWS_END, pa.timestamp("s")).cast(times.type)
     is_late = pc.greater_equal(times, end)
     if pc.any(is_late, min_count=0).as_py():

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.tiny_numbers import is_tiny
 from krishiv_spark.zones import UTC, localized
 
 __all__ = ["NULL_VALUE", "text_of", "value_of"]
@@ -95,6 +96,8 @@ def _parsed(text: str | None, kind: pa.DataType, zone: str | None) -> pa.Scalar:
         moment = pa.array([f"1970-01-01 {text}"]).cast(pa.timestamp("ns"))
         return moment.cast(pa.time64("ns")).cast(kind)[0]
     if not pa.types.is_timestamp(kind) or kind.tz is None or _OFFSET.fullmatch(text):
+        if pa.types.is_decimal(kind) and is_tiny(text):
+            raise ValueError("its exponent is below -38")
         return texts.cast(kind)[0]
     if zone is None:
         raise ValueError("a time without an offset; say its zone with the option 'timeZone'")

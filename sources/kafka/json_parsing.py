@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Sequence
@@ -16,11 +15,19 @@ from pyarrow import json as arrow_json
 
 from krishiv_spark.compute import pc
 from krishiv_spark.sources.kafka.json_structure import JsonStructure, Members, pairs_of_maps
-from krishiv_spark.sources.kafka.json_types import JsonRules, cast_if_other, form_of, has_map
+from krishiv_spark.sources.kafka.json_types import (
+    JsonRules,
+    cast_if_other,
+    form_of,
+    has_decimal,
+    has_map,
+)
+from krishiv_spark.tiny_numbers import has_tiny_decimal
 
 __all__ = ["JsonParser", "ParsedValues", "UnknownFields", "find_unknown", "have_field"]
 
 _INFINITE = re.compile(rb"Inf\s*[,}\]]")
+_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 
 Unexpected: TypeAlias = Literal["ignore", "error"]
 
@@ -82,6 +89,7 @@ class JsonParser:
         self.kind: pa.StructType = pa.struct(nullable)
         self._form = form_of(self.kind, rules or JsonRules(), above)
         self._has_map = has_map(self.kind)
+        self._has_decimal = has_decimal(self._form.read)
         self._looks_for_more = looks_for_more
 
     def parse(self, values: pa.Array) -> ParsedValues:
@@ -134,6 +142,8 @@ class JsonParser:
             lines = _lines(_objects(texts), numbers, key).buffers()[2]
             if _has_infinite_word(lines, texts):
                 return None
+            if self._has_decimal and has_tiny_decimal(lines, texts, self._form.read):
+                return None
             if self._has_map:
                 # Only a text that is valid may be written differently.
                 _check_numbers(_table(lines, key, pa.struct([]), "ignore"), key, numbers)
@@ -178,16 +188,10 @@ def _has_infinite_word(lines: pa.Buffer, texts: pa.Array) -> bool:
     """Return True if a number is ``Inf``, which Arrow reads and neither JSON nor Spark knows."""
     if _INFINITE.search(lines) is None:  # without a copy
         return False
-    suspects = texts.filter(pc.match_substring_regex(texts, _INFINITE.pattern.decode()))
-    return any(not _is_json(value) for value in suspects.to_pylist())
-
-
-def _is_json(value: bytes) -> bool:
-    try:
-        json.loads(value)
-    except ValueError:
-        return False
-    return True
+    word = _INFINITE.pattern.decode()
+    suspects = texts.filter(pc.match_substring_regex(texts, word))
+    outside = pc.replace_substring_regex(suspects, _STRING, "")
+    return bool(pc.any(pc.match_substring_regex(outside, word), min_count=0).as_py())
 
 
 def _table(data: pa.Buffer, key: str, kind: pa.StructType, unexpected: Unexpected) -> pa.Table:

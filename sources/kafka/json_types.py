@@ -31,6 +31,7 @@ __all__ = [
     "TimeUnit",
     "cast_if_other",
     "form_of",
+    "has_decimal",
     "has_map",
     "parse_units",
 ]
@@ -118,9 +119,18 @@ class JsonForm:
 
 def has_map(kind: pa.DataType) -> bool:
     """Return True if a type is a MAP or contains one."""
-    if pa.types.is_map(kind):
+    return _has(kind, pa.types.is_map)
+
+
+def has_decimal(kind: pa.DataType) -> bool:
+    """Return True if a type is a decimal or contains one."""
+    return _has(kind, pa.types.is_decimal)
+
+
+def _has(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    if test(kind):
         return True
-    return pa.types.is_nested(kind) and any(has_map(each.type) for each in children(kind))
+    return pa.types.is_nested(kind) and any(_has(each.type, test) for each in children(kind))
 
 
 def form_of(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ _NUMBERS = {int: "a whole number", float: "a number with a fraction or an expone
 _SHOWN = 5
 """Names of fields in a message at most."""
 
-Reads: TypeAlias = "Callable[[bytes, pa.Field, str], bool]"
-"""Return True if an object with one field can be read; with the path of the object."""
+Reads: TypeAlias = "Callable[[bytes, Sequence[pa.Field], str], bool]"
+"""Return True if some fields of an object can be read; with the path of the object."""
 
 
 class _BadValueError(Exception):
@@ -33,18 +33,34 @@ def mismatch(
         value: One that is bad.
         fields: The fields that are wanted.
         known: The names of all fields of the schema, of which others may not be wanted.
-        reads: Tries one field.
+        reads: Tries some fields.
     """
     try:
         found = _load_object(value)
     except _BadValueError as error:
         return str(error)
-    for field in fields:
+    for field in _suspects(found, fields, reads):
         if (text := _of_field(found.get(field.name), field, "", field.name, reads)) is not None:
             return text
     if not found.keys() & {*known}:
         return _none_of(found, known)
     return "is read otherwise by Arrow"
+
+
+def _suspects(
+    found: Mapping[str, Any], fields: Sequence[pa.Field], reads: Reads
+) -> Iterator[pa.Field]:
+    """Yield the first field that cannot be read, and each one in front of it without a value.
+
+    Halves of the fields are tried, since each attempt takes as long as many fields do.
+    """
+    missing = [field for field in fields if not field.nullable and found.get(field.name) is None]
+    others = [field for field in fields if field not in missing]
+    while len(others) > 1:
+        half = others[: len(others) // 2]
+        text = json.dumps({field.name: found.get(field.name) for field in half}).encode()
+        others = others[len(half) :] if reads(text, half, "") else half
+    yield from (field for field in fields if field in missing or field in others)
 
 
 def _load_object(value: bytes | None) -> dict[str, Any]:
@@ -100,11 +116,11 @@ def _of_field(value: Any, field: pa.Field, above: str, path: str, reads: Reads) 
         field: Its name and type.
         above: The path of the object that it is in, without numbers of elements.
         path: Its own path, for people.
-        reads: Tries one field.
+        reads: Tries some fields.
     """
     if value is None and not field.nullable:
         return f"has no value in field {path!r}, which is NOT NULL"
-    if reads(json.dumps({field.name: value}).encode(), field, above):
+    if reads(json.dumps({field.name: value}).encode(), [field], above):
         return None
     inside = f"{above}.{field.name}" if above else field.name
     parts: list[tuple[Any, pa.Field, str, str]] = []

@@ -223,7 +223,7 @@ def _every(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Sche
             f"{name!r} is among the fields of the JSON values, and is a column that options add: "
             "leave it out of the schema of the values"
         )
-    if options.bad_records != "fail":
+    if options.bad_records != "fail" or options.null_values == "keep":
         fields = tuple(field.with_nullable(nullable=True) for field in fields)
     # A field of the values takes precedence, so that a name that was one stays one.
     others = [pa.field(RAW_COLUMN, pa.binary()), *_companions(options), *SCHEMA]

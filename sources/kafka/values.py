@@ -93,6 +93,8 @@ class ValueDecoder:
         self._fields = tuple(fields)
         self._known = pa.struct(list(known))
         self._names = [each.name for each in known]
+        required = (each.name for each in fields if not schema.field(each.name).nullable)
+        self._required = next(required, None)
         self._policies = policies
         self._rejects_more = policies.unknown != "ignore" and len(self._fields) == len(self._names)
         self._parser = JsonParser(
@@ -107,7 +109,8 @@ class ValueDecoder:
             batch: Rows of Kafka, with their values and where they are (`PLACE`).
 
         Raises:
-            SchemaError: If a value is bad or has an unknown field, and that is to fail.
+            SchemaError: If a value is bad or has an unknown field, and that is to fail; or if a
+                column that is NOT NULL would have a null.
         """
         batch = self._without_nulls(batch)
         values = batch.column("value")
@@ -149,6 +152,13 @@ class ValueDecoder:
         values = batch.column("value")
         if not values.null_count:
             return batch
+        if self._policies.null in {None, "keep"} and self._required is not None:
+            raise SchemaError(
+                f"{_place(batch, pc.index(values.is_null(), True).as_py())}: the record has no "
+                f"value (a tombstone), and the column {self._required!r} is NOT NULL: set the "
+                "option 'nullValues' to 'drop' or 'bad'; or to 'keep', with a schema in which no "
+                "field is NOT NULL"
+            )
         if self._policies.null is None and not self._counts.null:
             _log.warning(
                 "%s: %d of %d records have no value (tombstones) and become rows with nulls in "
@@ -199,6 +209,11 @@ class ValueDecoder:
                 "'divert': the fields of such values are null then, and 'divert' keeps each value "
                 "beside them, with the reason"
             )
+        if self._required is not None:
+            raise SchemaError(
+                f"{text}. The fields of such a value are null by the option 'badRecords', and the "
+                f"column {self._required!r} is NOT NULL in the schema: declare it without that"
+            )
         _log.warning("%s", text)
 
     def _extra_columns(
@@ -219,9 +234,9 @@ class ValueDecoder:
     def _reason(self, value: bytes | None) -> str:
         return mismatch(value, self._fields, self._names, self._reads)
 
-    def _reads(self, value: bytes, one: pa.Field, above: str) -> bool:
-        """Return True if an object with one field can be read; `above` is the object's path."""
-        parser = JsonParser(pa.struct([one]), self._policies.rules, above)
+    def _reads(self, value: bytes, fields: Sequence[pa.Field], above: str) -> bool:
+        """Return True if some fields of an object can be read; `above` is the object's path."""
+        parser = JsonParser(pa.struct(list(fields)), self._policies.rules, above)
         return not len(parser.parse(pa.array([value], pa.binary())).bad)
 
     # --- unknown fields

@@ -9,6 +9,11 @@ import datetime as dt
 import json
 import logging
 import math
+import shutil
+import subprocess
+import sys
+import zoneinfo
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,7 +22,8 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.ddl import parse_fields
-from krishiv_spark.sources.kafka.json_parsing import find_unknown
+from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown
+from krishiv_spark.sources.kafka.json_types import JsonRules
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
@@ -371,6 +377,26 @@ def test_tombstones_are_kept_dropped_or_bad(caplog):
         read(values, FIELDS, nullValues="bad")
 
 
+@pytest.mark.parametrize("given", [{}, {"nullValues": "keep"}])
+def test_a_tombstone_is_named_where_a_field_is_not_null(given):
+    """Its row has nulls, which are not for such a column: it is not said of which record."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    shape = KafkaRowSchema.given(options(**given), schema)
+    with pytest.raises(SchemaError, match=r"t-0 at offset 1: .*tombstone.*'id' is NOT NULL"):
+        list(shape.shaped(batch_of(['{"id":1}', None])))
+    kept = read(['{"id":1}', None], "id BIGINT NOT NULL", nullValues="keep")
+    assert kept == [{"id": 1}, {"id": None}]
+    shape = KafkaRowSchema.inferred(options(valueSchema="id BIGINT NOT NULL", nullValues="keep"))
+    assert shape.schema.field("id").nullable
+
+
+def test_a_bad_value_is_named_where_a_given_column_is_not_null():
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    shape = KafkaRowSchema.given(options(badRecords="null"), schema)
+    with pytest.raises(SchemaError, match=r"t-0 at offset 0: .*'id' is NOT NULL in the schema"):
+        list(shape.shaped(batch_of(['{"id":"x"}'])))
+
+
 def test_a_field_that_is_not_null_must_be_there():
     fields, values = "id BIGINT NOT NULL, name STRING", ['{"name":"a"}', '{"id":1}', '{"id":null}']
     with pytest.raises(SchemaError, match="has no value in field 'id', which is NOT NULL"):
@@ -425,6 +451,67 @@ def test_a_known_field_with_an_unknown_one_inside_is_kept_whole():
     value = '{"id":1,"s":{"x":1,"y":{"z":[2]}}}'
     (row,) = read([value], "id INT, s STRUCT<x: INT>", unknownFields="keep")
     assert (row["s"], row["_unknown"]) == ({"x": 1}, '{"s":{"x":1,"y":{"z":[2]}}}')
+
+
+# --- values that end a process, or a query
+
+
+TINY = """
+import test_kafka_json as t
+
+fields = "v DECIMAL(38, 2), at TIMESTAMP, d DOUBLE, m MAP<STRING, DECIMAL(9, 2)>, l ARRAY<DECIMAL>"
+values = [
+    '{"v":5e-1000000000}',
+    '{"v":"5E-1000000000"}',
+    '{"v":1,"at":1e-2000000000}',
+    '{"m":{"a":1e-2000000000}}',
+    '{"l":[0,1e-2000000000]}',
+    '{"v":5e-77}',
+    '{"v":0e-38,"d":1e-50,"x":1e-2000000000}',
+]
+found = t.read(values, fields, badRecords="divert", epochUnit="s")
+print([each["_error"] is None for each in found], found[-1]["v"], found[-1]["d"])
+"""
+
+
+def test_a_number_with_an_exponent_far_below_zero_is_bad():
+    """Arrow looks its power of ten up behind the end of a table, and the process ends."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", TINY], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == f"{[False] * 6 + [True]} 0.00 1e-50", done.stderr
+
+
+def test_a_text_with_inf_in_it_is_a_text_however_deep_its_value_is():
+    deep = "[" * 20_000 + "]" * 20_000
+    digits = "1" * 5_000
+    values = [f'{{"id":1,"s":"\\"Inf}}","x":{x}}}' for x in (deep, digits)]
+    assert read([*values, '{"id":Inf}'], "id INT, s STRING", badRecords="null") == [
+        {"id": 1, "s": '"Inf}'},
+        {"id": 1, "s": '"Inf}'},
+        {"id": None, "s": None},
+    ]
+
+
+def test_a_zone_that_only_python_knows_is_refused(tmp_path):
+    """Arrow has another database. Without an error each time without a zone would be bad."""
+    place = next(Path(folder, "UTC") for folder in zoneinfo.TZPATH if Path(folder, "UTC").exists())
+    shutil.copy(place, tmp_path / "Own")
+    before = zoneinfo.TZPATH
+    zoneinfo.reset_tzpath([str(tmp_path)])
+    try:
+        assert zoneinfo.ZoneInfo("Own").key == "Own"
+        with pytest.raises(OptionError, match="'Own' is not in the time zone database"):
+            options(timeZone="Own")
+    finally:
+        zoneinfo.reset_tzpath(before)
+    # On a machine of another kind than the driver.
+    rules = JsonRules("Own")
+    with pytest.raises(SchemaError, match="'Own' is not in the time zone database"):
+        JsonParser(pa.struct([("t", pa.timestamp("us", "UTC"))]), rules).parse(
+            pa.array([b'{"t":"2024-01-01T00:00:00"}'])
+        )
 
 
 def test_the_options_of_values_need_json():

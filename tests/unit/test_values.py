@@ -161,6 +161,15 @@ def test_times_in_folders_of_spark_are_of_the_zone_that_the_option_names(zone):
             value_of(text, field, path)
 
 
+def test_a_folder_with_an_exponent_far_below_zero_is_no_decimal():
+    """PyArrow ends the process, or reads another number."""
+    field = pa.field("p", pa.decimal128(38, 2))
+    for text in ("5E-77", "0e-00000000039", "5e-1000000000"):
+        with pytest.raises(SchemaError, match="its exponent is below -38"):
+            value_of(text, field, f"/t/p={text}/a.parquet")
+    assert value_of("0E-38", field, "/t/p=0E-38/a.parquet").as_py() == 0
+
+
 # --- calendars
 
 MOVED = recorded("calendars")
