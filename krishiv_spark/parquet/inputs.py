@@ -32,7 +32,7 @@ _TAIL_BYTES, _LENGTH_BYTES = 8, 4
 """A file ends with the length of its footer, and a magic."""
 
 _MOST_FOOTER_BYTES = 16 * 2**20
-"""Of a footer that is changed. Those of files with 10 000 columns have a tenth of it."""
+"""Of a footer that is decoded as a whole. Those of files with 10 000 columns have a tenth of it."""
 
 _ENCRYPTED_FOOTER = b"PARE"
 _INT96 = "INT96"
@@ -91,7 +91,8 @@ class ParquetInput:
         """The file with INT96 as bytes: of some times of it, PyArrow computes other ones."""
         if _INT96 not in self.physical_types:
             return self._file
-        footer = _footer_of(self._source) if self._footer is None else self._footer
+        # Of any size: only its schema is decoded.
+        footer = _footer_of(self._source, None) if self._footer is None else self._footer
         return _opened(self._source, metadata_of(int96_as_bytes(footer)))
 
     @cached_property
@@ -202,10 +203,10 @@ def _tail_of(source: Any) -> bytes:
     return bytes(source.read(_TAIL_BYTES))
 
 
-def _footer_of(source: Any) -> bytes:
+def _footer_of(source: Any, most: int | None = _MOST_FOOTER_BYTES) -> bytes:
     length = int.from_bytes(_tail_of(source)[:_LENGTH_BYTES], "little")
-    if length > _MOST_FOOTER_BYTES:
-        raise pa.ArrowInvalid(f"its footer has {length} bytes")
+    if most is not None and length > most:
+        raise pa.ArrowNotImplementedError(f"its footer has {length} bytes, and is of unusual form")
     source.seek(max(0, source.tell() - _TAIL_BYTES - length))
     return bytes(source.read(length))
 
@@ -241,22 +242,31 @@ def _int96_times(array: pa.FixedSizeBinaryArray, path: str) -> pa.TimestampArray
     Raises:
         SchemaError: If a day is one that microseconds cannot reach.
     """
-    data = array.buffers()[1]
-    if data is None or not len(array):
-        return pa.nulls(len(array), _MICROS)
-    raw = np.frombuffer(data, _BYTES, len(array), array.offset * _BYTES.itemsize)
-    days = raw["day"].astype(np.int64)
-    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    valid = days if mask is None else days[~mask]
-    if valid.size and (valid.min() < _FIRST_DAY or valid.max() > _LAST_DAY):
-        raise SchemaError(
-            f"column {path!r} has a time of INT96 that is out of range: the Julian day "
-            f"{valid.min() if valid.min() < _FIRST_DAY else valid.max()}"
-        )
+    size, offset, (nulls, data) = len(array), array.offset, array.buffers()
+    if data is None or not size:
+        return pa.nulls(size, _MICROS)
+    raw = np.frombuffer(data, _BYTES, size, offset * _BYTES.itemsize)
+    found = np.empty(offset + size, np.int64)  # beside the same bits of nulls
+    times = found[offset:]
+    times[:] = raw["day"]
+    if times.min() < _FIRST_DAY or times.max() > _LAST_DAY:
+        _check_days(times[array.is_valid().to_numpy(zero_copy_only=False)], path)
     nanos = raw["nanos"].astype(np.int64)
     if nanos.min() < 0:  # Java's division rounds towards zero
         nanos -= np.fmod(nanos, _NS_PER_US)
-    days -= _EPOCH_DAY
-    days *= _DAY_US
-    days += nanos // _NS_PER_US
-    return pa.array(days, pa.int64(), mask=mask).cast(_MICROS)
+        nanos //= _NS_PER_US
+    else:
+        positive = nanos.view(np.uint64)  # which are divided in half the time
+        positive //= np.uint64(_NS_PER_US)
+    times -= _EPOCH_DAY
+    times *= _DAY_US
+    times += nanos
+    return pa.Array.from_buffers(_MICROS, size, [nulls, pa.py_buffer(found)], offset=offset)
+
+
+def _check_days(days: np.ndarray[Any, np.dtype[np.int64]], path: str) -> None:
+    wrong = days[(days < _FIRST_DAY) | (days > _LAST_DAY)]
+    if wrong.size:
+        raise SchemaError(
+            f"column {path!r} has a time of INT96 that is out of range: the Julian day {wrong[0]}"
+        )

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from krishiv_spark.durable import make_folder
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.parallel import side_by_side
+from krishiv_spark.parquet.corrections import stored_schema
+from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.layout import META, SINK_LOG, linked_folders, visible_files
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
@@ -53,7 +54,10 @@ class TableFolder(Protocol):
         ...
 
     def schema_of(self, name: str) -> pa.Schema:
-        """The schema of a visible file; an empty one if it is damaged, or just being removed."""
+        """Return the columns of a visible file that can be read, as readers read them.
+
+        None at all if it is damaged, or just being removed.
+        """
         ...
 
     def has_sink_log(self) -> bool:
@@ -116,7 +120,7 @@ class DiskTable:
         """See `TableFolder`."""
         try:
             with DISK.opened(f"{self.path}/{name}") as file:
-                return pq.read_schema(file.source)
+                return stored_schema(open_input(file.source))
         except (pa.ArrowException, OSError):
             return pa.schema([])
 
@@ -174,7 +178,8 @@ class StoreTable:
         """See `TableFolder`. The footer alone is read."""
         try:
             length = int.from_bytes((self._folder.tail(name, 8) or b"")[:4], "little")
-            return pq.read_schema(pa.BufferReader(self._folder.tail(name, length + 8) or b""))
+            footer = pa.BufferReader(self._folder.tail(name, length + 8) or b"")
+            return stored_schema(open_input(footer))
         except pa.ArrowException:
             return pa.schema([])
 

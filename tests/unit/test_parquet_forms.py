@@ -22,9 +22,12 @@ from pyspark.sql.types import StructType
 from krishiv_spark.arrow import arrow_schema
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.parquet.footers import BadFileError, UnsupportedFileError
+from krishiv_spark.parquet.inputs import _int96_times
 from krishiv_spark.parquet.thrift import BINARY, I32, LIST, STRUCT, Field, Items, decode, encode
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.epoch_changes import EpochChanges
+from krishiv_spark.sinks.parquet.checks import check_same_types
+from krishiv_spark.sinks.parquet.tables import DiskTable
 
 INT96, FIXED = 3, 7
 MAP, LZO = 1, 3
@@ -226,6 +229,15 @@ def test_a_map_of_presto_is_a_map_as_for_spark(tmp_path):
     right = [("parent", "another"), ("name", "report")]
     assert read(tmp_path) == [{"id": 1, "m": right}, {"id": 2, "m": None}]
     assert read(tmp_path, columns="id") == [{"id": 1}, {"id": 2}]
+
+
+def test_a_sink_compares_its_columns_with_those_of_an_unusual_file(tmp_path):
+    presto(tmp_path / "a.parquet", ("k", "v"))
+    table = DiskTable(tmp_path)
+    assert table.schema_of("a.parquet").names == ["id", "m"]
+    assert pa.types.is_map(table.schema_of("a.parquet").field("m").type)
+    with pytest.raises(SchemaError, match="column 'id' is string, but int64 in"):
+        check_same_types(table, pa.schema([("id", pa.string())]))
 
 
 def test_a_map_with_a_null_as_a_key_does_not_fit(tmp_path):
@@ -466,6 +478,25 @@ def test_nulls_of_int96_have_no_time(tmp_path):
     put_int96(path, [None, int96(5), None])
     assert [row["t"] is None for row in read(path)] == [True, False, True]
     assert numbers(path)["t"] == [5]
+
+
+def test_the_footer_of_a_file_with_int96_may_be_of_any_size(tmp_path):
+    times = pa.table({"t": pa.array([5], pa.timestamp("us"))})
+    large = times.replace_schema_metadata({"about": "x" * 17 * 2**20})
+    pq.write_table(large, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    (row,) = read(tmp_path, badFiles="skip")
+    assert row["t"].microsecond == 5
+
+
+def test_times_of_int96_after_others_keep_their_nulls():
+    """A slice, as of a list, begins within a byte of the bits of nulls."""
+    values = [None, int96(1), None, int96(-1), int96(2), None]
+    array = pa.array(values, pa.binary(12))
+    for begin in range(len(values)):
+        found = _int96_times(array.slice(begin), "t")
+        found.validate(full=True)
+        assert found.cast(pa.int64()).to_pylist() == [None, 1, None, -1, 2, None][begin:]
+        assert found.null_count == values[begin:].count(None)
 
 
 # --- Thrift

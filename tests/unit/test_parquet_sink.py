@@ -25,10 +25,11 @@ from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet.checks import check_columns
+from krishiv_spark.sinks.parquet.checks import check_columns, check_same_types
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.renaming import DiskParticipant
 from krishiv_spark.sinks.parquet.staging import DiskStaging
+from krishiv_spark.sinks.parquet.tables import DiskTable
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
@@ -573,6 +574,16 @@ def test_rows_of_another_type_than_the_table_holds_are_refused(table, there, say
     pq.write_table(pa.table({there: ["text"]}), table / "old.parquet")
     with pytest.raises(PlanningFailed, match=f"SchemaError: column 'id' is int64, but {says}"):
         life(table).plan()
+
+
+def test_a_table_with_times_of_int96_takes_times(table):
+    """As Spark writes them by default: PyArrow gives them as times without a zone."""
+    table.mkdir()
+    old = pa.table({"at": pa.array([0], pa.timestamp("us", "UTC"))})
+    pq.write_table(old, table / "old.parquet", use_deprecated_int96_timestamps=True)
+    check_same_types(DiskTable(table), old.schema)
+    with pytest.raises(SchemaError, match=r"'at' is int64, but timestamp\[us, tz=UTC\] in"):
+        check_same_types(DiskTable(table), pa.schema([("at", pa.int64())]))
 
 
 @pytest.fixture
