@@ -7,17 +7,22 @@ machines may both believe that their commit has happened.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
+from krishiv_spark.lru import LruCache
 
-__all__ = ["check_locks", "find_embedded", "mount_of"]
+if TYPE_CHECKING:
+    from krishiv_spark.checkpoint import SparkCheckpoint
+
+__all__ = ["check_locks", "check_present", "find_embedded", "mount_of", "record_catalog"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +35,14 @@ _NETWORK = frozenset(
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
+
+_RECORDS = "krishiv/iceberg.catalogs"
+"""The folder of a checkpoint with one file for each catalog in SQLite that its query has used.
+
+No log of a named batch has this name: it has a dot."""
+
+_recorded: LruCache[SparkCheckpoint, str] = LruCache(256)
+"""By checkpoint, the record that this process has seen or written last."""
 
 
 def find_embedded(file: Path, *, create: bool) -> None:
@@ -65,10 +78,9 @@ def check_locks(options: IcebergOptions) -> None:
     Raises:
         OptionError: If two drivers cannot be kept apart.
     """
-    named = _SQLITE.match(options.catalog.values.get("uri", ""))
-    if not options.is_embedded and named is None:
+    file = _file_of(options)
+    if file is None:
         return
-    file = options.embedded_file if named is None else Path(named[1])
     mount = mount_of(str(file), _MOUNTS)
     if mount is None or mount.kind not in _NETWORK:
         return
@@ -77,7 +89,7 @@ def check_locks(options: IcebergOptions) -> None:
         f"{mount.place}), whose locks SQLite cannot rely on: with drivers on two machines, a "
         "commit may be lost"
     )
-    if named is not None:
+    if not options.is_embedded:
         _warn(f"{reason}; only one machine may ever open it")
         return
     raise OptionError(
@@ -85,6 +97,70 @@ def check_locks(options: IcebergOptions) -> None:
         "'postgresql+psycopg2://...' or a REST catalog. If only one machine ever opens this one, "
         f"say so by its name: 'catalog.uri' = 'sqlite:///{file}'"
     )
+
+
+def _file_of(options: IcebergOptions) -> Path | None:
+    """Return the file of a catalog in SQLite, embedded or named; None for another catalog."""
+    if options.is_embedded:
+        return options.embedded_file
+    named = _SQLITE.match(options.catalog.values.get("uri", ""))
+    return None if named is None else Path(named[1])
+
+
+def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -> None:
+    """Refuse to create a catalog in SQLite where the query has used one before. Planner.
+
+    A mount that is away leaves its empty folder: a new catalog there, and a new table in it, would
+    take the rows and be hidden as soon as the mount is back. Costs nothing where the file is there.
+
+    Raises:
+        OptionError: If the file is away, and the checkpoint has its record.
+        StorageError: If the record cannot be read.
+    """
+    file = _file_of(options)
+    if checkpoint is None or file is None or file.is_file():
+        return
+    name = _name_of_record(file)
+    if checkpoint.folder(_RECORDS).read(name) is not None:
+        raise OptionError(
+            f"{FORMAT}: the catalog {file}, through which this query has written, is away, and a "
+            "new one would not have the rows of earlier epochs. Nothing was written. Mount or "
+            "restore the warehouse, then restart the query. If it was removed for good, use a new "
+            "checkpoint, with which all rows that the sources still have are written; or remove "
+            f"{checkpoint.location}/{_RECORDS}/{name}, and the query goes on into a new table"
+        )
+
+
+def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -> None:
+    """Store in the checkpoint which catalog in SQLite its query uses, once. Planner.
+
+    A checkpoint that cannot be written keeps its query, which is then not protected by
+    `check_present`: that is logged.
+    """
+    file = _file_of(options)
+    if checkpoint is None or file is None:
+        return
+    name = _name_of_record(file)
+    if _recorded.get(checkpoint) == name:
+        return
+    folder = checkpoint.folder(_RECORDS)
+    try:
+        if folder.read(name) is None:
+            folder.replace(name, f"{os.path.abspath(file)}\n".encode())
+    except (OSError, StorageError) as error:
+        _log.warning(
+            "%s: the checkpoint %s cannot store that its query uses the catalog %s: %s. The query "
+            "goes on; but a mount that is away will not be noticed",
+            FORMAT,
+            checkpoint.location,
+            file,
+            error,
+        )
+    _recorded.put(checkpoint, name)
+
+
+def _name_of_record(file: Path) -> str:
+    return hashlib.sha256(os.path.abspath(file).encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=64)

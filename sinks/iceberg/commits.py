@@ -77,6 +77,8 @@ class Committer:
         self._change = change
         self._tried: list[EpochTransaction] = []
         self._last: Exception | None = None
+        self._happened: EpochTransaction | None = None
+        self._expiry_refused: Exception | None = None
         self.unknown = False
         """Whether the outcome of an attempt is not known: nothing staged may be touched then."""
         self.committed = False
@@ -107,15 +109,35 @@ class Committer:
                 raise self._failed()
             if found is not None:
                 self._check_history(found)
-                self._attempt(found)
+                self._attempt_again(found)
         self._remove_leftovers()
+
+    def _attempt_again(self, table: Table) -> None:
+        """Attempt it again, on the table as it is after an attempt that failed.
+
+        Raises:
+            CommitUnknown: If the change is rejected while an earlier attempt, whose request has
+                had no answer, may still happen: the table is where that attempt began.
+        """
+        try:
+            self._attempt(table)
+        except CommitRejected as error:
+            head = table.metadata.current_snapshot_id
+            bases = (attempt.table_metadata.current_snapshot_id for attempt in self._tried)
+            if not self.unknown or head not in bases:
+                raise
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may not "
+                f"be in the table: an attempt had no answer, and another one failed: {error}"
+            ) from error
 
     def _attempt(self, table: Table) -> None:
         """Look for the mark, build the change upon this very table, and try it."""
         self._check_mark(table)
         self._check_base(table)
         transaction, before = EpochTransaction(table), table.metadata
-        transaction.may_expire = table.metadata.table_uuid not in _NEVER_EXPIRED
+        is_allowed = table.metadata.table_uuid not in _NEVER_EXPIRED
+        transaction.may_expire = is_allowed and self._expiry_refused is None
         progress = self._progress()
         with self._table_errors():
             self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
@@ -124,6 +146,7 @@ class Committer:
         self._tried.append(transaction)  # first: it may happen, whatever is reported
         self._compare_and_set(transaction)
         if self._last is None:
+            self._note_refused_expiry(before)
             remove_expired(table, before)
 
     def _may_leave_out(self) -> bool:
@@ -134,16 +157,24 @@ class Committer:
         attempt = self._tried[-1]
         if not attempt.expires or self._options.expires_snapshots:
             return False
-        _NEVER_EXPIRED.add(attempt.table_metadata.table_uuid)
+        if isinstance(self._last, (NoSuchTableError, UnauthorizedError)):
+            return False  # that is no answer to the expiry
+        self._expiry_refused = self._last
+        return True
+
+    def _note_refused_expiry(self, metadata: TableMetadata) -> None:
+        """Expire no more in this process, once a commit without the expiry has succeeded."""
+        if self._expiry_refused is None:
+            return
+        _NEVER_EXPIRED.add(metadata.table_uuid)
         _log.warning(
             "%s: the catalog refuses a commit to table %s that expires snapshots: %s. Epochs are "
             "committed without that. Unless the catalog expires snapshots, let another program "
             "do it; 'keepSnapshots' = 'all' keeps them without this warning",
             FORMAT,
             self._options.table_name,
-            self._options.redacted(excerpt(str(self._last), self._options.secrets())),
+            self._options.redacted(excerpt(str(self._expiry_refused), self._options.secrets())),
         )
-        return True
 
     @contextmanager
     def _table_errors(self) -> Iterator[None]:
@@ -184,7 +215,7 @@ class Committer:
         """The linearization point: the epoch is true if the catalog takes this, and only then."""
         try:
             transaction.compare_and_set()
-            self._last, self.committed = None, True
+            self._last, self.committed, self._happened = None, True, transaction
         except CommitFailedException as error:  # another commit was faster: it did not happen
             self._last = error
         except Exception as error:  # noqa: BLE001  anything else may have happened: look
@@ -247,10 +278,11 @@ class Committer:
 
     def _is_ours(self, table: Table) -> bool:
         """Whether one of the attempts happened, whatever was reported."""
-        ours = (attempt.producer.snapshot_id for attempt in self._tried)
-        there = any(table.metadata.snapshot_by_id(number) is not None for number in ours)
-        self.committed = self.committed or there
-        return there
+        for attempt in self._tried:
+            if table.metadata.snapshot_by_id(attempt.producer.snapshot_id) is not None:
+                self.committed, self._happened = True, attempt
+                return True
+        return False
 
     @property
     def is_refused(self) -> bool:
@@ -283,9 +315,12 @@ class Committer:
 
     def _remove_leftovers(self) -> None:
         """Remove what attempts wrote that lost; never after an outcome that is not known."""
-        lost = [] if self.unknown else self._tried[:-1]  # the last one is in the table
-        for attempt in lost:
-            remove_written(attempt.producer)
+        if self.unknown:
+            return
+        # A catalog whose answers lag may show an earlier attempt only after a later one.
+        for attempt in self._tried:
+            if attempt is not self._happened:
+                remove_written(attempt.producer)
 
     def _failed(self) -> KrishivError:
         what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"

@@ -12,6 +12,7 @@ from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
+from krishiv_spark.once import warn_once
 from krishiv_spark.paths import url_scheme
 from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -126,11 +127,29 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         return last_committed_epoch(self.table().metadata, query)
 
     def enrol(self, query: str) -> None:
-        """Driver: make sure that the catalog keeps the mark of a query. See `enrol_query`."""
+        """Driver: make sure that the catalog keeps the mark of a new query. See `enrol_query`.
+
+        A query whose newest epoch only the summaries of snapshots have goes on, with a warning.
+        """
         from krishiv_spark.sinks.iceberg.marks import has_key, is_marked
 
         table = self.table()
         if has_key(table.metadata, query) or not is_marked(query, self._options.txn_app_id):
+            return
+        if (mark := self.newest_mark(query)) is not None:
+            warn_once(
+                _log,
+                f"{table.metadata.table_uuid} {query}",
+                "%s: table %s has epoch %d of query %s, but not its property 'krishiv.epoch.%s': "
+                "somebody removed it, or the catalog does not keep table properties. The query "
+                "goes on by the summaries of its snapshots. Once they have expired, a restart "
+                "could write rows again: have the catalog keep properties, or expire no snapshots",
+                FORMAT,
+                self._options.table_name,
+                mark.epoch,
+                query,
+                query,
+            )
             return
         from krishiv_spark.sinks.iceberg.enrolment import enrol_query
 

@@ -44,6 +44,8 @@ __all__ = ["enrol_query", "is_refusal"]
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
 _REFUSALS = (BadRequestError, ForbiddenError, NotImplementedError)
+_TRANSIENT = frozenset({408, 421, 423, 425})
+"""Status codes after which the same request is worth another attempt."""
 
 
 def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
@@ -79,7 +81,11 @@ def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
 
 def is_refusal(error: Exception) -> bool:
     """Return True if a REST catalog has refused a request for what it asks."""
-    return isinstance(error, _REFUSALS) or type(error) is RESTError  # 422, and codes without class
+    if type(error) is not RESTError:
+        return isinstance(error, _REFUSALS)
+    # 422, and codes without a class, some of which a gateway sends on its own.
+    answer = getattr(error.__cause__, "response", None)
+    return getattr(answer, "status_code", None) not in _TRANSIENT
 
 
 def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Exception | None:

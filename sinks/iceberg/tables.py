@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
@@ -16,7 +17,7 @@ from krishiv_spark.iceberg.catalogs import (
     open_catalog,
     open_table,
 )
-from krishiv_spark.iceberg.embedded import check_locks
+from krishiv_spark.iceberg.embedded import check_locks, check_present, record_catalog
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.columns import (
     SchemaUpdate,
@@ -59,20 +60,25 @@ def prepare_table(
             is passed on.
 
     Raises:
-        OptionError: If there is none and none is to be made, or this sink cannot write it.
+        OptionError: If there is none and none is to be made, or this sink cannot write it; or if
+            the query's catalog in SQLite is away.
         SchemaError: If the rows do not fit its columns.
         CatalogFailedError: If the catalog cannot be reached.
     """
     _check_new_version(options)
     warn_of_unread(options)
     check_locks(options)
+    checkpoint = SparkCheckpoint.of(options)
+    check_present(options, checkpoint)
     catalog = _opened_catalog(options, create=options.create_table == "ifMissing")
     table = _opened_or_made(options, catalog, rows)
     _check_version(table, options)
     _check_location(table)
     if accept is not None:
         accept(table)
-    return _fitting(options, table, rows)
+    fitting = _fitting(options, table, rows)
+    record_catalog(options, checkpoint)
+    return fitting
 
 
 def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
@@ -89,6 +95,7 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
         OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
     """
     _check_new_version(options)
+    check_present(options, SparkCheckpoint.of(options))
     table = find_table(options)
     if table is None:
         schema = _new_schema(rows)

@@ -16,6 +16,7 @@ from pyarrow import fs
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
 from krishiv_spark.iceberg.file_access import guarded_io
+from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_table_uuid
@@ -98,11 +99,15 @@ def find_orphans(
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
-        named = set(map(_identity, _named(table)))
+        locations = set(_named(table))
+        named = set(map(_identity, locations))
         unnamed = [file for identity, file in listed.items() if identity not in named]
         inside = dict(_uuids(table, [file.path for file in unnamed]))
     _check_alone(table, inside)
     old = [file for file in unnamed if file.modified_s < before]
+    if old:
+        live = {number for place in locations if (number := _inode(place)) is not None}
+        old = [file for file in old if _inode(file.path) not in live]
     owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
     ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
     pairs = zip(old, owners, strict=True)
@@ -265,7 +270,27 @@ def _identity(location: str) -> str:
     if scheme == "file":
         folder, name = os.path.split(path)
         return f"{_real_folder(folder)}/{name}"
+    if scheme in {"abfs", "abfss", "wasb", "wasbs"}:
+        place = Location.parse(location)  # one store has a host for each of its two interfaces
+        return f"{place.host}{place.path}"
     return posixpath.normpath(path) if scheme in {"hdfs", "viewfs"} else path
+
+
+def _inode(location: str) -> tuple[int, int] | None:
+    """Return the number of a file of a disk, which it has under each of its names; or None.
+
+    A live file may be a link to a file beside it, or a folder be mounted twice.
+    """
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, _, path = PyArrowFileIO.parse_location(location)
+    if scheme != "file":
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @lru_cache(maxsize=4096)

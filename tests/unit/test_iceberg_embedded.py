@@ -1,13 +1,15 @@
 """The embedded catalog is refused where SQLite's locks cannot be relied on."""
 
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from iceberg_life import IcebergLife, ids, numbered
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg import embedded
+from krishiv_spark.iceberg import catalogs, embedded
 from krishiv_spark.iceberg.rest import TimeoutRestCatalog
 
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
@@ -78,3 +80,87 @@ def test_the_file_systems_of_this_machine_are_known():
 def test_a_class_path_that_earlier_releases_told_still_names_the_catalog():
     module, _, name = "krishiv_spark.iceberg.rest.PatientRestCatalog".rpartition(".")
     assert getattr(import_module(module), name) is TimeoutRestCatalog
+
+
+# --- a warehouse whose mount is away
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    """A folder, as a mount point is, and what takes its mount away and brings it back."""
+    place = tmp_path / "mnt"
+    place.mkdir()
+
+    def move(source, target):
+        for catalog in catalogs._CATALOGS.values():
+            catalog.close()
+        catalogs._CATALOGS.clear()
+        (tmp_path / source).rename(tmp_path / target)
+
+    def unmount():
+        move("mnt", "disk")
+        place.mkdir()
+
+    def mount():
+        place.rmdir()
+        move("disk", "mnt")
+
+    return place, unmount, mount
+
+
+CATALOGS = {"embedded": {}, "named": {"catalog.uri": "sqlite:///{}/catalog.db"}}
+
+
+def life_in(place, folder, kind="embedded", **more):
+    given = {key: text.format(place) for key, text in CATALOGS[kind].items()}
+    return IcebergLife(place, checkpointLocation=str(folder / "checkpoint"), **given, **more)
+
+
+@pytest.mark.parametrize("kind", CATALOGS)
+def test_a_query_makes_no_new_catalog_where_its_mount_is_away(tmp_path, warehouse, kind):
+    place, unmount, mount = warehouse
+    life = life_in(place, tmp_path, kind)
+    life.epoch(0, numbered(0))
+    unmount()
+    for ask in (life.plan, lambda rows: life.writer(rows).check_start()):
+        with pytest.raises(OptionError, match=rf"{place}/catalog\.db, through .*is away.*Mount or"):
+            ask(numbered(1))
+    assert list(place.iterdir()) == []
+    mount()
+    for epoch in (0, 1):
+        life.epoch(epoch, numbered(epoch))
+    assert ids(place) == list(range(20))
+
+
+def test_a_query_goes_on_into_a_new_catalog_once_its_record_is_removed(tmp_path, warehouse):
+    place, unmount, _ = warehouse
+    life = life_in(place, tmp_path)
+    life.epoch(0, numbered(0))
+    unmount()
+    with pytest.raises(OptionError, match=r"; or remove \S+") as caught:
+        life.plan(numbered(1))
+    (record,) = re.findall(r"or remove (\S+),", str(caught.value))
+    Path(record).unlink()
+    life.epoch(1, numbered(1))
+    assert ids(place) == list(range(10, 20))
+
+
+def test_other_warehouses_and_other_queries_may_be_new(tmp_path, warehouse):
+    place, unmount, _ = warehouse
+    life_in(place, tmp_path).epoch(0, numbered(0))
+    unmount()
+    life_in(tmp_path / "new", tmp_path).epoch(1, numbered(1))
+    assert ids(tmp_path / "new") == list(range(10, 20))
+    life_in(place, tmp_path / "another").epoch(0, numbered(2))
+    assert ids(place) == list(range(20, 30))
+
+
+def test_a_checkpoint_that_cannot_be_written_keeps_its_query(tmp_path, caplog):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "krishiv").write_text("a file in the way")
+    life = life_in(tmp_path / "w", tmp_path)
+    for epoch in range(2):
+        life.epoch(epoch, numbered(epoch))
+    assert ids(tmp_path / "w") == list(range(20))
+    (warning,) = caplog.messages
+    assert "cannot store that its query uses the catalog" in warning

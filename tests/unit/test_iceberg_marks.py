@@ -7,12 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from iceberg_life import IcebergLife, at_next_commit, ids, numbered, table_of
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, RESTError, UnauthorizedError
+from requests import HTTPError
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
 from krishiv_spark.inspection.tables import look_at_table
 from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.iceberg import commits
 from krishiv_spark.sinks.iceberg import writer as writer_module
+from krishiv_spark.sinks.iceberg.enrolment import is_refusal
 from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 from krishiv_spark.sources.iceberg.lander import lander_of
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
@@ -68,6 +72,121 @@ def test_a_mark_that_was_removed_is_still_found_in_the_summaries(tmp_path):
     for epoch in (0, 1):
         life.epoch(epoch, numbered(epoch))
     assert ids(tmp_path) == list(range(20))
+
+
+def drop_properties(monkeypatch):
+    """Have the catalog take commits without the properties that they set."""
+    real = SqlCatalog.commit_table
+
+    def commit_table(catalog, table, requirements, updates):
+        kept = tuple(one for one in updates if one.action != "set-properties")
+        return real(catalog, table, requirements, kept)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+
+
+def test_a_query_with_epochs_goes_on_in_a_catalog_that_drops_properties(
+    tmp_path, monkeypatch, caplog
+):
+    """As versions before the probe left it: only the summaries have its newest epoch."""
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    with table_of(tmp_path).transaction() as transaction:
+        transaction.remove_properties(KEY)
+    drop_properties(monkeypatch)
+    for epoch in (0, 1, 1, 2):
+        life.epoch(epoch, numbered(epoch))
+    assert ids(tmp_path) == list(range(30))
+    (text,) = [one for one in caplog.messages if "goes on by the summaries" in one]
+    assert f"epoch 0 of query query-1, but not its property '{KEY}'" in text
+    with pytest.raises(OptionError, match="does not keep the properties"):
+        IcebergLife(tmp_path, query="new").plan(numbered(3))
+    assert ids(tmp_path) == list(range(30))
+
+
+class _Answer:
+    def __init__(self, status):
+        self.status_code = status
+
+
+@pytest.mark.parametrize(
+    ("status", "refused"), [(422, True), (405, True), (408, False), (425, False)]
+)
+def test_codes_that_a_gateway_sends_on_its_own_are_no_refusal(status, refused):
+    error = RESTError("x")
+    error.__cause__ = HTTPError(response=_Answer(status))
+    assert is_refusal(error) is refused
+
+
+def test_an_earlier_attempt_that_an_answer_hid_keeps_its_manifests(tmp_path, monkeypatch):
+    """A catalog that says "somebody was faster" of a commit that happened, and lags by one look."""
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    staged = life.stage(1, numbered(1))
+    committer = life.writer(numbered(1)).committer()
+    committer.last_committed("query-1")
+    before, real_open = committer.table(), commits.open_table
+
+    def look(_):
+        monkeypatch.setattr(commits, "open_table", real_open)
+        return before
+
+    def hide(commit):
+        commit()
+        monkeypatch.setattr(commits, "open_table", look)
+        raise CommitFailedException("somebody was faster")
+
+    at_next_commit(monkeypatch, hide)
+    committer.publish(Epoch("query-1", 1), staged)
+    assert ids(tmp_path) == list(range(20))
+
+
+def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
+    tmp_path, monkeypatch
+):
+    life = IcebergLife(tmp_path, **CHANGES)
+    life.epoch(0, numbered(0))
+    staged = life.stage(1, numbered(1))
+    late = []
+
+    def lose(commit):
+        late.append(commit)
+        monkeypatch.setattr("krishiv_spark.sinks.iceberg.upserts.Upsert._new", no_memory)
+        raise ConnectionResetError("no answer")
+
+    def no_memory(*_):
+        raise MemoryError
+
+    committer = life.writer(numbered(1)).committer()
+    committer.last_committed("query-1")
+    at_next_commit(monkeypatch, lose)
+    with pytest.raises(CommitUnknown, match=r"an attempt had no answer, and another one failed"):
+        committer.publish(Epoch("query-1", 1), staged)
+    late[0]()  # the request arrives after all
+    assert ids(tmp_path) == list(range(20))
+
+
+def test_an_answer_about_the_login_is_none_about_expiry(tmp_path, monkeypatch, caplog):
+    keeps = {
+        "tableProperty.krishiv.history.expire.max-snapshots-to-keep": "2",
+        "tableProperty.history.expire.min-snapshots-to-keep": "1",
+    }
+    life = IcebergLife(tmp_path, **keeps)
+    for epoch in range(21):
+        life.epoch(epoch, numbered(epoch, 1))
+
+    def refuse(_):
+        raise UnauthorizedError("the token has expired")
+
+    with monkeypatch.context() as patch:
+        staged = life.stage(21, numbered(21, 1))
+        at_next_commit(patch, refuse)
+        with pytest.raises(CommitRejected, match="the token has expired"):
+            life.publish(21, staged, numbered(21, 1))
+    life.epoch(21, numbered(21, 1))
+    assert len(table_of(tmp_path).snapshots()) < 21
+    assert ids(tmp_path) == list(range(22))
+    assert not [one for one in caplog.messages if "expires snapshots" in one]
 
 
 def test_an_answer_that_is_lost_is_looked_up(tmp_path, monkeypatch):

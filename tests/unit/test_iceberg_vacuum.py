@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from krishiv_spark.cli import main
 from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_stem, marked_uuid
+from krishiv_spark.sinks.iceberg import vacuum as vacuum_module
 
 OTHER = "db.other"
 
@@ -33,6 +34,11 @@ def files(folder):
 def live_file(folder, table=TABLE):
     (task,) = table_of(folder, table).scan().plan_files()
     return Path(task.file.file_path)
+
+
+def live_folder(folder):
+    paths = [Path(task.file.file_path) for task in table_of(folder).scan().plan_files()]
+    return next(path.parent for path in paths if path.parent.name == "data")
 
 
 def two_tables_in_one_place(folder):
@@ -182,3 +188,44 @@ def test_files_that_others_spell_otherwise_stay(tmp_path, place):
     assert (code, "1 files, " in said) == (0, True), said
     assert files(tmp_path) == before
     assert ids(tmp_path) == list(range(30))
+
+
+def test_a_live_file_that_is_a_link_to_one_beside_it_stays(tmp_path):
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    live = live_file(tmp_path)
+    moved = live.rename(live.with_name("moved.parquet"))
+    live.symlink_to(moved.name)
+    life.stage(1, numbered(1))
+    code, said = vacuum(tmp_path, "--foreign-names")
+    assert (code, "1 files, " in said) == (0, True), said
+    assert ids(tmp_path) == list(range(10))
+
+
+def test_a_live_file_that_the_table_names_by_another_path_stays(tmp_path):
+    """As where a folder is mounted twice, which ordinary users cannot do in a test."""
+    IcebergLife(tmp_path).epoch(0, numbered(0))
+    (tmp_path / "twice").mkdir()
+    pq.write_table(numbered(1), tmp_path / "twice" / "theirs.parquet")
+    table_of(tmp_path).add_files([f"{tmp_path}/twice/theirs.parquet"])
+    inside = live_folder(tmp_path) / "theirs.parquet"
+    inside.hardlink_to(tmp_path / "twice" / "theirs.parquet")
+    IcebergLife(tmp_path).stage(1, numbered(2))
+    code, said = vacuum(tmp_path, "--foreign-names")
+    assert (code, "1 files, " in said) == (0, True), said
+    assert inside.exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("abfss://c@a.dfs.core.windows.net/t/x", "wasbs://c@a.blob.core.windows.net/t/x", True),
+        ("abfs://c@A.dfs.core.windows.net/t/x", "abfss://c@a.dfs.core.windows.net/t/x", True),
+        ("abfss://c@a.dfs.core.windows.net/t/x", "abfss://d@a.dfs.core.windows.net/t/x", False),
+        ("s3://b/t//x", "s3a://b/t//x", True),
+        ("s3://b/t//x", "s3://b/t/x", False),
+        ("gs://b/t/x%20y", "gs://b/t/x y", False),
+    ],
+)
+def test_schemes_of_one_store_name_the_same_file(one, other, is_same):
+    assert (vacuum_module._identity(one) == vacuum_module._identity(other)) is is_same
