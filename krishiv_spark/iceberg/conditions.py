@@ -11,7 +11,7 @@ that is decided earlier, of a file or a row group, may keep too much and never t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,11 @@ from pyiceberg.expressions import (
     BoundSetPredicate,
     BoundTerm,
     BoundUnaryPredicate,
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
     Not,
     Or,
     UnboundPredicate,
@@ -35,9 +40,9 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
     visit,
 )
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import IcebergType, NestedField, StructType, UUIDType
 
 from krishiv_spark.compute import pc
@@ -94,28 +99,25 @@ def filter_for_planning(
 ) -> BooleanExpression:
     """Return a filter that PyIceberg's planner can compare with the values of partitions.
 
-    The planner reads the UUIDs of identity partitions as Python's, and compares them with bytes:
-    no file would match. Conditions on such columns are left to the readers.
+    It keeps every file that the given filter keeps, and perhaps more: the readers decide. What the
+    planner gets wrong is left out or widened. It reads the UUIDs of identity partitions as
+    Python's, and compares them with bytes: no file would match. It computes the day after
+    9999-12-31, and the one before 0001-01-01, and fails. And ``truncate`` of the least integers
+    wraps to the greatest ones, in all writers, which a comparison with the smaller ones misses.
 
     Args:
         expression: The filter.
         schema: The columns that it names.
         specs: All partition specs of the table.
     """
-    columns = {
-        field.source_id
-        for spec in specs
-        for field in spec.fields
-        if isinstance(field.transform, IdentityTransform)
-    }
-    uuids = {
-        number
-        for number in columns & schema.field_ids
-        if isinstance(schema.find_type(number), UUIDType)
-    }
-    if not uuids:
+    fields: dict[int, list[PartitionField]] = {}
+    for spec in specs:
+        for field in spec.fields:
+            if field.source_id in schema.field_ids:
+                fields.setdefault(field.source_id, []).append(field)
+    if not fields:
         return expression
-    return visit(rewrite_not(expression), _Without(schema, uuids))
+    return visit(rewrite_not(expression), _ForPlanning(filter_schema(schema), fields))
 
 
 def filter_in_file(
@@ -268,16 +270,45 @@ class _Rewriting(BooleanExpressionVisitor[BooleanExpression]):
         return predicate
 
 
-class _Without(_Rewriting):
-    """Leaves out the conditions on some columns: they count as true."""
+class _ForPlanning(_Rewriting):
+    """Leaves out conditions, which count as true, or widens them. See `filter_for_planning`."""
 
-    def __init__(self, schema: Schema, columns: Collection[int]) -> None:
+    def __init__(self, schema: Schema, fields: Mapping[int, Sequence[PartitionField]]) -> None:
         self._schema = schema
-        self._columns = columns
+        self._fields = fields
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
-        field = predicate.term.bind(self._schema, case_sensitive=False).ref().field
-        return AlwaysTrue() if field.field_id in self._columns else predicate
+        bound = predicate.bind(self._schema, case_sensitive=False)
+        if not isinstance(bound, BoundPredicate):
+            return predicate
+        column = bound.term.ref().field
+        fields = self._fields.get(column.field_id, ())
+        is_uuid = isinstance(column.field_type, UUIDType)
+        if is_uuid and any(isinstance(field.transform, IdentityTransform) for field in fields):
+            return AlwaysTrue()
+        if not all(_can_project(field, bound) for field in fields):
+            return AlwaysTrue()
+        greatest = _GREATEST.get(str(column.field_type))
+        widths = [f.transform.width for f in fields if isinstance(f.transform, TruncateTransform)]
+        if greatest is None or not widths or not isinstance(predicate, _TO_WIDEN):
+            return predicate
+        wrapped: Any = GreaterThan  # type checkers disagree about the names of its parameters
+        return Or(predicate, wrapped(predicate.term, greatest - 2 * max(widths)))
+
+
+_GREATEST = {"int": 2**31 - 1, "long": 2**63 - 1}
+_TO_WIDEN = (EqualTo, In, LessThan, LessThanOrEqual)
+"""Predicates that PyIceberg compares with values of partitions, and that the least values meet."""
+
+
+def _can_project(field: PartitionField, bound: BoundPredicate) -> bool:
+    """Return True if PyIceberg can turn a predicate into those on the values of a partition."""
+    try:
+        field.transform.project(field.name, bound)
+        field.transform.strict_project(field.name, bound)
+    except (OverflowError, TypeError, ValueError):
+        return False
+    return True
 
 
 class _InFile(_Rewriting):

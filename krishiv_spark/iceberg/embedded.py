@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.lru import LruCache
@@ -125,9 +126,9 @@ def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -
         raise OptionError(
             f"{FORMAT}: the catalog {file}, through which this query has written, is away, and a "
             "new one would not have the rows of earlier epochs. Nothing was written. Mount or "
-            "restore the warehouse, then restart the query. If it was removed for good, use a new "
-            "checkpoint, with which all rows that the sources still have are written; or remove "
-            f"{checkpoint.location}/{_RECORDS}/{name}, and the query goes on into a new table"
+            "restore the warehouse, then restart the query. If it was removed for good, remove "
+            f"{checkpoint.location}/{_RECORDS}/{name}: the query goes on into a new table, "
+            f"without the rows of earlier epochs; or use {NEW_CHECKPOINT}"
         )
 
 

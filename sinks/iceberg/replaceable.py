@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import catalog_errors
+from krishiv_spark.iceberg.conditions import filter_for_planning
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import (
     UnreadableError,
@@ -165,7 +166,11 @@ def files_to_replace(
     Raises:
         CommitRejected: If it has got equality deletes since the epoch was planned.
     """
-    scan = table.scan(row_filter=AlwaysTrue() if row_filter is None else row_filter)
+    wanted: BooleanExpression = AlwaysTrue()
+    if row_filter is not None:
+        specs = table.specs().values()
+        wanted = filter_for_planning(row_filter, table.schema(), specs)
+    scan = table.scan(row_filter=wanted)
     try:
         yield from scan.plan_files()
     except ValueError as error:

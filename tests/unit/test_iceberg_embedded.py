@@ -137,9 +137,9 @@ def test_a_query_goes_on_into_a_new_catalog_once_its_record_is_removed(tmp_path,
     life = life_in(place, tmp_path)
     life.epoch(0, numbered(0))
     unmount()
-    with pytest.raises(OptionError, match=r"; or remove \S+") as caught:
+    with pytest.raises(OptionError, match=r"for good, remove \S+: the") as caught:
         life.plan(numbered(1))
-    (record,) = re.findall(r"or remove (\S+),", str(caught.value))
+    (record,) = re.findall(r"for good, remove (\S+): the", str(caught.value))
     Path(record).unlink()
     life.epoch(1, numbered(1))
     assert ids(place) == list(range(10, 20))

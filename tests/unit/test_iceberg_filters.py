@@ -24,10 +24,12 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampType,
     TimestamptzType,
     UUIDType,
 )
 
+from krishiv_spark.sinks.iceberg.transforms import partition_spec
 from krishiv_spark.sources.base import UNLIMITED
 
 ID = pa.schema([("id", pa.int64())])
@@ -278,3 +280,68 @@ def test_changes_are_filtered_by_what_partitions_have(tmp_path):
     start = source.initial()
     found = rows_of(source, start, source.latest(start, UNLIMITED)).to_pylist()
     assert [(row["id"], row["day"], row["_weight"]) for row in found] == [(1, DAY, 1)]
+
+
+# --- the ends of a type, in tables that are partitioned by them
+
+
+def table_of_three(folder, kind, values, partition):
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "c", kind, required=False),
+    )
+    make_table(folder, schema, partition_spec=partition_spec(partition, schema))
+    column = pa.array(values, schema.as_arrow().field("c").type)
+    append(folder, pa.table({"id": pa.array(range(len(values)), pa.int64()), "c": column}))
+
+
+DAYS = [dt.date(1, 1, 1), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]
+AT = [dt.datetime.fromisoformat(f"{day}T23:59:59.999999") for day in DAYS]
+
+
+@pytest.mark.parametrize("partition", ["year(c)", "month(c)", "day(c)"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("c <= '9999-12-31'", [0, 1, 2]),
+        ("c > '9999-12-31'", []),
+        ("c >= '0001-01-01'", [0, 1, 2]),
+        ("c < '0001-01-01'", []),
+        ("not (c < '9999-12-31')", [2]),
+        ("c >= '2024-01-01' and c <= '9999-12-31'", [1, 2]),
+    ],
+)
+def test_the_first_and_the_last_day_may_be_asked_for(tmp_path, partition, text, expected):
+    table_of_three(tmp_path, DateType(), DAYS, partition)
+    assert ids(tmp_path, text) == expected
+
+
+def test_the_last_microsecond_may_be_asked_for(tmp_path):
+    table_of_three(tmp_path, TimestampType(), AT, "year(c)")
+    assert ids(tmp_path, "c <= '9999-12-31T23:59:59.999999'") == [0, 1, 2]
+    assert ids(tmp_path, "c > '2024-12-31T00:00:00'") == [2]
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(IntegerType(), 32), (LongType(), 64)])
+def test_partitions_of_the_least_integers_have_wrapped_and_are_found(tmp_path, kind, bits):
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    table_of_three(tmp_path, kind, [least, least + 4, 5, most], "truncate(5, c)")
+    for text, expected in {
+        f"c = {least}": [0],
+        f"c in ({least}, 5)": [0, 2],
+        "c < 0": [0, 1],
+        f"c <= {least}": [0],
+        f"not (c > {least + 4})": [0, 1],
+        f"c > {least}": [1, 2, 3],
+        "c = 5": [2],
+    }.items():
+        assert ids(tmp_path, text) == expected, text
+
+
+def test_upserts_find_the_last_day_as_a_key(tmp_path):
+    table_of_three(tmp_path, DateType(), DAYS, "year(c)")
+    life = IcebergLife(tmp_path, path="db.t", mode="upsert", keyColumns="c")
+    # More than are compared one by one, so that the first and the last one are.
+    days = [DAYS[2] - dt.timedelta(days) for days in range(250)] + [DAYS[0]]
+    life.epoch(0, pa.table({"id": range(10, 10 + len(days)), "c": days}))
+    assert ids(tmp_path, "id >= 0") == [1, *range(10, 10 + len(days))]
