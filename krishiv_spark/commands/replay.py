@@ -53,7 +53,8 @@ _SHOWN = ("path", "table", "warehouse", "epochlog", "format")
     "of_source",
     multiple=True,
     help="The options of the query's source where -o does not have them, such as the table of a "
-    "krishiv-iceberg source.",
+    "krishiv-iceberg source. Of one source among several: 1.table=db.t, with the number that the "
+    "plan shows.",
 )
 @click.option("--stopped", is_flag=True, help="No driver runs, although the newest epoch is open.")
 @click.option("--dry-run", is_flag=True, help="Check everything, show the plan; change nothing.")
@@ -83,6 +84,7 @@ def replay(checkpoint: str, *, dry_run: bool, **said: Any) -> None:
 def _replaying(
     checkpoint: SparkCheckpoint, pending: ReplayRecord | None, said: Mapping[str, Any]
 ) -> Replaying:
+    from krishiv_spark.moving.replay_sources import source_options
     from krishiv_spark.moving.replay_targets import open_target
     from krishiv_spark.moving.replaying import Replaying
 
@@ -94,7 +96,7 @@ def _replaying(
         open_target(checkpoint, options, first, said["name"]),
         first,
         _command(checkpoint.location, first, said),
-        {**given, **dict(map(name_and_value, said["of_source"]))},
+        source_options(given, dict(map(name_and_value, said["of_source"]))),
         is_stopped=said["stopped"],
         pending=pending,
     )

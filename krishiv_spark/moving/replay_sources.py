@@ -12,11 +12,35 @@ from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.moving.boundaries import Boundary
 from krishiv_spark.topics import offsets_by_topic
 
-__all__ = ["SourceCheck"]
+__all__ = ["SourceCheck", "source_options"]
 
 _CLUSTER = {"kafka.bootstrap.servers", "bootstrap.servers"}
+_CATALOG = {"warehouse", "catalog.uri", "catalog.type", "catalog.py-catalog-impl"}
 _MOST_NAMED = 3
 _LATER = "Nothing was changed: replay from a later epoch"
+
+
+def source_options(general: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source: its own, and general ones that do not contradict them.
+
+    Args:
+        general: Options that others share, such as those of the sink.
+        own: If they name a catalog, nothing of the general one counts; likewise for a table.
+    """
+    named = {_plain(key) for key in own}
+    is_elsewhere = bool(named & _CATALOG)
+
+    def counts(key: str) -> bool:
+        name = _plain(key)
+        is_of_catalog = name in _CATALOG or name.startswith("catalog.")
+        is_of_other = (is_elsewhere and is_of_catalog) or ("table" in named and name == "path")
+        return name not in named and not is_of_other
+
+    return {**{key: text for key, text in general.items() if counts(key)}, **own}
+
+
+def _plain(key: str) -> str:
+    return key.lower().removeprefix("iceberg.")
 
 
 @dataclass(frozen=True)
@@ -27,13 +51,22 @@ class SourceCheck:
         checkpoint: Of the query.
         boundary: The end of the last epoch that stays: the rows after it are needed.
         newest: The newest epoch that was planned.
-        given: The options of the sources, which say how they are reached.
+        given: The options of the sources, which say how they are reached; those of one source
+            alone with its name or place and a dot before them.
     """
 
     checkpoint: SparkCheckpoint
     boundary: Boundary
     newest: int
     given: Mapping[str, str] = field(repr=False)
+
+    def _given(self, source: str) -> Mapping[str, str]:
+        own: dict[str, dict[str, str]] = {f"{one}.": {} for one in self.boundary.sources}
+        common: dict[str, str] = {}
+        for key, text in self.given.items():
+            prefix = next(filter(key.startswith, own), None)
+            (common if prefix is None else own[prefix])[key.removeprefix(prefix or "")] = text
+        return source_options(common, own[f"{source}."])
 
     def lines(self) -> list[str]:
         """Return a line for each source; changes nothing.
@@ -70,28 +103,39 @@ class SourceCheck:
         if kind == "parquet":
             return self._ask_files(source, text)
         if kind == "iceberg":
-            return self._ask_table(text)
+            return self._ask_table(source, text)
         if kind == "memory":
             return _ask_pushes(text)
         if kind in {None, "kafka"} and (topics := offsets_by_topic(offset)):
-            return self._ask_topics(topics)
+            return self._ask_topics(source, topics, _texts_of(offset.get("ids")))
         return _NOT_ASKED
 
     # --- Kafka, by krishiv-kafka or by Spark's own source
 
-    def _ask_topics(self, topics: Mapping[str, Mapping[int, int]]) -> str:
+    def _ask_topics(
+        self, source: str, topics: Mapping[str, Mapping[int, int]], ids: Mapping[str, str]
+    ) -> str:
         from krishiv_spark.inspection.live import topic_options
         from krishiv_spark.kafka.client import open_client
+        from krishiv_spark.kafka.fetches import usable_id
         from krishiv_spark.kafka.offset_lookups import list_offsets
         from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 
-        if not any(key.lower() in _CLUSTER for key in self.given):
+        given = self._given(source)
+        if not any(key.lower() in _CLUSTER for key in given):
             raise OptionError(
                 "say how its cluster is reached, which is asked whether it still has the rows: -o "
                 "kafka.bootstrap.servers=HOST:PORT, with the query's other 'kafka.…' options"
             )
+        topics = self._with_new_partitions(source, topics)
         needed = {TopicPartition(t, p): n for t, each in topics.items() for p, n in each.items()}
-        client = open_client(topic_options(self.given, topics).kafka, at_start=True)
+        client = open_client(topic_options(given, topics).kafka, at_start=True)
+        if others := [
+            f"topic {name} was deleted and created again since"
+            for name, found in client.topics(topics).items()
+            if (now := usable_id(found)) and now != ids.get(name, now)
+        ]:
+            raise OptionError(_listed(sorted(others)))
         oldest = list_offsets(client, dict.fromkeys(needed, EARLIEST))
         newest = list_offsets(client, dict.fromkeys(needed, LATEST), committed=False)
         gone = [
@@ -103,6 +147,20 @@ class SourceCheck:
         if gone:
             raise OptionError(_listed(gone))
         return f"its {len(needed)} partitions still have the rows from there on"
+
+    def _with_new_partitions(
+        self, source: str, topics: Mapping[str, Mapping[int, int]]
+    ) -> Mapping[str, Mapping[int, int]]:
+        """Return the positions with where partitions began that were first read later."""
+        found = {topic: dict(each) for topic, each in topics.items()}
+        for text in self._later(source):
+            offset = json.loads(text)
+            offset = offset["then"] if offset.get("kind") == "chain" else offset
+            began = offsets_by_topic(offset.get("began", {}))
+            for topic, each in began.items():
+                for partition, number in each.items():
+                    found.setdefault(topic, {}).setdefault(partition, number)
+        return found
 
     # --- krishiv-parquet
 
@@ -116,7 +174,7 @@ class SourceCheck:
         stands = ParquetOffset.from_json(text)
         offsets = [ParquetOffset.from_json(each) for each in self._later(source)]
         roots = [offset.root for offset in (stands, *offsets) if offset.root is not None]
-        own = ParquetSourceOptions.among(self.given)
+        own = ParquetSourceOptions.among(self._given(source))
         path = roots[0] if roots else own.get("path", own.get("parquet.path"))
         if path is None:
             raise OptionError("its offsets do not name its folder: give it with -s path=…")
@@ -140,14 +198,14 @@ class SourceCheck:
 
     # --- krishiv-iceberg
 
-    def _ask_table(self, text: str) -> str:
+    def _ask_table(self, source: str, text: str) -> str:
         from krishiv_spark.iceberg.catalogs import open_table
         from krishiv_spark.sources.iceberg.history import History
         from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
         from krishiv_spark.sources.iceberg.position import IcebergOffset
 
         offset = IcebergOffset.from_json(text)
-        own = IcebergSourceOptions.among(self.given)
+        own = IcebergSourceOptions.among(self._given(source))
         if offset.spot is None:
             return _NOT_ASKED
         if not any(key.lower() in {"table", "iceberg.table"} for key in own):
@@ -183,6 +241,10 @@ def _ask_pushes(text: str) -> str:
                 raise OptionError(_listed([f"the pushes before {pushed.log.first()} of {name!r}"]))
             return f"the pushes into {name!r} from there on are still there"
     raise OptionError(_listed([f"pushes of krishiv-memory on this machine, {store.root}"]))
+
+
+def _texts_of(found: object) -> Mapping[str, str]:
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
 
 
 def _spot_of(offset: object) -> Mapping[str, object]:

@@ -74,6 +74,46 @@ def test_records_that_have_aged_out_are_missed_before_anything_changes(
     said(checkpoint, "--from", 3, *words)
 
 
+def test_records_of_a_partition_that_was_first_read_later_are_needed_too(
+    bootstrap, checkpoint, tmp_path
+):
+    topic = tmp_path.name
+    make_topic(bootstrap, topic, partitions=2)
+    for partition in (0, 1):
+        produce(bootstrap, topic, [b"x"] * 40, partition=partition)
+    stream = Reads(ParquetWriter, checkpoint, path=f"{tmp_path}/t")
+    stream.offset = lambda number, end: json.dumps(
+        {"kind": "kafka", "v": 2, "topics": {topic: {"0": end}}}
+        if number < 2
+        else {"kind": "kafka", "v": 2, "topics": {topic: {"0": end, "1": 10}}}
+        | ({"began": {topic: {"1": 3}}} if number == 2 else {})
+    )
+    for epoch in range(4):
+        stream.run(epoch)
+    words = ("--table", tmp_path / "t", "-o", f"kafka.bootstrap.servers={bootstrap}", "--dry-run")
+    assert "its 2 partitions still have" in said(checkpoint, "--from", 2, *words)
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.delete_records({TopicPartition(topic, 1): 5})
+    admin.close()
+    text = refused(checkpoint, "--from", 2, *words)
+    assert f"topic {topic}, partition 1: the rows from offset 3 on are needed" in text
+    said(checkpoint, "--from", 3, *words)
+
+
+def test_a_topic_that_was_created_again_has_other_records(bootstrap, topic, checkpoint, tmp_path):
+    produce(bootstrap, topic, [b"x"] * 40, partition=0)
+    stream = Reads(ParquetWriter, checkpoint, path=f"{tmp_path}/t")
+    old = {"ids": {topic: "11111111-2222-3333-4444-555555555555"}, "v": 2}
+    stream.offset = lambda _, end: json.dumps(
+        {"kind": "kafka", "topics": {topic: {"0": end}}, **old}
+    )
+    for epoch in range(4):
+        stream.run(epoch)
+    words = ("--table", tmp_path / "t", "-o", f"kafka.bootstrap.servers={bootstrap}")
+    text = refused(checkpoint, "--from", 2, *words)
+    assert f"topic {topic} was deleted and created again since" in text
+
+
 class Writes(Stream):
     """A query that writes the numbers of its rows to a topic."""
 

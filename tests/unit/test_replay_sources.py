@@ -9,6 +9,7 @@ from replays import Stream, forget, refused, said
 from spark_starts import files, make_checkpoint
 
 from krishiv_spark.memory.store import open_store
+from krishiv_spark.moving.replay_sources import source_options
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
@@ -58,8 +59,8 @@ def snapshots(tmp_path):
     return [append(tmp_path / "w", pa.table({"id": [n]}, SCHEMA)) for n in range(4)]
 
 
-def at_snapshot(tmp_path, snapshots):
-    table = str(table_in(tmp_path / "w").metadata.table_uuid)
+def at_snapshot(tmp_path, snapshots, warehouse="w"):
+    table = str(table_in(tmp_path / warehouse).metadata.table_uuid)
 
     def offset(number):
         spot = StreamingOffset(snapshot=snapshots[number], sequence=number + 1)
@@ -89,6 +90,36 @@ def test_another_table_than_that_of_the_source_is_refused(checkpoint, tmp_path, 
     assert "give the options of the source with -s" in refused(
         *words(checkpoint, tmp_path, *source)
     )
+
+
+def test_the_catalog_of_the_sink_is_not_that_of_the_source(checkpoint, tmp_path, snapshots):
+    run(checkpoint, tmp_path, at_snapshot(tmp_path, snapshots))
+    sink = ("-o", "catalog.uri=http://127.0.0.1:1", "-o", "catalog.token=t", "-o", "path=/t")
+    source = ("-s", f"warehouse={tmp_path}/w", "-s", "iceberg.table=db.t")
+    shown = said(*words(checkpoint, tmp_path, "-o", "table=db.x", *sink, *source))
+    assert "the 2 snapshots after it are still there" in shown
+
+
+def test_general_options_hold_unless_the_source_has_its_own():
+    sink = {"catalog.uri": "http://h", "Warehouse": "a", "table": "db.x", "catalog.token": "t"}
+    both = {"catalog.uri": "http://h", "Warehouse": "a", "catalog.token": "t"}
+    assert source_options(sink, {"table": "db.t"}) == {**both, "table": "db.t"}
+    own = {"warehouse": "/w", "iceberg.table": "db.t"}
+    assert source_options({**sink, "path": "/p"}, own) == own
+    assert source_options({"kafka.bootstrap.servers": "h:1"}, own)["kafka.bootstrap.servers"]
+
+
+def test_each_of_several_sources_can_have_options_of_its_own(checkpoint, tmp_path, snapshots):
+    (tmp_path / "v").mkdir()
+    make_table(tmp_path / "v", SCHEMA)
+    others = [append(tmp_path / "v", pa.table({"id": [n]}, SCHEMA)) for n in range(4)]
+    first, second = at_snapshot(tmp_path, snapshots), at_snapshot(tmp_path, others, "v")
+    run(checkpoint, tmp_path, lambda number: f"{first(number)}\n{second(number)}")
+    of_each = ("-s", f"0.warehouse={tmp_path}/w", "-s", f"1.warehouse={tmp_path}/v")
+    shown = said(*words(checkpoint, tmp_path, "-s", "table=db.t", *of_each))
+    assert shown.count("the 2 snapshots after it are still there") == 2
+    text = refused(*words(checkpoint, tmp_path, "-s", "table=db.t", *of_each[:2]))
+    assert "source 1" in text
 
 
 # --- pushes
