@@ -148,6 +148,18 @@ class SparkCheckpoint:
             return
         _recorded.put(self, query)
 
+    def begins_after(self) -> int | None:
+        """Return the epoch after which a copy or an import begins; None if it is not recorded.
+
+        Raises:
+            CheckpointMismatch: If the file is damaged.
+            StorageError: If it cannot be read.
+        """
+        if self._recorded_id() is None:
+            return None
+        found = json.loads(self.folder(KRISHIV).read(QUERY_ID_FILE) or b"{}").get("after")
+        return found if isinstance(found, int) else None
+
     def _check_recorded(self, query: str) -> bool:
         """Return True if the id of the query is recorded, False if none is.
 

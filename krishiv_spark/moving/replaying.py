@@ -18,10 +18,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.errors import NotExclusiveError, OptionError
 from krishiv_spark.inspection.positions import time_of
 from krishiv_spark.moving.boundaries import Boundary, boundary_at
@@ -29,13 +29,16 @@ from krishiv_spark.moving.marks import is_replay, unfinished_replay
 from krishiv_spark.moving.replay_sources import SourceCheck
 from krishiv_spark.moving.replay_targets import ReplayTarget
 from krishiv_spark.moving.rewinding import Rewinding
-from krishiv_spark.offsets import Value
+from krishiv_spark.offsets import Value, open_log
 from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.storage import StoreUrl
 
 __all__ = ["REPLAYS", "ReplayRecord", "Replaying", "find_first", "is_epoch", "pending_replay"]
 
 REPLAYS = "krishiv-replays"
 """The folder of a checkpoint that has what went by replays, in a folder for each."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LEAST_MS = 10**11
 """A number from here on is a time, milliseconds since 1970 UTC: it is a day in 1973."""
@@ -135,11 +138,13 @@ def _parse_time(text: str) -> int:
             "2026-11-24T09:00:00Z, or milliseconds since 1970"
         ) from error
     if moment.tzinfo is None:
+        whole = moment.isoformat()  # of a date alone, its midnight
         raise OptionError(
-            f"--from {text!r} has no time zone: write {text}Z for UTC, or an offset such as "
-            f"{text}+01:00"
+            f"--from {text!r} has no time zone: write {whole}Z for UTC, or an offset such as "
+            f"{whole}+01:00"
         )
-    return int(moment.timestamp() * 1000)
+    # In whole numbers, and rounded up: a binary fraction is not the time that the user has written.
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 def _planned_ms(checkpoint: SparkCheckpoint, epoch: int) -> int | None:
@@ -231,6 +236,7 @@ class Replaying:
             begun = f"the replay {record.name}, which has not finished, goes on"
             return [begun, *self._target_lines(), self._checkpoint_line(stores)]
         self._check_stopped()
+        self._check_own_epochs()
         asked = SourceCheck(self.checkpoint, boundary, record.newest, self.sources)
         return [
             self._epochs_line(),
@@ -267,6 +273,34 @@ class Replaying:
             "in the middle of that epoch. Stop it. If no driver of it runs any more, say so with "
             "--stopped: the epoch is processed again with the others"
         )
+
+    def _check_own_epochs(self) -> None:
+        """Refuse epochs that the query of which the checkpoint is a copy has written."""
+        begins_after = self._begins_after()
+        if begins_after is None or self.first > begins_after:
+            return
+        location = self.checkpoint.location
+        raise OptionError(
+            f"{location} was copied from the checkpoint of another query at the end of epoch "
+            f"{begins_after}: that query has written the epochs up to there, under its own id, and "
+            "they stay in its target. If they were processed again here, their rows would be there "
+            f"TWICE. Nothing was changed: replay from epoch {begins_after + 1} or later; or, for a "
+            f"target that has none of these rows, 'krishiv-spark checkpoint copy {location} NEW "
+            f"--to {self.first - 1}' makes a checkpoint that begins there"
+        )
+
+    def _begins_after(self) -> int | None:
+        """Return the epoch after which a copy begins; None for a checkpoint that is no copy."""
+        recorded = self.checkpoint.begins_after()
+        if recorded is not None:
+            return recorded
+        # Copies by earlier versions do not say so, but have an epoch log that was begun there; most
+        # sinks have theirs elsewhere, and leave it as it is.
+        place = StoreUrl.parse(self.checkpoint.location) / KRISHIV
+        state = open_log(str(place), self.record.query, self.checkpoint.storage).state()
+        is_untouched = state.number == 2 and state.intent is None  # noqa: PLR2004  begun, adopted
+        is_of_copy = is_untouched and state.claim is not None and state.claim.target is None
+        return state.committed_epoch if is_of_copy else None
 
     def _check_same_target(self) -> None:
         if (found := self.target.identity()) != self.record.target:

@@ -7,6 +7,7 @@ checkpoint that Spark refuses with that text, and that the same command begins a
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Iterable, Mapping
@@ -89,7 +90,9 @@ class NewCheckpoint:
             self._put("offsets", str(epoch), boundary.offsets[epoch])
         self._put("", "metadata", line_of_id(self.query))
         # As `SparkCheckpoint.record_query_id` does: the copy is a query of its own from the start.
-        self._put(KRISHIV, QUERY_ID_FILE, f"{line_of_id(self.query)}\n")
+        # After which epoch it begins: a replay cannot take back what the old query has written.
+        recorded = {"id": self.query, "after": boundary.epoch}
+        self._put(KRISHIV, QUERY_ID_FILE, f"{json.dumps(recorded)}\n")
         self._begin_log(boundary)
         # Whole from here on: the newest entry is the first that Spark reads.
         self._put("offsets", str(boundary.epoch), boundary.offsets[boundary.epoch])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
@@ -79,7 +80,8 @@ class Rollback:
                 without a snapshot that has expired.
             CatalogFailedError: If the catalog or the table cannot be read.
         """
-        found = self._find_undone(open_table(self._options).metadata, replay)
+        metadata = open_table(self._options).metadata
+        found = self._find_undone(metadata, replay)
         name = f"{FORMAT} {self._options.table_name}"
         if found.base is None:
             what = f"its mark goes back to epoch {replay.before.epoch}" if found.is_marked else ""
@@ -89,8 +91,8 @@ class Rollback:
             f"{name}: {len(found.snapshots)} snapshots, of epochs {_number_of(oldest)} to "
             f"{_number_of(newest)}, are undone: the table goes back from snapshot "
             f"{newest.snapshot_id} to {found.base.snapshot_id}, and the query's mark to epoch "
-            f"{replay.before.epoch}, in one commit. The tag {_TAG}{replay.name} keeps the undone "
-            "rows until you remove it"
+            f"{replay.before.epoch}, in one commit. The tag {_tag_of(metadata, replay)} keeps the "
+            "undone rows until you remove it"
         )
         followers = (
             f"streams that follow {self._options.table_name} and have read an undone snapshot fail "
@@ -142,7 +144,8 @@ class Rollback:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
         )
         if found.base is not None:
-            kept = {"ref-name": f"{_TAG}{replay.name}", "type": "tag", "snapshot-id": head}
+            tag = _tag_of(metadata, replay)
+            kept = {"ref-name": tag, "type": "tag", "snapshot-id": head}
             transaction.stage(SetSnapshotRefUpdate.model_validate(kept))
             branch = metadata.refs[MAIN_BRANCH].model_dump(by_alias=True, exclude_none=True)
             back = {**branch, "ref-name": MAIN_BRANCH, "snapshot-id": found.base.snapshot_id}
@@ -172,8 +175,8 @@ class Rollback:
         line = list(iterate_ancestors(by_id, metadata.current_snapshot_id))
         later = [n for n, one in enumerate(line) if _is_later(one, replay)]
         # A table that was rolled back by hand keeps its mark.
-        count = later[-1] + 1 if later else 0
-        undone, rest = line[:count], line[count:]
+        end = later[-1] + 1 if later else 0
+        undone, rest = line[:end], line[end:]
         self._check_own(undone, replay)
         if undone or is_marked:
             self._check_whole(undone, rest, replay)
@@ -214,6 +217,17 @@ class Rollback:
             "Replay from a later epoch; and keep snapshots for as long as a replay may go back "
             "('expireOlderThan')"
         )
+
+
+def _tag_of(metadata: TableMetadata, replay: Replay) -> str:
+    """Return a name that no reference has.
+
+    A first run may have died after its commit, and a driver that was not stopped have committed
+    since: the second run keeps what each of them undoes.
+    """
+    name = f"{_TAG}{replay.name}"
+    later = (f"{name}-{number}" for number in count(2))
+    return next(found for found in chain([name], later) if found not in metadata.refs)
 
 
 def _is_later(snapshot: Snapshot, replay: Replay) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.errors import LogError
+from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.parquet.identity import Pointer, table_id, write_pointer
-from krishiv_spark.parquet.layout import replayed_within
+from krishiv_spark.parquet.layout import replayed_within, visible_files
 from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
@@ -103,7 +104,12 @@ class TableParticipant(Participant[StagedT]):
             )
 
     def plan_replay(self, replay: Replay) -> list[str]:
-        """Operator: the files that go, by epoch."""
+        """Operator: the files that go, by epoch.
+
+        Raises:
+            OptionError: If a later epoch has files behind a link, which stay.
+        """
+        self._check_links(replay)
         later = self._files_after(replay)
         if not later:
             return [f"krishiv-parquet {self.folder}: no file of epoch {replay.first} or later"]
@@ -118,9 +124,42 @@ class TableParticipant(Participant[StagedT]):
             f"{replay.first} or later PASS OVER the new rows, whose epochs have the same numbers: "
             "stop them first, and replay each of them from its first epoch with such rows"
         )
+        found = [moved, followers, *self._lines_of_others(later)]
         if len(later) == sum(1 for _ in self._files_of(replay.query)):
-            return [moved, followers, _EMPTY]
-        return [moved, followers]
+            found.append(_EMPTY)
+        return found
+
+    def _check_links(self, replay: Replay) -> None:
+        """Refuse files of later epochs in folders that a link leads to: readers see them."""
+        for link in self.folder.links():  # on a disk
+            for path in visible_files(Path(f"{self.folder}/{link}")):
+                if self._is_later(path.name, replay):
+                    raise OptionError(
+                        f"krishiv-parquet {self.folder}: {link} is a link to a folder, in which "
+                        f"{path.name} is of epoch {replay.first} or later. Readers see that file, "
+                        "and what a link leads to is not moved, so its rows would be there TWICE. "
+                        "Nothing was changed: make the link a plain folder, or replay from a later "
+                        "epoch"
+                    )
+
+    def _lines_of_others(self, later: Sequence[tuple[str, DataFile]]) -> Iterator[str]:
+        """Yield what the names of files cannot tell: where rows of later epochs are beside them."""
+        epochs = {file.epoch: file.total for _, file in later}
+        missing = sum(epochs.values()) - sum(1 for _, file in later if file.total)
+        others = sum(DataFile.parse(_name_of(path)) is None for path in self.folder.visible())
+        if missing > 0:
+            yield f"{missing} files of these epochs are not in {self.folder} any more"
+        if others:
+            yield (
+                f"{others} files in {self.folder} were written by other programs, and stay: if one "
+                "of them has rows of these epochs, as after a compaction, these rows will be there "
+                "TWICE"
+            )
+
+    def _is_later(self, name: str, replay: Replay) -> bool:
+        file = DataFile.parse(name)
+        is_own = file is not None and file.tag == query_tag(replay.query)
+        return is_own and file is not None and file.epoch >= replay.first
 
     def take_back(self, replay: Replay) -> None:
         """Operator: move files of later epochs to a folder that no reader lists.
@@ -138,7 +177,7 @@ class TableParticipant(Participant[StagedT]):
         """The visible files that a query has written, relative."""
         tag = query_tag(query)
         for name in self.folder.visible():
-            file = DataFile.parse(name.rpartition("/")[2])
+            file = DataFile.parse(_name_of(name))
             if file is not None and file.tag == tag:
                 yield name, file
 
@@ -146,6 +185,10 @@ class TableParticipant(Participant[StagedT]):
 def _names_of(query: str, epoch: int) -> str:
     """Return the form of the names of an epoch's files, with stars."""
     return f"part-{epoch:010d}-*-{query_tag(query)}-*.parquet"
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _newest_first(found: tuple[str, DataFile]) -> tuple[int, str]:

@@ -83,6 +83,44 @@ def test_files_in_folders_of_partitions_go_too(tmp_path, checkpoint):
     assert table_rows(tmp_path / "t") == exactly(30)
 
 
+def test_a_later_file_behind_a_link_to_a_folder_is_missed_before_anything_changes(
+    tmp_path, checkpoint, table
+):
+    stream = Stream(ParquetWriter, checkpoint, path=str(table), partitionBy="day")
+    for epoch in range(3):
+        stream.run(epoch)
+    (table / "day=d0").rename(tmp_path / "old")
+    (table / "day=d0").symlink_to(tmp_path / "old")
+    before = files(tmp_path)
+    text = refused(checkpoint, "--from", 2, "--table", table)
+    assert "day=d0 is a link to a folder, in which part-0000000002" in text
+    assert files(tmp_path) == before
+    for path in (tmp_path / "old").glob("part-0000000002-*"):
+        path.unlink()
+    said(checkpoint, "--from", 2, "--table", table)
+
+
+@pytest.mark.usefixtures("query")
+def test_files_of_other_programs_are_in_the_plan(checkpoint, table):
+    (only,) = table.glob("part-0000000003-*")
+    only.rename(table / "compacted.parquet")
+    shown = said(checkpoint, "--from", 2, "--table", table, "--dry-run")
+    assert f"1 files in {table} were written by other programs, and stay" in shown
+    assert "these rows will be there TWICE" in shown
+
+
+def test_files_of_an_epoch_that_were_removed_are_counted_in_the_plan(checkpoint, table):
+    stream = Stream(ParquetWriter, checkpoint, path=str(table), partitionBy="day")
+    for epoch in range(3):
+        stream.run(epoch)
+    shown = said(checkpoint, "--from", 1, "--table", table, "--dry-run")
+    assert "any more" not in shown
+    assert "other programs" not in shown
+    next((table / "day=d0").glob("part-0000000002-*")).unlink()
+    shown = said(checkpoint, "--from", 1, "--table", table, "--dry-run")
+    assert f"1 files of these epochs are not in {table} any more" in shown
+
+
 @pytest.mark.usefixtures("query")
 def test_a_dry_run_shows_the_plan_and_changes_nothing(checkpoint, table, tmp_path):
     before = files(tmp_path)
@@ -105,10 +143,21 @@ def test_a_time_means_the_first_epoch_that_was_planned_then_or_later(checkpoint,
 
 @pytest.mark.usefixtures("query")
 @pytest.mark.parametrize(
+    ("text", "first"),
+    [("05:01:59.999999", 2), ("05:02:00", 2), ("05:02:00.000001", 3), ("05:02:00.001", 3)],
+)
+def test_an_epoch_that_was_planned_before_the_time_stays(checkpoint, table, text, first):
+    shown = said(checkpoint, "--from", f"2013-01-01T{text}Z", "--table", table, "--dry-run")
+    assert f"epochs {first} to 4 are processed again" in shown
+
+
+@pytest.mark.usefixtures("query")
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("yesterday", "neither the number of an epoch nor a time"),
         ("2013-01-01T05:02:00", "has no time zone: write 2013-01-01T05:02:00Z"),
+        ("2013-01-01", "has no time zone: write 2013-01-01T00:00:00Z for UTC"),
         (
             "2030-01-01T00:00:00Z",
             "no epoch of .* was planned at 2030-01-01T00:00:00.000.* or later",

@@ -4,17 +4,21 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from iceberg_tables import append, expire, table_in
-from replays import Stream, exactly, forget, kill_everywhere, refused, said, table_rows
+from replays import Stream, exactly, forget, kill_everywhere, refused, run, said, table_rows
 from sink_life import SCHEMA, rows
 from spark_starts import files, make_checkpoint
 
+from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory import memory_batches
+from krishiv_spark.moving.rewinding import Rewinding
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.memory import MemoryWriter
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 
 @pytest.fixture
@@ -132,6 +136,32 @@ def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
     assert ids_in(place / "w") == exactly(60)
 
 
+def test_a_second_run_keeps_what_the_first_one_has_undone(
+    landed, checkpoint, place, words, monkeypatch
+):
+    """A driver that was not stopped has committed in between."""
+    before = table_in(place / "w").metadata.current_snapshot_id
+    (checkpoint / "offsets/5").write_text("v1\n{}\n60")
+    landed.plan()
+    message = landed.task(5, 0, landed.rows(50, 60))
+    with monkeypatch.context() as patch:
+        patch.setattr(Rewinding, "run", _die)
+        assert run(checkpoint, "--from", 2, *words, "--stopped").exit_code != 0
+    forget()
+    landed.commit(5, [message])
+    forget()
+    said(checkpoint, *words)
+    landed.run(2, 45)
+    assert ids_in(place / "w") == exactly(45)
+    refs = table_in(place / "w").metadata.refs
+    assert before in {ref.snapshot_id for name, ref in refs.items() if name != "main"}
+    assert len(refs) == 3
+
+
+def _die(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_snapshot_of_another_writer_is_not_undone(landed, checkpoint, place, words):
     other = append(place / "w", pa.table(rows(1000, 3).to_pydict(), SCHEMA))
     forget()
@@ -203,6 +233,47 @@ def test_a_table_that_has_nothing_of_the_query_is_refused(checkpoint, place, wor
     other = [word.replace("db.t", "db.other") for word in words]
     Stream(IcebergWriter, make_checkpoint(place / "c2", -1), warehouse=f"{place}/w", table="db.x")
     assert refused(checkpoint, "--from", 2, *other)
+
+
+# --- copies of checkpoints
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
+@pytest.mark.parametrize("records", [True, False], ids=["records", "by an earlier version"])
+def test_epochs_that_the_query_of_the_old_checkpoint_has_written_are_not_replayed_in_a_copy(
+    checkpoint, place, where, kind, records
+):
+    """They are in the target under the old id, and would be there twice."""
+    given = where if kind == "iceberg" else {"path": str(place / "t")}
+    writer = IcebergWriter if kind == "iceberg" else ParquetWriter
+    words = [word for name, text in given.items() for word in ("-o", f"{name}={text}")]
+    stream = Stream(writer, checkpoint, **given)
+    for epoch in range(4):
+        stream.run(epoch)
+    copy = place / "copy"
+    command("checkpoint", "copy", checkpoint, copy)
+    if kind == "parquet":
+        command("log", "adopt", "--format", "parquet", "--checkpoint", copy, *words)
+    if not records:
+        (copy / "krishiv/query-id.json").write_text((copy / "metadata").read_text())
+    other = Stream(writer, copy, **given)
+    for epoch in (4, 5):
+        other.run(epoch)
+    before = files(place)
+    for first in (2, 3):
+        text = refused(copy, "--from", first, *words)
+        assert "copied from the checkpoint of another query at the end of epoch 3" in text
+        assert "replay from epoch 4 or later" in text
+    assert files(place) == before
+    said(copy, "--from", 4, *words)
+    other.run(4, 75)
+    assert (ids_in(place / "w") if kind == "iceberg" else table_rows(place / "t")) == exactly(75)
+
+
+def command(*words):
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    forget()
 
 
 # --- memory
