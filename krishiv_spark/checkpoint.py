@@ -18,6 +18,7 @@ from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
 __all__ = [
     "BATCH_PREFIX",
+    "BEGIN_FILE",
     "EPOCH_PROPERTY",
     "KRISHIV",
     "QUERY_ID_FILE",
@@ -42,6 +43,9 @@ KRISHIV = "krishiv"
 
 QUERY_ID_FILE = "query-id.json"
 """A second copy of Spark's ``metadata``. No epoch log and no log of a named batch has this name."""
+
+BEGIN_FILE = "copied-after.json"
+"""In a copy or an import, the epoch after which it begins. No log has this name either."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -152,13 +156,17 @@ class SparkCheckpoint:
         """Return the epoch after which a copy or an import begins; None if it is not recorded.
 
         Raises:
-            CheckpointMismatch: If the file is damaged.
+            OptionError: If the file that says so is damaged.
             StorageError: If it cannot be read.
         """
-        if self._recorded_id() is None:
-            return None
-        found = json.loads(self.folder(KRISHIV).read(QUERY_ID_FILE) or b"{}").get("after")
-        return found if isinstance(found, int) else None
+        text = self.folder(KRISHIV).read(BEGIN_FILE)
+        try:
+            return None if text is None else int(json.loads(text)["after"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise OptionError(
+                f"{self.location}/{KRISHIV}/{BEGIN_FILE} is damaged ({error}): put it back from a "
+                "copy"
+            ) from error
 
     def _check_recorded(self, query: str) -> bool:
         """Return True if the id of the query is recorded, False if none is.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from krishiv_spark.advice import line_of_id
-from krishiv_spark.checkpoint import KRISHIV, QUERY_ID_FILE, SparkCheckpoint
+from krishiv_spark.checkpoint import BEGIN_FILE, KRISHIV, QUERY_ID_FILE, SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.moving.boundaries import Boundary
 from krishiv_spark.moving.marks import is_half_made, unfinished
@@ -90,9 +90,9 @@ class NewCheckpoint:
             self._put("offsets", str(epoch), boundary.offsets[epoch])
         self._put("", "metadata", line_of_id(self.query))
         # As `SparkCheckpoint.record_query_id` does: the copy is a query of its own from the start.
-        # After which epoch it begins: a replay cannot take back what the old query has written.
-        recorded = {"id": self.query, "after": boundary.epoch}
-        self._put(KRISHIV, QUERY_ID_FILE, f"{json.dumps(recorded)}\n")
+        self._put(KRISHIV, QUERY_ID_FILE, f"{line_of_id(self.query)}\n")
+        # A replay cannot take back what the old query has written.
+        self._put(KRISHIV, BEGIN_FILE, json.dumps({"after": boundary.epoch}))
         self._begin_log(boundary)
         # Whole from here on: the newest entry is the first that Spark reads.
         self._put("offsets", str(boundary.epoch), boundary.offsets[boundary.epoch])

@@ -67,8 +67,9 @@ def test_a_copy_goes_on_where_the_old_one_is_under_another_id(old, tmp_path):
     assert start(new) == start(old) == ("next", 7, offsets_in(old / "offsets/6"))
     id_of = {place: json.loads((place / "metadata").read_text())["id"] for place in (old, new)}
     assert id_of[old] == QUERY != id_of[new]
-    recorded = json.loads((new / "krishiv/query-id.json").read_text())
-    assert recorded == {"id": id_of[new], "after": 6}
+    assert (new / "krishiv/query-id.json").read_text() == f"{(new / 'metadata').read_text()}\n"
+    assert SparkCheckpoint(str(new)).begins_after() == 6
+    assert SparkCheckpoint(str(old)).begins_after() is None
     copied = {path for path in files(new) if not path.startswith("krishiv/")}
     assert copied == set(before)
     assert not list(new.rglob("*.crc"))
