@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -135,7 +136,7 @@ class SparkCheckpoint:
             CheckpointMismatch: If another id is recorded.
             StorageError: If the recorded id cannot be read.
         """
-        if self._check_recorded(query):
+        if self._check_recorded(query) or time.monotonic() < (_next_write_s.get(self) or 0.0):
             return
         try:
             # Whoever does this at the same time writes the same.
@@ -149,6 +150,7 @@ class SparkCheckpoint:
                 KRISHIV,
                 error,
             )
+            _next_write_s.put(self, time.monotonic() + _REST_S)
             return
         _recorded.put(self, query)
 
@@ -375,6 +377,12 @@ _known_ids: LruCache[SparkCheckpoint, _KnownId] = LruCache(64)
 
 _recorded: LruCache[SparkCheckpoint, str] = LruCache(64)
 """By checkpoint, the query id that is known to be stored in it."""
+
+_next_write_s: LruCache[SparkCheckpoint, float] = LruCache(64)
+"""By checkpoint in which the id could not be stored, when that is tried again."""
+
+_REST_S = 600.0
+"""How long after a failed attempt: each may take seconds, and is logged."""
 
 _texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
 """Entries of offset logs in versions that a listing has shown."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.jvm import running_query
+from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["each_batch", "id_of_query"]
 
 _log = logging.getLogger(__name__)
+
+_REST_S = 600.0
+"""How long a checkpoint that cannot be read here is not tried again."""
+
+_next_look_s: LruCache[tuple[str, str], float] = LruCache(64)
+"""By location and query, when the checkpoint is looked at again; infinite once the id is stored."""
 
 Write: TypeAlias = "Callable[..., DataFrameWriter]"
 
@@ -148,17 +157,29 @@ def _id_in_context(batch: DataFrame) -> str | None:
 def _record_id(checkpoint: SparkCheckpoint, query: str) -> None:
     """Store the id of the query in its checkpoint, or compare it with the stored one.
 
-    Spark may reach stores that this process does not: then the query goes on, as it always did.
+    Spark may reach stores that this process does not, and a location that the user gives may be
+    that of another file system, or of another query: then nothing is stored in it, and the query
+    goes on. To find that out may take seconds, so it is tried again only after a while.
     """
+    key = checkpoint.location, query
+    if time.monotonic() < (_next_look_s.get(key) or 0.0):
+        return
     try:
-        checkpoint.record_query_id(query)
+        named = checkpoint.query_id()
+        why: object = f"its file 'metadata' names query {named}, and this one is {query}"
+        if named == query:
+            checkpoint.record_query_id(query)
+            _next_look_s.put(key, math.inf)
+            return
     except (OptionError, OSError, StorageError) as error:
-        _log.warning(
-            "the checkpoint %s cannot be read here: %s. The query goes on; but if the file "
-            "'metadata' in it is lost, that will not be noticed",
-            checkpoint.location,
-            error,
-        )
+        why = error
+    _next_look_s.put(key, time.monotonic() + _REST_S)
+    _log.warning(
+        "the checkpoint %s cannot be read here: %s. The query goes on; but if the file "
+        "'metadata' in it is lost, that will not be noticed",
+        checkpoint.location,
+        why,
+    )
 
 
 def _checkpoint_of(batch: DataFrame) -> str | None:

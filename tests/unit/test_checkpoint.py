@@ -101,7 +101,9 @@ def test_a_checkpoint_that_can_only_be_read_keeps_its_query(folder, caplog):
     (folder / "krishiv").write_text("no folder can be made here")
     checkpoint = SparkCheckpoint(str(folder))
     checkpoint.record_query_id(checkpoint.query_id())
-    assert "could not be stored" in caplog.text
+    for _ in range(3):  # epochs
+        checkpoint.record_query_id(checkpoint.query_id())
+    assert caplog.text.count("could not be stored") == 1
     assert checkpoint.query_id() == "0f-1"
 
 
