@@ -116,6 +116,10 @@ _UNSAFE = re.compile(r"[^\w .,:;/()+*=<>@#%&?!|~^\[\]-]")
 """Characters of a value that are not put into a literal of Spark's as they are."""
 
 
+_BEGUN_NUMBER = re.compile(r"\\(?:[01][0-7]?|u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7})(?=\$)")
+"""An escape with a number that lacks digits; those of a value must not become its own."""
+
+
 @dataclass
 class _Template:
     """A text that is read from its beginning to its end."""
@@ -130,6 +134,7 @@ class _Template:
         # Behind the last bracket there is no variable, and each beginning would look for its end.
         self._last = self.text.rfind("}")
         self._escapes = "\\" if "\\" in self.text else ""
+        self._is_begun = False  # the number of an escape, see `_BEGUN_NUMBER`
 
     def substituted(self) -> str:
         """Return the text with its values."""
@@ -238,13 +243,24 @@ class _Template:
             elif (plain := _IN_LITERAL.match(text, at)) is not None:
                 self._put(plain[0], plain.end())
             elif quote != "`" and text[at] == "\\":
-                after = self._variable_at(at + 1)
-                if after is None or after[1]:
-                    self._put(text[at : at + 2], at + 2)
-                else:  # it is no escape of the value's first letter
-                    self._put(_encoded("\\"), at + 1)
+                self._read_escape()
+                continue
             else:
                 self._put(text[at], at + 1)
+            self._is_begun = False
+
+    def _read_escape(self) -> None:
+        """Put a backslash and its character, or the digits of a number up to a variable."""
+        text, at = self.text, self.at
+        begun = _BEGUN_NUMBER.match(text, at)
+        after = self._variable_at(at + 1)
+        self._is_begun = begun is not None
+        if begun is not None:
+            self._put(begun[0], begun.end())
+        elif after is None:
+            self._put(text[at : at + 2], at + 2)
+        else:  # it is no escape of the value's first letter, and `$${` is one after it too
+            self._put("\\" if after[1] else _encoded("\\"), at + 1)
 
     def _read_raw(self, quote: str) -> None:
         """Put a literal without escapes, as one with escapes if it has a variable."""
@@ -265,6 +281,9 @@ class _Template:
     def _put_part(self, name: str, value: str, quote: str) -> None:
         if self.dialect is not Dialect.OTHER:
             part = _encoded(value)
+            if self._is_begun and value:
+                part = _by_number(value[0]) + _encoded(value[1:])
+                self._is_begun = False
         else:
             part = value.replace(quote, quote * 2)
         self.values.note_form(name, part)
@@ -280,7 +299,11 @@ class _Template:
 
 def _encoded(text: str) -> str:
     """Return a text as a part of a literal, in quotes of any kind."""
-    return _UNSAFE.sub(lambda found: f"\\U{ord(found[0]):08X}", text)
+    return _UNSAFE.sub(lambda found: _by_number(found[0]), text)
+
+
+def _by_number(character: str) -> str:
+    return f"\\U{ord(character):08X}"
 
 
 def _refusal(name: str, dialect: Dialect) -> str:

@@ -114,6 +114,21 @@ def test_a_value_does_not_change_what_is_beside_it(text, value, becomes):
     assert put(text, X=value) == becomes
 
 
+@pytest.mark.parametrize("begun", ["0", "1", "10", "04", "u", "u00", "u004", "U", "U0000004"])
+def test_digits_of_a_value_do_not_end_the_number_of_an_escape(begun):
+    text = f"'\\{begun}${{E}}${{X}}${{X}}'"
+    assert put(text, E="", X="41") == f"'\\{begun}\\U00000034141'"
+
+
+def test_an_escape_with_all_its_digits_leaves_the_value_as_it_is():
+    for whole in (r"\101", r"\u0041", r"\U00000041", r"\7", r"\n", r"\\0", r"\\\\u00"):
+        assert put(f"'{whole}${{X}}'", X="41") == f"'{whole}41'"
+
+
+def test_two_dollars_stand_for_one_after_a_backslash_too():
+    assert put(r"'\$${X}'", X="value") == r"'\${X}'"
+
+
 def test_a_name_in_backquotes_is_not_a_variable_of_sparks():
     with pytest.raises(ValueError, match="no name of a column"):
         put("`${X}`", X="${env:HOME}")
