@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
@@ -24,8 +25,10 @@ _MOST_COORDINATORS = 10_000
 # Each has a thread and open files, and a worker of Spark's serves many queries in its life.
 _MOST_CLIENTS = 16
 
-_CONFIRMATIONS = 10
-"""Most responses that are asked for until two in a row are the same."""
+_CONFIRMATIONS, _SAME = 10, 3
+"""Most responses that are asked for until so many in a row are the same."""
+_CONFIRMATION_S, _PAUSE_S = 1.0, 0.05
+"""How long one broker is waited for, and how soon the same one is asked again."""
 
 _READ_METADATA = "read the metadata of topics"
 
@@ -77,11 +80,14 @@ class Client(Connections):
         Raises:
             KafkaFailedError: If one may not be seen, or the cluster does not answer.
         """
-        from kafka.errors import AuthorizationError, KafkaError
-
         wanted = None if names is None else tuple(sorted(names))
         query = MetadataQuery(wanted, create=create, operations=operations)
-        answer = self.ask_any(_READ_METADATA, query.request(), query.code_of)
+        return self._topics_of(query, self.ask_any(_READ_METADATA, query.request(), query.code_of))
+
+    def _topics_of(self, query: MetadataQuery, answer: Any) -> dict[str, Topic]:
+        """Take in a response; see `topics`."""
+        from kafka.errors import AuthorizationError, KafkaError
+
         self.learn_brokers(answer)
         try:
             found = query.topics(answer)
@@ -109,26 +115,42 @@ class Client(Connections):
         create: bool = False,
         operations: bool = False,
     ) -> dict[str, Topic]:
-        """`topics`, of which a second response has confirmed that there are no more partitions.
+        """`topics`, of which other responses have confirmed that there are no more partitions.
 
         Use it where the number of partitions decides about rows: which are read, and which
         partition a key goes to. A broker that is just starting may know a part of the metadata
-        only. A topic of which this process has confirmed as many partitions takes one response.
+        only, and say so more than once: so other brokers are asked, or the only one after a pause.
+        A topic of which this process has confirmed as many partitions takes one response.
 
         Raises:
             KafkaFailedError: As `topics`.
         """
-        found = self.topics(names, create=create, operations=operations)
+        wanted = None if names is None else tuple(sorted(names))
+        query = MetadataQuery(wanted, create=create, operations=operations)
+        found = self._topics_of(query, self.ask_any(_READ_METADATA, query.request(), query.code_of))
         if names is not None and all(self._is_confirmed(found.get(name)) for name in names):
             return found
-        for _ in range(_CONFIRMATIONS):
-            again = self.topics(names, create=create, operations=operations)
-            is_same = _sizes(again) == _sizes(found)
+        same = 1
+        for count in range(_CONFIRMATIONS):
+            again = self._topics_of(query, self._ask_in_turn(query, count))
+            same = same + 1 if _sizes(again) == _sizes(found) else 1
             found = again
-            if is_same:
+            if same == _SAME:
                 self._confirmed.update(found)
                 break
         return found
+
+    def _ask_in_turn(self, query: MetadataQuery, count: int) -> Any:
+        """Return the response of one broker after the other; of any one if that one has none."""
+        nodes = sorted(self.nodes())
+        if len(nodes) < _SAME:
+            time.sleep(_PAUSE_S)
+        if nodes:
+            node = nodes[count % len(nodes)]
+            (answer,) = self.ask([(node, query.request())], _CONFIRMATION_S)
+            if not isinstance(answer, Exception) and not query.code_of(answer):
+                return answer
+        return self.ask_any(_READ_METADATA, query.request(), query.code_of)
 
     def _is_confirmed(self, topic: Topic | None) -> bool:
         before = None if topic is None else self._confirmed.get(topic.name)

@@ -113,6 +113,20 @@ def test_a_batch_read_and_a_new_query_read_all_partitions(broker, proxy, topic, 
     assert proxy.is_done
 
 
+@PARTIAL
+def test_what_one_broker_omits_twice_is_not_confirmed_by_that(broker, proxy, topic, kept):
+    """A broker that is still starting says the same again if it is asked again at once."""
+    send(broker, topic, *range(8))
+    proxy.omit(topic, *kept, times=2)
+    batch = restarted(proxy, topic, streaming=False)
+    assert sorted(read_on(batch)[0]) == [*range(8)]
+    proxy.omit(topic, *kept, times=2)
+    options = {"kafka.bootstrap.servers": proxy.bootstrap, "kafka.metadata.max.age.ms": "299998"}
+    sink = open_client(KafkaSinkOptions.parse(options, "krishiv-kafka").kafka)
+    assert partition_count(sink, topic, age_s=300) == 4
+    assert proxy.is_done
+
+
 def test_a_run_that_ends_with_what_is_there_reads_all_partitions(broker, proxy, topic):
     send(broker, topic, *range(8))
     found, end = read_on(restarted(proxy, topic))
