@@ -35,6 +35,9 @@ LATE_COLUMN = "_late"
 LatePolicy = Literal["keep", "flag", "drop"]
 
 _DAY_MS = 86_400_000
+_CLOCKS_MS = 600_000
+"""How far a clock may be behind the one by which a watermark was planned: it was set, or is that of
+another machine."""
 _INT64 = -(2**63), 2**63 - 1
 
 _MILLISECONDS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
@@ -197,7 +200,7 @@ def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_m
         OffsetError: If rows would be dropped by it.
     """
     ms = None if watermark is None else watermark.ms
-    limit = EventTimeLimit.now(max_ahead_ms)
+    limit = EventTimeLimit.now(max_ahead_ms + _CLOCKS_MS)
     if policy != "drop" or ms is None or limit.admits(ms):
         return
     raise OffsetError(

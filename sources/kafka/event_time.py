@@ -232,9 +232,19 @@ class EventTime:
         past = self.lookup.records_at(dict.fromkeys(marks, max(limit + 1, 0)))
         # A record that is too far ahead hides those after it from this look-up, wherever it lies.
         # Its partition is not aligned, or it would never be read beyond that record.
+        hidden = {
+            tp: begins[tp]
+            for tp, found in past.items()
+            if found.offset >= 0 and not self.limit.admits(found.timestamp)
+        }
+        # If such records are all that waits there, its time stands still: none waits for it.
+        still = hidden.keys() - self._ahead(hidden).keys() if hidden else set()
+        if still:
+            moving = {tp: ms for tp, ms in marks.items() if tp not in still}
+            return self._within(moving, begins, newest)
         ends = {
             tp: min(max(found.offset, begins[tp]), newest[tp])
             for tp, found in past.items()
-            if found.offset >= 0 and self.limit.admits(found.timestamp)
+            if found.offset >= 0 and tp not in hidden
         }
         return {**newest, **ends}

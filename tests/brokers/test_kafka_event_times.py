@@ -101,6 +101,18 @@ def test_aligned_partitions_are_read_past_it(bootstrap):
     assert end.watermark.ms == 58 * MINUTE
 
 
+def test_partitions_do_not_wait_for_one_in_which_only_such_times_come(bootstrap):
+    topic = new_topic(bootstrap, 2)
+    send(bootstrap, topic, *((n, n * MINUTE) for n in range(40)))
+    send(bootstrap, topic, (100, MINUTE, 1))
+    source, end, found = reader(bootstrap, topic, **TIMED, maxSkew="5 minutes"), None, []
+    for count in range(12):
+        send(bootstrap, topic, (200 + count, YEAR_2262, 1))  # so something always waits there
+        more, end = read_on(source, end)
+        found += more
+    assert sorted(found) == [*range(40), 100, *range(200, 212)]
+
+
 def test_an_offset_of_an_older_release_that_knew_such_times_goes_on(bootstrap):
     topic = new_topic(bootstrap, 3)
     send(bootstrap, topic, (1, 5 * MINUTE), (2, YEAR_2262, 1))

@@ -1,6 +1,7 @@
 """Watermarks: they never move back, and late is strictly below."""
 
 import datetime as dt
+import time
 
 import pyarrow as pa
 import pytest
@@ -280,3 +281,21 @@ def test_what_holds_no_time_is_refused_by_name(kind):
 def test_a_missing_event_time_lists_the_columns():
     with pytest.raises(SchemaError, match="'at', but there are a, b"):
         check_event_time("at", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+
+
+@pytest.mark.parametrize("ahead", [0, DAY])
+def test_a_clock_that_is_a_little_behind_the_one_of_the_batch_before_stops_no_query(
+    monkeypatch, ahead
+):
+    """It was set, or the query went on on another machine; rows would be late by no more."""
+    planner = WatermarkPlanner(0, ahead)
+    limit = planner.limit()
+    end = planner.advance(None, limit.sort([limit.newest_ms]), limit)
+    assert end.ms == limit.newest_ms
+    now = time.time_ns()
+    for behind_s in (1, 30, 590):
+        monkeypatch.setattr(time, "time_ns", lambda at=now - behind_s * 10**9: at)
+        check_watermark(end, "drop", ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: now - 700 * 10**9)
+    with pytest.raises(OffsetError, match="past the clock of this machine"):
+        check_watermark(end, "drop", ahead)
