@@ -1,4 +1,4 @@
-"""Ids of queries in ``foreachBatch``, where the driver reads another checkpoint than Spark, or none.
+"""Ids of queries in ``foreachBatch``, whose driver reads another checkpoint than Spark, or none.
 
 A port on which nothing listens is an HDFS that cannot be reached from here.
 """
