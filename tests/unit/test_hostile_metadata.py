@@ -58,6 +58,7 @@ from krishiv_spark.iceberg.rows import cut, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.lru import LruCache
+from krishiv_spark.parquet.footers import BadFileError
 from krishiv_spark.sinks.iceberg import manifests as sink_manifests
 from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -238,14 +239,24 @@ def test_rows_of_any_number_make_a_bounded_number_of_comparisons():
     assert len(parts) == 10_000
 
 
-@pytest.mark.parametrize(("size", "rows"), [(0, 2), (-5, 2), (1, -2), (2**31, 2**62)])
-def test_rows_are_read_whatever_size_the_metadata_gives_their_file(warehouse, size, rows):
+@pytest.mark.parametrize("size", [0, -5, 1, 2**31])
+def test_rows_are_read_whatever_size_the_metadata_gives_their_file(warehouse, size):
     def change(file):
-        file["file_size_in_bytes"], file["record_count"] = size, rows
+        file["file_size_in_bytes"] = size
 
     with_changed_files(warehouse, change)
     assert numbers(warehouse) == [1, 2]
     assert iceberg_reading.Stream(warehouse, table=TABLE).drain() == [[1, 2]]
+
+
+@pytest.mark.parametrize(("size", "rows"), [(100, 1), (2**31, 2**62)])
+def test_a_file_with_another_number_of_rows_than_its_metadata_is_refused(warehouse, size, rows):
+    def change(file):
+        file["file_size_in_bytes"], file["record_count"] = size, rows
+
+    with_changed_files(warehouse, change)
+    with pytest.raises(BadFileError, match=f"has 2 rows, and {rows} by the metadata"):
+        numbers(warehouse)
 
 
 def with_changed_files(folder, change):

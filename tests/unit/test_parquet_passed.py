@@ -129,7 +129,7 @@ def test_other_names_are_counted_and_what_is_no_parquet_waits(tmp_path, caplog):
 def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, monkeypatch):
     put(tmp_path, "a.parquet")
     put(tmp_path, "b.parquet")
-    looked = checking.look
+    looked = checking.read_end
 
     def look(path, files):
         if path.endswith("a.parquet"):
@@ -138,7 +138,7 @@ def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, m
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "look", look)
+        patch.setattr(checking, "read_end", look)
         end = source.latest(FIRST, UNLIMITED)
         assert names(end) == ["b.parquet"]
         assert passed_over(source) == {"may_not_be_read": one("a.parquet")}
@@ -149,7 +149,7 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
     taken = ["a.parquet", "b.parquet", "c.parquet"]
     for name in taken:
         put(tmp_path, name)
-    looked = checking.look
+    looked = checking.read_end
 
     def look(path, files):
         if path.endswith("b.parquet"):
@@ -158,7 +158,7 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "look", look)
+        patch.setattr(checking, "read_end", look)
         with pytest.raises(OSError, match="Input/output"):
             source.latest(FIRST, UNLIMITED)
     assert names(source.latest(FIRST, UNLIMITED)) == taken
