@@ -189,7 +189,7 @@ class WatermarkPlanner:
 
 
 def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_ms: int) -> None:
-    """Refuse to drop rows by a watermark that is itself too far past the clock. Driver.
+    """Refuse to drop or flag rows by a watermark that is too far past the clock. Driver.
 
     Args:
         watermark: The watermark at the start of a batch that is planned now.
@@ -197,20 +197,21 @@ def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_m
         max_ahead_ms: The option ``maxEventTimeAhead``.
 
     Raises:
-        OffsetError: If rows would be dropped by it.
+        OffsetError: If rows would be dropped or flagged by it.
     """
     ms = None if watermark is None else watermark.ms
     limit = EventTimeLimit.now(max_ahead_ms + _CLOCKS_MS)
-    if policy != "drop" or ms is None or limit.admits(ms):
+    if policy == "keep" or ms is None or limit.admits(ms):
         return
     raise OffsetError(
         f"the watermark in the checkpoint, {format_time(ms)}, is more than "
-        f"{max_ahead_ms / _DAY_MS:g} days past the clock of this machine, and 'lateRows' = 'drop' "
-        "would drop nearly all rows: no batch was planned. A release of krishiv-spark without the "
-        "option 'maxEventTimeAhead' let one wrong event time move it there, or the clock is wrong. "
-        "If the event times are right, set 'maxEventTimeAhead' to a longer time, such as '3650 "
-        "days'; otherwise correct the clock, set 'lateRows' to 'keep', or rewind the checkpoint to "
-        "an epoch before that event time (krishiv-spark checkpoint rewind)"
+        f"{max_ahead_ms / _DAY_MS:g} days past the clock of this machine, and 'lateRows' = "
+        f"'{policy}' would {policy} nearly all rows: no batch was planned. A release of "
+        "krishiv-spark without the option 'maxEventTimeAhead' let one wrong event time move it "
+        "there, or the clock is wrong. If the event times are right, set 'maxEventTimeAhead' to a "
+        "longer time, such as '3650 days'; otherwise correct the clock, set 'lateRows' to 'keep', "
+        "or rewind the checkpoint to an epoch before that event time (krishiv-spark checkpoint "
+        "rewind)"
     )
 
 

@@ -159,14 +159,16 @@ def test_the_option_says_how_far_ahead_times_may_be(tmp_path):
         assert source.latest(ParquetOffset(), UNLIMITED).watermark.ms == expected
 
 
-def test_a_watermark_of_an_older_release_at_the_end_of_time_drops_nothing(tmp_path):
+@pytest.mark.parametrize("policy", ["drop", "flag"])
+def test_a_watermark_of_an_older_release_at_the_end_of_time_drops_nothing(tmp_path, policy):
     put(tmp_path, "a.parquet", rows((1, INFINITY)))
     read = parquet(tmp_path)[1]
     end = trigger(read, read.initialOffset())[1]
     old = {**end, "watermark": {"ms": INFINITY // 1000 - TEN_MINUTES}}
     put(tmp_path, "b.parquet", rows((2, 1_700_000_000_000_000)))
-    with pytest.raises(OffsetError, match=r"no batch was planned.*checkpoint rewind"):
-        trigger(parquet(tmp_path)[1], old)
+    said = rf"would {policy} nearly all rows: no batch was planned.*checkpoint rewind"
+    with pytest.raises(OffsetError, match=said):
+        trigger(parquet(tmp_path, lateRows=policy)[1], old)
     found, later = trigger(parquet(tmp_path, lateRows="keep")[1], old)
     assert found == [2]
     assert later["watermark"]["ms"] == old["watermark"]["ms"]  # it never moves back
