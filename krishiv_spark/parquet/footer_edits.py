@@ -9,6 +9,7 @@ without the columns that cannot be read, and with INT96 as the 12 bytes that it 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -96,16 +97,20 @@ def int96_as_bytes(footer: bytes) -> bytes:
     """Return a footer whose columns of INT96 are ones of 12 bytes: the pages of both are the same.
 
     Only the schema is decoded. The row groups repeat the type of a column, which is not used.
+
+    Raises:
+        pa.ArrowInvalid: If it is damaged.
     """
-    fields, end = decode(footer, last=_SCHEMA)
-    if max(fields) != _SCHEMA:  # another order than that of every known writer
-        fields, end = decode(footer)
-    for element in fields[_SCHEMA].value.values:
-        if element.get(_TYPE, _NO_FIELD).value == _INT96:
-            element[_TYPE] = Field(I32, _FIXED_LENGTH)
-            element[_LENGTH] = Field(I32, _INT96_BYTES)
-    edited = encode(fields)
-    return edited if max(fields) != _SCHEMA else edited[:-1] + footer[end:]
+    with _damage_errors():
+        fields, end = decode(footer, last=_SCHEMA)
+        if max(fields) != _SCHEMA:  # another order than that of every known writer
+            fields, end = decode(footer)
+        for element in fields[_SCHEMA].value.values:
+            if element.get(_TYPE, _NO_FIELD).value == _INT96:
+                element[_TYPE] = Field(I32, _FIXED_LENGTH)
+                element[_LENGTH] = Field(I32, _INT96_BYTES)
+        edited = encode(fields)
+        return edited if max(fields) != _SCHEMA else edited[:-1] + footer[end:]
 
 
 def without_encrypted(footer: bytes) -> EditedFooter | None:
@@ -114,7 +119,7 @@ def without_encrypted(footer: bytes) -> EditedFooter | None:
     Raises:
         pa.ArrowInvalid: If it is damaged.
     """
-    try:
+    with _damage_errors():
         tree, _ = decode(footer)
         groups = [group[_CHUNKS].value.values for group in tree[_GROUPS].value.values]
         secret = {
@@ -134,6 +139,12 @@ def without_encrypted(footer: bytes) -> EditedFooter | None:
         for field in (_ENCRYPTION, _SIGNING_KEY):
             tree.pop(field, None)
         return EditedFooter(encode(_without(tree, columns, unsupported)), unsupported)
+
+
+@contextmanager
+def _damage_errors() -> Iterator[None]:
+    try:
+        yield
     except _DAMAGE as error:
         raise pa.ArrowInvalid(f"its footer is damaged: {error!r}") from error
 

@@ -34,7 +34,7 @@ _TAIL_BYTES, _LENGTH_BYTES = 8, 4
 _MOST_FOOTER_BYTES = 16 * 2**20
 """Of a footer that is decoded as a whole. Those of files with 10 000 columns have a tenth of it."""
 
-_ENCRYPTED_FOOTER = b"PARE"
+_MAGIC, _ENCRYPTED_FOOTER = b"PAR1", b"PARE"
 _INT96 = "INT96"
 _SHOWN = 5  # columns in a message
 
@@ -173,7 +173,8 @@ def open_input(source: Any) -> ParquetInput:
             raise  # of the disk
         if _tail_of(source)[_LENGTH_BYTES:] == _ENCRYPTED_FOOTER:
             raise pa.ArrowNotImplementedError("it is encrypted") from error
-        edited = None if isinstance(error, OSError) else without_unsupported(_footer_of(source))
+        is_damaged = isinstance(error, OSError) or not _has_footer(source)
+        edited = None if is_damaged else without_unsupported(_footer_of(source))
         if edited is None:
             raise
         return ParquetInput(source, *edited)
@@ -201,6 +202,14 @@ def _tail_of(source: Any) -> bytes:
     size = source.seek(0, os.SEEK_END)
     source.seek(max(0, size - _TAIL_BYTES))
     return bytes(source.read(_TAIL_BYTES))
+
+
+def _has_footer(source: Any) -> bool:
+    """Return True if a file ends as one with a plain footer does, and is as long as it claims."""
+    tail = _tail_of(source)
+    length = int.from_bytes(tail[:_LENGTH_BYTES], "little")
+    least = len(_MAGIC) + length + _TAIL_BYTES
+    return tail[_LENGTH_BYTES:] == _MAGIC and least <= source.tell()
 
 
 def _footer_of(source: Any, most: int | None = _MOST_FOOTER_BYTES) -> bytes:
