@@ -40,7 +40,10 @@ _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
 _RECORDS = "krishiv/iceberg.catalogs"
 """The folder of a checkpoint with one file for each catalog in SQLite that its query has used.
 
-No log of a named batch has this name: it has a dot."""
+No log of a named batch has this name: it has a dot. A catalog is named by the digest of its path,
+which may come from a reference to a secret, as the whole of 'catalog.uri' may."""
+
+_RECORD = b"A catalog in SQLite that this query has used; its name is the SHA-256 of the path.\n"
 
 _recorded: LruCache[SparkCheckpoint, str] = LruCache(256)
 """By checkpoint, the record that this process has seen or written last."""
@@ -147,7 +150,7 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
     folder = checkpoint.folder(_RECORDS)
     try:
         if folder.read(name) is None:
-            folder.replace(name, f"{os.path.abspath(file)}\n".encode())
+            folder.replace(name, _RECORD)
     except (OSError, StorageError) as error:
         _log.warning(
             "%s: the checkpoint %s cannot store that its query uses the catalog %s: %s. The query "

@@ -121,6 +121,8 @@ def test_a_query_makes_no_new_catalog_where_its_mount_is_away(tmp_path, warehous
     place, unmount, mount = warehouse
     life = life_in(place, tmp_path, kind)
     life.epoch(0, numbered(0))
+    (record,) = (tmp_path / "checkpoint" / "krishiv" / "iceberg.catalogs").iterdir()
+    assert str(place) not in record.read_text(), "the path may come from a secret"
     unmount()
     for ask in (life.plan, lambda rows: life.writer(rows).check_start()):
         with pytest.raises(OptionError, match=rf"{place}/catalog\.db, through .*is away.*Mount or"):
