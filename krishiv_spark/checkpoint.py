@@ -139,7 +139,7 @@ class SparkCheckpoint:
         if self._check_recorded(query) or time.monotonic() < (_next_write_s.get(self) or 0.0):
             return
         try:
-            # Whoever does this at the same time writes the same.
+            # Another process that does this at the same time writes the same bytes.
             self.folder(KRISHIV).replace(QUERY_ID_FILE, f"{line_of_id(query)}\n".encode())
         except (OSError, StorageError) as error:
             _log.warning(
@@ -382,7 +382,7 @@ _next_write_s: LruCache[SparkCheckpoint, float] = LruCache(64)
 """By checkpoint in which the id could not be stored, when that is tried again."""
 
 _REST_S = 600.0
-"""How long after a failed attempt: each may take seconds, and is logged."""
+"""Pause after a failed attempt: each may take seconds, and is logged."""
 
 _texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
 """Entries of offset logs in versions that a listing has shown."""

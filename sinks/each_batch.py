@@ -21,7 +21,7 @@ __all__ = ["each_batch", "id_of_query"]
 _log = logging.getLogger(__name__)
 
 _REST_S = 600.0
-"""How long a checkpoint that cannot be read here is not tried again."""
+"""Time until a checkpoint that cannot be read here is tried again."""
 
 _next_look_s: LruCache[tuple[str, str], float] = LruCache(64)
 """By location and query, when the checkpoint is looked at again; infinite once the id is stored."""

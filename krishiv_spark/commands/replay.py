@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["replay"]
 
 _SHOWN = ("path", "table", "warehouse", "epochlog", "format")
-"""How options end whose values name no secret: they are in the command that finishes a replay."""
+"""Last parts of names of options without secrets: the command that finishes a replay has them."""
 
 
 @click.command()

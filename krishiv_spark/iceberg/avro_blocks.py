@@ -1,7 +1,7 @@
 """Blocks of Avro files, decompressed up to a limit. Driver.
 
-PyIceberg decompresses a block of a manifest whole, so that whoever can write a manifest can have
-10 KB become gigabytes in the driver of every reader.
+PyIceberg decompresses a block of a manifest whole, so that a writer of manifests can have 10 KB
+become gigabytes in the driver of every reader.
 """
 
 from __future__ import annotations

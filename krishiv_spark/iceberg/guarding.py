@@ -26,7 +26,7 @@ __all__ = ["guard"]
 
 
 def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Catalog:
-    """Have a catalog take no settings from its tables, whatever its class. Driver.
+    """Have a catalog of any class take no settings from its tables. Driver.
 
     Catalogs that it has as attributes, as one that adds a cache to another, are guarded too.
 

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options import ByteSize
 from krishiv_spark.paths import local_path
-from krishiv_spark.redaction import redact
+from krishiv_spark.redaction import excerpt, redact
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
 
@@ -228,6 +228,10 @@ class IcebergOptions(StorageOptions):
     def redacted(self, text: str) -> str:
         """A text without the secrets of catalog and stores."""
         return redact(text, self.secrets())
+
+    def describe_error(self, error: BaseException | None) -> str:
+        """Return the class of a foreign error and as much of its text as a message repeats."""
+        return f"{type(error).__name__}: {excerpt(str(error), self.secrets())}"
 
     def catalog_properties(self) -> dict[str, str]:
         """All that PyIceberg's ``load_catalog`` is given; some of it is secret.

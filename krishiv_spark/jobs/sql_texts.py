@@ -1,6 +1,6 @@
 """Variables in texts of a job file that are SQL: a value never becomes code.
 
-Inside quotes a value is a part of the literal, whatever characters it has. Outside of them it has
+Inside quotes a value is a part of the literal, with any characters. Outside of them it has
 to be an identifier, a number or an interval. The text is read as Spark's lexer reads it
 (``SqlBaseLexer.g4``), with each variable as one character, before any value is in it.
 """
@@ -110,7 +110,7 @@ _PLAIN = re.compile(
     rf"(?:{_NUMBER}|\w+(?:\.\w+)*|(?:interval\s+)?{_NUMBER}\s+{_UNIT}(?:\s+{_NUMBER}\s+{_UNIT})*)",
     re.IGNORECASE,
 )
-"""What a value may be outside of quotes."""
+"""The forms that a value may have outside of quotes."""
 
 _UNSAFE = re.compile(r"[^\w .,:;/()+*=<>@#%&?!|~^\[\]-]")
 """Characters of a value that are not put into a literal of Spark's as they are."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["make_views", "read_input", "with_samples"]
 
 _NO_ESCAPES = "spark.sql.parser.escapedStringLiterals"
-"""Where it is true, a backslash in a literal of SQL is a backslash."""
+"""The setting with which a backslash in a literal of SQL is a plain character."""
 
 _OF_STREAMS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 """Options by which a stream begins elsewhere than a batch, lower case."""

@@ -28,7 +28,7 @@ _MOST_CLIENTS = 16
 _CONFIRMATIONS, _SAME = 10, 3
 """Most responses that are asked for until so many in a row are the same."""
 _CONFIRMATION_S, _PAUSE_S = 1.0, 0.05
-"""How long one broker is waited for, and how soon the same one is asked again."""
+"""Time to wait for one broker, and the pause before the same one is asked again."""
 
 _READ_METADATA = "read the metadata of topics"
 

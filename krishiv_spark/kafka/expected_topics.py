@@ -19,7 +19,7 @@ __all__ = ["Expected", "ExpectedTopic", "are_confirmed", "look_again"]
 _Found = TypeVar("_Found", bound=Mapping[str, Topic] | None)
 
 _LOOKS, _PAUSE_S = 10, 0.2
-"""How often, and after which pause, metadata that lack an expected topic are requested again."""
+"""Number of further requests, and the pause before each, when metadata lack an expected topic."""
 
 
 class ExpectedTopic(NamedTuple):

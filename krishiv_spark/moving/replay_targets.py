@@ -31,7 +31,7 @@ _NAME_IT = (
 
 
 class ReplayTarget(Protocol):
-    """What a query has written, which can go back to the end of an epoch. Operator."""
+    """The targets of a query, which can go back to the end of an epoch. Operator."""
 
     def identity(self) -> str:
         """Return what tells this target from another one."""

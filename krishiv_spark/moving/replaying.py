@@ -194,7 +194,7 @@ class Replaying:
 
     @cached_property
     def record(self) -> ReplayRecord:
-        """What the entry that stops the query contains."""
+        """The content of the entry that stops the query."""
         if self.pending is not None:
             return self.pending
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -334,7 +334,7 @@ class Replaying:
         try:
             is_created = folder.create(name, text)
         except NotExclusiveError:
-            # On such a store two drivers are not told apart either: a look is all there is.
+            # Such a store does not keep two drivers apart either: a check has to do.
             is_created = folder.read(name) is None
             if is_created:
                 folder.replace(name, text)

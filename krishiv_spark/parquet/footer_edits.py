@@ -44,7 +44,7 @@ _ENTRY_FIELDS = 2
 _NO_FIELD = Field(0, None)
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
-"""What comes of bytes that are no struct of Thrift, or not that of a Parquet file."""
+"""Errors of decoding bytes that are no struct of Thrift, or not that of a Parquet file."""
 
 
 class UnsupportedColumn(NamedTuple):
@@ -178,7 +178,7 @@ def without_unsupported(footer: bytes) -> EditedFooter | None:
 
 
 def _refusal(tree: Struct) -> str | None:
-    """Why PyArrow refuses a footer; None if it does not.
+    """Return the reason for which PyArrow refuses a footer; None if it does not.
 
     Raises:
         OSError: If the footer is damaged.

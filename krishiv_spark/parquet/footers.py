@@ -311,7 +311,7 @@ def read_footer(  # noqa: PLR0913  all but two have defaults
 
 
 class _Reading(NamedTuple):
-    """How the event time is read: the arguments of `read_footer`."""
+    """The arguments of `read_footer` that say how the event time is read."""
 
     times: TimeRules
     wanted: pa.DataType | None

@@ -40,7 +40,7 @@ _SHOWN = 5  # columns in a message
 
 
 class ParquetInput:
-    """A file that is read in little memory, whatever the size of its row groups.
+    """A file that is read in little memory, with row groups of any size.
 
     Attributes:
         metadata: Its footer, without the columns in `unsupported`.

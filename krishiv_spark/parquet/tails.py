@@ -93,7 +93,7 @@ def _checksum(tail: bytes) -> int:
 
 
 def _begins(path: str | os.PathLike[str], files: Files) -> bool:
-    """Whether the first bytes are there. Stores do not show a file that has only its end."""
+    """True if the first bytes are there. Stores do not show a file that has only its end."""
     return files.is_remote or files.tail(os.fspath(path), _HEAD, _HEAD)[1] in MAGIC
 
 

@@ -27,7 +27,6 @@ from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, o
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.redaction import excerpt
-from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.expiry import remove_expired
@@ -50,9 +49,6 @@ _REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedErro
 
 _NEVER_EXPIRED: set[UUID] = set()
 """Tables whose catalog has refused this process a commit that expires snapshots."""
-
-_SHORTEST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 2.0
 
 
 Change = Callable[[EpochTransaction, dict[str, str]], None]
@@ -82,7 +78,7 @@ class Committer:
         self.unknown = False
         """Whether the outcome of an attempt is not known: nothing staged may be touched then."""
         self.committed = False
-        """Whether an attempt is known to have happened."""
+        """True if an attempt is known to have happened."""
 
     def commit(self, table: Table) -> None:
         """Make the epoch true.
@@ -95,7 +91,7 @@ class Committer:
             CommitRejected: If it certainly did not happen.
             CommitUnknown: If it is not known whether it happened.
         """
-        backoff = Backoff(self._timeout_s, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+        backoff = self._options.commit_backoff()
         self._attempt(table)
         while self._last is not None:
             # Looked at once more even if time is up: the last attempt may have happened.
@@ -173,7 +169,7 @@ class Committer:
             "do it; 'keepSnapshots' = 'all' keeps them without this warning",
             FORMAT,
             self._options.table_name,
-            self._options.redacted(excerpt(str(self._expiry_refused), self._options.secrets())),
+            excerpt(str(self._expiry_refused), self._options.secrets()),
         )
 
     @contextmanager
@@ -286,7 +282,7 @@ class Committer:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the epoch is certainly not in the table, whatever error has ended its commit."""
+        """True if the epoch is certainly not in the table, after any error of its commit."""
         return not self.unknown and not self.committed
 
     def _check_history(self, table: Table) -> None:
@@ -324,8 +320,7 @@ class Committer:
 
     def _failed(self) -> KrishivError:
         what = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
-        why = excerpt(str(self._last), self._options.secrets())
-        reason = self._options.redacted(f"{type(self._last).__name__}: {why}")
+        reason = self._options.describe_error(self._last)
         if self.unknown:
             return CommitUnknown(
                 f"{what} may or may not be in the table: {reason}; restart the query, which looks "

@@ -31,8 +31,6 @@ from krishiv_spark.iceberg.catalogs import (
 from krishiv_spark.iceberg.internals import commit_once
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_OF, NO_EPOCH
-from krishiv_spark.redaction import excerpt
-from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.iceberg.marks import has_key
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["enrol_query", "is_refusal"]
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
 _REFUSALS = (BadRequestError, ForbiddenError, NotImplementedError)
 _TRANSIENT = frozenset({408, 421, 423, 425})
 """Status codes after which the same request is worth another attempt."""
@@ -65,7 +62,7 @@ def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
         OptionError: If the catalog refuses the property, or does not keep it.
         CatalogFailedError: If the catalog does not answer, or other commits are always faster.
     """
-    backoff = Backoff(options.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+    backoff = options.commit_backoff()
     while not has_key(table.metadata, query):
         error = _try_to_set(table, options, query)
         if error is None and not has_key(table.metadata, query):
@@ -112,8 +109,7 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
 
 
 def _refused(options: IcebergSinkOptions, query: str, error: Exception) -> OptionError:
-    why = excerpt(str(error), options.secrets())
-    reason = options.redacted(f"{type(error).__name__}: {why}")
+    reason = options.describe_error(error)
     return OptionError(
         f"{FORMAT}: the catalog refuses to set the property '{EPOCH_OF}{query}' of table "
         f"{options.table_name}: {reason}. {_ADVICE}"
@@ -136,8 +132,7 @@ _ADVICE = (
 
 
 def _failure(options: IcebergSinkOptions, error: Exception) -> CatalogFailedError:
-    why = excerpt(str(error), options.secrets())
-    reason = options.redacted(f"{type(error).__name__}: {why}")
+    reason = options.describe_error(error)
     return CatalogFailedError(
         f"{FORMAT}: the first commit of a query to table {options.table_name}, which sets a "
         f"property, did not succeed within {options.commit_timeout / 1000:g} s ('commitTimeout'): "

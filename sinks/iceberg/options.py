@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
+from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.columns import Evolution
 from krishiv_spark.sinks.numbered import JobNumber
@@ -18,6 +19,7 @@ from krishiv_spark.sinks.numbered import JobNumber
 __all__ = ["IcebergSinkOptions"]
 
 
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
 _PROPERTY = "tableproperty."
 
 
@@ -181,9 +183,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         found = super().job
         return found and replace(found, rows=self.txn_rows)
 
+    def commit_backoff(self) -> Backoff:
+        """Return the pauses between attempts at one commit, within `commit_timeout`."""
+        return Backoff(self.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+
     @property
     def expires_snapshots(self) -> bool:
-        """Whether the user asks for snapshots to expire, whatever the table's properties are."""
+        """True if an option of the user expires snapshots; the table's properties do not count."""
         return self.keep_snapshots is not None or self.expire_older_than is not None
 
     @model_validator(mode="after")

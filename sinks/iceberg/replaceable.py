@@ -1,6 +1,6 @@
-"""Whether the files of a table can be replaced.
+"""Checks before files of a table are replaced.
 
-Not where rows are deleted by their values, and not where they are in files that are not Parquet.
+Files cannot be replaced in a table with equality deletes, nor where they are not Parquet.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def warn_of_refused(table: Table, options: IcebergSinkOptions, error: Exception)
         error: The catalog's refusal.
     """
     names = ", ".join(sorted(default_properties(options)))
-    why = options.redacted(excerpt(str(error), options.secrets()))
+    why = excerpt(str(error), options.secrets())
     warn_once(
         _log,
         str(table.metadata.table_uuid),

@@ -22,7 +22,6 @@ from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog, open_
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_KEY, query_of
 from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
-from krishiv_spark.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Rollback"]
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
 _TAG = "krishiv-replay-"
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class _Undone:
-    """What goes out of a table.
+    """The snapshots and epochs that leave a table.
 
     Attributes:
         snapshots: Those of the query's later epochs, the newest first.
@@ -107,7 +105,7 @@ class Rollback:
             OptionError, CatalogFailedError: As `lines`.
             SinkError: If others commit all the time.
         """
-        backoff = Backoff(self._options.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+        backoff = self._options.commit_backoff()
         while not self._attempt(replay):
             if not backoff.pause():
                 raise SinkError(

@@ -27,9 +27,9 @@ class EpochTransaction(Transaction):
     """
 
     may_expire = True
-    """Whether the table's own properties may have snapshots expire with the commit."""
+    """True if the table's own properties may expire snapshots with the commit."""
     expires = False
-    """Whether they do."""
+    """True if they do."""
 
     @property
     def table(self) -> Table:

@@ -143,6 +143,6 @@ class BatchPlanner:
         self._frozen = self._look(self._client(), None)
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waited after the batch that was planned last, and what was lost or did not count."""
+        """Return the backlog after the last planned batch, and counts of lost and ignored rows."""
         known = (self._lag.report(*self._planned), self._losses.report(), self._watermarks.report())
         return {key: value for report in known for key, value in report.items()}

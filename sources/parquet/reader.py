@@ -310,7 +310,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         )
 
     def _fingerprint(self, file: FoundFile) -> int | None:
-        """What shows to several tasks that they read one version of a file.
+        """Return what identifies the version of a file that several tasks read.
 
         A file that one task reads is the same for it as long as it has the same size.
         """

@@ -63,7 +63,7 @@ class FileRange:
 
     @property
     def version(self) -> FileVersion:
-        """What shows that the file still has the rows that the task is to read."""
+        """The evidence that the file still has the rows that the task is to read."""
         is_whole = self.start == 0 and self.end >= self.identity.size
         return FileVersion(self.identity, self.fingerprint, is_whole)
 

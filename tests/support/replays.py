@@ -6,12 +6,11 @@ import shutil
 from collections import Counter
 
 import pyarrow.parquet as pq
-from click.testing import CliRunner
+from command_line import Command
 from sink_life import Life, rows
 from spark_starts import dies_before, start
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.cli import main
 from krishiv_spark.iceberg import catalogs
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import open_log
@@ -67,20 +66,8 @@ class Stream(Life):
         return int((self.folder / "offsets" / str(number)).read_text().split("\n")[2])
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["replay", *(str(word) for word in words)])
-
-
-def said(*words):
-    done = run(*words)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(*words):
-    done = run(*words)
-    assert done.exit_code == 1, done.output
-    return done.output
+_COMMAND = Command("replay")
+run, said, refused = _COMMAND.run, _COMMAND.said, _COMMAND.refused
 
 
 def table_rows(table):

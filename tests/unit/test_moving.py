@@ -8,12 +8,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import Command
 from sink_life import close_pool, dies_at
 from spark_starts import QUERY, dies_before, files, fresh, make_checkpoint, offsets_in, start, write
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.cli import main
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import every_format
 from krishiv_spark.moving.boundaries import boundary_at, newest_boundary
@@ -27,20 +26,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "moving.md"
 STORES = ("0/0", "0/1/left-keyToNumValues")
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["checkpoint", *(str(word) for word in words)])
-
-
-def said(*words):
-    done = run(*words)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(*words):
-    done = run(*words)
-    assert done.exit_code == 1, done.output
-    return done.output
+_COMMAND = Command("checkpoint")
+run, said, refused = _COMMAND.run, _COMMAND.said, _COMMAND.refused
 
 
 @pytest.fixture(scope="module", autouse=True)

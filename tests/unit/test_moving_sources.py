@@ -8,11 +8,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from command_line import Command
 from spark_starts import files, make_checkpoint, offsets_in, start, write
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.cli import main
 from krishiv_spark.moving import spark_kafka
 from krishiv_spark.moving.spark_files import files_read
 from krishiv_spark.offsets import open_log
@@ -25,20 +24,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 SPARKS = '{"a":{"0":23,"10":4},"b":{"1":7}}'
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["checkpoint", *(str(word) for word in words)])
-
-
-def said(*words):
-    done = run(*words)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(*words, code=1):
-    done = run(*words)
-    assert done.exit_code == code, done.output
-    return done.output
+_COMMAND = Command("checkpoint")
+run, said, refused = _COMMAND.run, _COMMAND.said, _COMMAND.refused
 
 
 def sparks_offset(epoch):

@@ -37,7 +37,7 @@ _SNAPPY_MOST = 22
 _FIRST_READ = 8 * 1024
 
 _ALLOCATION = re.compile(r"(?i)allocation|(?<!too much )memory")
-"""How zlib, LZ4 and Zstandard say that there was no memory; not that a window is too large."""
+"""Messages of zlib, LZ4 and Zstandard for a lack of memory; not for a window that is too large."""
 
 
 # In a byte of a number: more follow.
