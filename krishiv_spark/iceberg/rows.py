@@ -263,9 +263,9 @@ def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.
     if condition is None:
         yield batch
     else:
-        # Of a table, since RecordBatch.filter fails on an empty result before pyarrow 21.
-        rows = pa.Table.from_batches([batch]).filter(condition)
-        yield from rows.select(batch.schema.names[:columns]).to_batches()
+        rows = batch.filter(condition)
+        if rows.num_rows:
+            yield rows.select(batch.schema.names[:columns])
 
 
 class _Deletes:
