@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from krishiv_spark.advice import line_of_id, restore_metadata
@@ -24,6 +24,7 @@ __all__ = [
     "KRISHIV",
     "QUERY_ID_FILE",
     "QUERY_ID_PROPERTY",
+    "REWOUND",
     "SparkCheckpoint",
     "checked_id",
 ]
@@ -47,6 +48,12 @@ QUERY_ID_FILE = "query-id.json"
 
 BEGIN_FILE = "copied-after.json"
 """In a copy or an import, the epoch after which it begins. No log has this name either."""
+
+REWOUND = "krishiv-rewound"
+"""The folder of a checkpoint with a folder for each rewind, which has the files that it removed.
+
+The names of these folders sort by time.
+"""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -316,6 +323,25 @@ class SparkCheckpoint:
         except FileNotFoundError:
             return False
         return True
+
+    def was_committed(self, epoch: int) -> bool:
+        """Return True if a rewind removed an epoch that was over. Operator.
+
+        The newest rewind that removed the epoch decides: an epoch of this number may have been
+        planned again after an earlier one. If the checkpoint has planned it again since, the
+        answer is False.
+
+        Raises:
+            OSError, StorageError: As `is_committed`.
+        """
+        if epoch in self.epochs():
+            return False
+        for name in sorted(self.folder(REWOUND).names(), reverse=True):
+            place = StoreUrl.parse(self.location) / f"{REWOUND}/{name}"
+            removed = replace(self, location=str(place))
+            if epoch in removed.epochs():
+                return removed.is_committed(epoch)
+        return False
 
     def epochs(self) -> list[int]:
         """The epochs that Spark has planned and still says of what, in ascending order."""

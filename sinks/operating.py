@@ -66,7 +66,8 @@ class Operator:
     def _is_finished(self, state: State) -> bool:
         if self._log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True
-        return self._is_over(state.intent.epoch)
+        epoch = state.intent.epoch
+        return self._is_over(epoch) or self._was_over(epoch)
 
     # --- what can be done
 
@@ -105,7 +106,7 @@ class Operator:
                 f"Spark has written down that epoch {state.committed_epoch} is over, and would not "
                 "stage it again: its rows would be lost. Use --assume committed"
             )
-        taken = self._log.begin(operators_claim(self._query, state))
+        taken = self._take_over(state)
         intent = taken.intent
         if intent is None or intent.epoch is None:
             raise LogError(f"the epoch log {self._log} has moved on: look again")
@@ -129,6 +130,10 @@ class Operator:
             return False
         return self._checkpoint.is_committed(epoch)
 
+    def _was_over(self, epoch: int) -> bool:
+        """Return True if the epoch was over before the checkpoint was rewound."""
+        return self._checkpoint is not None and self._checkpoint.was_committed(epoch)
+
     def adopt(self, newest: str | None) -> PlannedOffsets | None:
         """Begin the log anew for the checkpoint as it is.
 
@@ -146,24 +151,42 @@ class Operator:
                 hold two epochs with one number.
         """
         state = self._log.state()
+        planned = self.adopted(newest)
+        claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
+        # If this dies in between, the log is as it was for whoever comes next.
+        self._log.adopt(self._take_over(state), claim)
+        return planned
+
+    def _take_over(self, state: State) -> State:
+        """Append an owner entry right after a state.
+
+        Raises:
+            LogError: If a driver has appended an entry since the state was read: its intent must
+                be neither dropped nor taken for the one that the operator has read about.
+        """
+        taken = self._log.begin(operators_claim(self._query, state))
+        if taken.number != state.number + 1:
+            raise LogError(
+                f"the epoch log {self._log} has moved on, so nothing was decided: a driver runs on "
+                "the checkpoint. Stop it, and look again"
+            )
+        return taken
+
+    def adopted(self, newest: str | None) -> PlannedOffsets | None:
+        """Return the same as `adopt` without changing anything; raises likewise."""
+        self._check_no_open_intent()
+        planned = self._newest_held(newest)
+        self._participant.verify_adopted(self._query, -1 if planned is None else planned.epoch)
+        return planned
+
+    def _check_no_open_intent(self) -> None:
+        state = self._log.state()
         if not self._is_finished(state):
             raise LogError(
                 f"the newest intent in the epoch log {self._log}, of epoch "
                 f"{state.committed_epoch}, may not be finished: 'krishiv-spark log resolve' "
                 "finishes it, in its old target"
             )
-        planned = self.adopted(newest)
-        claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
-        # If this dies in between, the log is as it was for whoever comes next.
-        taken = self._log.begin(operators_claim(self._query, state))
-        self._log.adopt(taken, claim)
-        return planned
-
-    def adopted(self, newest: str | None) -> PlannedOffsets | None:
-        """What `adopt` returns, without changing anything; raises likewise."""
-        planned = self._newest_held(newest)
-        self._participant.verify_adopted(self._query, -1 if planned is None else planned.epoch)
-        return planned
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
         if self._checkpoint is None:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.checkpoint import REWOUND, SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.moving.boundaries import Boundary, boundary_at
 from krishiv_spark.moving.marks import is_replay, is_unfinished, unfinished
@@ -21,10 +21,7 @@ from krishiv_spark.moving.state import check_version, is_later
 from krishiv_spark.moving.writing import copy_files, files_of
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["ASIDE", "Rewinding"]
-
-ASIDE = "krishiv-rewound"
-"""The folder of a checkpoint that has what went; one in it for each time, whose names sort so."""
+__all__ = ["Rewinding"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class Rewinding:
         """
         if self.replay is not None:
             return StoreUrl.parse(self.checkpoint.location) / self.replay
-        name = max(self.checkpoint.folder(ASIDE).names(), default=None)
+        name = max(self.checkpoint.folder(REWOUND).names(), default=None)
         if name is None or not self.offsets:
             return None
         place, newest = self._aside(name), str(self.offsets[-1])
@@ -161,7 +158,7 @@ class Rewinding:
         return place if is_same else None
 
     def _aside(self, name: str) -> StoreUrl:
-        return StoreUrl.parse(self.checkpoint.location) / f"{ASIDE}/{name}"
+        return StoreUrl.parse(self.checkpoint.location) / f"{REWOUND}/{name}"
 
     def _is_replaced(self, number: int) -> bool:
         """Whether an entry is the text that another attempt has put in its place."""

@@ -388,6 +388,57 @@ def test_a_log_is_adopted_for_a_query_that_was_stopped_in_good_order(stream):
     assert stream.count() == 40
 
 
+def test_a_log_is_adopted_right_after_a_way_back(stream, tmp_path):
+    """Spark had written down that epochs 1 and 2 are over, and ``rewind`` keeps its word for it."""
+    run("checkpoint", "rewind", str(stream.checkpoint), "--to", "0")
+    open_log.cache_clear()  # each command is a process of its own
+    command(stream, "adopt", fails="has files of epoch 2")
+    for path in stream.table.rglob("part-000000000[12]-*.parquet"):
+        path.rename(tmp_path / path.name)
+    assert "of epoch 2, and finished" in command(stream, "show")
+    command(stream, "adopt")
+    for epoch in (1, 2, 3):
+        stream.epoch(epoch, 10 * epoch)
+    assert look(stream.table)[:2] == (40, 40)
+
+
+def test_a_way_back_says_of_its_own_epochs_alone_that_they_are_over(stream, monkeypatch):
+    """Epoch 2 was over once; the one that has its number now has died behind its intent."""
+    run("checkpoint", "rewind", str(stream.checkpoint), "--to", "1")
+    (removed,) = (stream.checkpoint / "krishiv-rewound").iterdir()
+    removed.rename(removed.with_name("20130101T000000Z-to-1"))  # it was not in this second
+    for path in stream.table.rglob("part-0000000002-*.parquet"):
+        path.unlink()
+    command(stream, "adopt")
+    stream.offsets(2, 20, 9)
+    stream.plan()
+    commit_and_die(monkeypatch, stream, 2, stream.task(2, 0, rows(20, 9)))
+    assert "perhaps not finished" in command(stream, "show")
+    run("checkpoint", "rewind", str(stream.checkpoint), "--to", "1")  # its commit is not there
+    for words in (["adopt"], ["adopt", "--dry-run"]):
+        command(stream, *words, fails="may not be finished")
+
+
+@pytest.mark.parametrize("words", [["adopt"], ["resolve", "--assume", "aborted"]])
+def test_an_intent_that_comes_meanwhile_is_not_decided_unseen(stream, monkeypatch, words):
+    """The operator has read of one epoch; a driver, which runs on, logs the intent of the next."""
+    log = open_log(str(log_folder(stream.table, "q1")))
+    if words[0] == "resolve":
+        killed_while_it_publishes(stream, monkeypatch)
+        open_log.cache_clear()
+    log.begin(Claim(query="q1"))
+    taken_over, later = EpochLog.begin, log.state().committed_epoch + 1
+
+    def begin_late(*args):
+        monkeypatch.setattr(EpochLog, "begin", taken_over)
+        log.intend(log.state().owner, later, [])
+        return taken_over(*args)
+
+    monkeypatch.setattr(EpochLog, "begin", begin_late)
+    command(stream, *words, fails="has moved on, so nothing was decided")
+    assert log.state().intent.epoch == later
+
+
 @pytest.mark.parametrize("newest", ["published", "unpublished"])
 def test_an_epoch_whose_end_is_not_known_is_adopted_as_the_operator_says(stream, newest):
     if newest == "published":
