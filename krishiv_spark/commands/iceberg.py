@@ -28,10 +28,22 @@ def iceberg() -> None:
     help="Remove files too whose names do not have the table's id: those of other programs, and of "
     "krishiv-spark before it put the id there. Only where no other table has files.",
 )
+@click.option(
+    "--unfinished",
+    is_flag=True,
+    help="Remove files too of epochs that a query of krishiv-fanout has not finished. Only where "
+    "no such query will start again: it would be blocked.",
+)
 @OLDER_THAN
 @DRY_RUN
 def iceberg_vacuum(
-    table: str, guard_s: float, *, foreign_names: bool, dry_run: bool, **place: Any
+    table: str,
+    guard_s: float,
+    *,
+    foreign_names: bool,
+    unfinished: bool,
+    dry_run: bool,
+    **place: Any,
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot names."""
     from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
@@ -40,7 +52,12 @@ def iceberg_vacuum(
     given = dict(map(name_and_value, place["given"]))
     warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
     options = IcebergOptions.parse({"table": table, **warehouse, **given}, FORMAT)
-    found = find_orphans(options, guard_s, foreign_names=foreign_names)
+    found = find_orphans(options, guard_s, foreign_names=foreign_names, unfinished=unfinished)
     clear(found.files, remover(options), dry_run=dry_run)
     if found.foreign:
         say(f"{found.foreign} files left whose names do not have this table's id: --help says more")
+    if found.unfinished:
+        say(
+            f"{found.unfinished} files left of epochs that a query of krishiv-fanout may not have "
+            "finished: its next start finishes them. --help says more"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.once import warn_once
+from krishiv_spark.parallel import side_by_side
 from krishiv_spark.paths import url_scheme
 from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -31,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 _DISK = {None, "file"}
 """Schemes of what may be another folder on each machine."""
+
+_OLD_S = 600.0
+"""Age from which staged files are looked up before a commit; no sensible guard age is shorter."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +80,38 @@ class TableInHand:
 
 
 def check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
-    """Look whether what tasks wrote to a path is there for the driver too; stores need no look.
+    """Check that the staged files are there for the driver.
+
+    What tasks wrote to a disk may be on another machine. In a store, only files that were staged
+    long ago are looked up: a driver that was paused, or a long epoch, may have been overtaken by a
+    vacuum.
 
     Raises:
-        CommitRejected: If it is not: the snapshot would name files that nobody finds.
+        CommitRejected: If one is not there: the snapshot would name files that no reader finds.
     """
-    on_disk = (path for item in staged for path in item.paths if url_scheme(path) in _DISK)
-    missing = next((path for path in on_disk if not io.new_input(path).exists()), None)
+    paths = [(path, item) for item in staged for path in item.paths]
+    on_disk = (path for path, _ in paths if url_scheme(path) in _DISK)
+    old = [path for path, item in paths if url_scheme(path) not in _DISK and _is_old(item)]
+
+    def is_there(path: str) -> bool:
+        return bool(io.new_input(path).exists())
+
+    missing = next((path for path in on_disk if not is_there(path)), None)
+    if missing is None:
+        found = side_by_side(is_there, old)
+        missing = next((path for path, there in zip(old, found, strict=True) if not there), None)
     if missing is not None:
         raise CommitRejected(
-            f"{FORMAT}: {missing}, which a task has written, is not there for the driver: "
-            "'warehouse' must be a folder that all machines share, or in a store"
+            f"{FORMAT}: {missing}, which a task has written, is not there for the driver. Nothing "
+            "of the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
+            "a store. If 'krishiv-spark iceberg vacuum' ran meanwhile, its --older-than was "
+            "shorter than the epoch: restart the query, which writes the epoch again"
         )
+
+
+def _is_old(item: StagedDataFiles) -> bool:
+    """Return True if a vacuum may have taken the files for orphans."""
+    return item.at_s > 0 and time.time() - item.at_s > _OLD_S
 
 
 class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from pyiceberg.table.locations import LocationProvider
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["StagedDataFiles", "Target", "staged_for", "stem_of", "target_of"]
+__all__ = [
+    "StagedDataFiles",
+    "Target",
+    "query_in_stem",
+    "staged_for",
+    "stem_of",
+    "target_of",
+]
 
 _CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
 _LEVELS = re.compile(r"-?[0-9]{1,3}")
@@ -75,6 +83,8 @@ class StagedDataFiles:
         changes: Places of files with changes, see `changesets`.
         schema_id: Schema that files and changes have the columns of. None of data files that come
             from an intent: they were compared with the table before it was logged.
+        at_s: Time when the task staged them, by its machine's clock, in seconds since 1970. 0 of
+            those that come from an intent.
     """
 
     table: str
@@ -83,6 +93,7 @@ class StagedDataFiles:
     files: tuple[DataFile, ...]
     changes: tuple[str, ...] = ()
     schema_id: int | None = None
+    at_s: float = 0.0
 
     @property
     def paths(self) -> list[str]:
@@ -100,6 +111,7 @@ def staged_for(target: Target, *files: DataFile) -> StagedDataFiles:
         after,
         files,
         schema_id=metadata.current_schema_id,
+        at_s=time.time(),
     )
 
 
@@ -109,9 +121,14 @@ def stem_of(target: Target, task: Task) -> str:
     Nothing else than letters, digits, ``_`` and ``-``: PyIceberg cuts places with a scheme at
     ``#`` and ``?``, and two files would be one.
     """
-    query = re.sub(r"[^\w-]", "_", task.query[-12:], flags=re.ASCII)
+    query = query_in_stem(task.query)
     attempt = f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
     return marked_stem(attempt, target.metadata.table_uuid)
+
+
+def query_in_stem(query: str) -> str:
+    """Return the part of a query's id that the names of its files have."""
+    return re.sub(r"[^\w-]", "_", query[-12:], flags=re.ASCII)
 
 
 def target_of(table: Table, file_size: int | None) -> Target:

@@ -20,6 +20,7 @@ from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_table_uuid
+from krishiv_spark.sinks.iceberg.unfinished import find_unfinished
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ class Orphans:
         files: What can go.
         foreign: How many files no snapshot names either, but their names do not say that they are
             the table's.
+        unfinished: How many files no snapshot names yet, but an intent of a fan-out may.
     """
 
     files: tuple[OrphanFile, ...]
     foreign: int
+    unfinished: int
 
 
 class _ListedFile(NamedTuple):
@@ -75,7 +78,11 @@ class _ListedFile(NamedTuple):
 
 
 def find_orphans(
-    options: IcebergOptions, older_than_s: float, *, foreign_names: bool = False
+    options: IcebergOptions,
+    older_than_s: float,
+    *,
+    foreign_names: bool = False,
+    unfinished: bool = False,
 ) -> Orphans:
     """What can go from a table's folders ``data`` and ``metadata``. Anywhere; reads all manifests.
 
@@ -88,6 +95,7 @@ def find_orphans(
         foreign_names: Whether files may go whose names do not have the table's id: those that
             other programs have written, or this one before it put the id there. Those with the id
             of another table stay all the same.
+        unfinished: Whether files may go of epochs that a fan-out has not finished in this table.
 
     Raises:
         OptionError: If there is no such table, its files cannot be listed or belong to others too,
@@ -110,9 +118,17 @@ def find_orphans(
         old = [file for file in old if _inode(file.path) not in live]
     owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
     ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
-    pairs = zip(old, owners, strict=True)
-    gone = tuple(OrphanFile(file.path, file.size) for file, own in pairs if own in ours)
-    return Orphans(gone, len(old) - len(gone))
+    gone = [file for file, own in zip(old, owners, strict=True) if own in ours]
+    kept = set[str]() if unfinished else _unfinished(table, options, gone)
+    files = (OrphanFile(file.path, file.size) for file in gone if file.path not in kept)
+    return Orphans(tuple(files), len(old) - len(gone), len(kept))
+
+
+def _unfinished(
+    table: Table, options: IcebergOptions, files: Iterable[_ListedFile]
+) -> set[str]:
+    with catalog_errors(options, f"read the manifests of table {options.table_name}"):
+        return find_unfinished(table.io, table.properties, (file.path for file in files))
 
 
 def remover(options: IcebergOptions) -> Callable[[OrphanFile], None]:

@@ -4,6 +4,7 @@ import socket
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +18,7 @@ from rest_catalog import open_rest_catalog
 
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.cli import main
-from krishiv_spark.errors import CommitUnknown, KrishivError
+from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.iceberg.commits import Committer
 from servers.stores import SECRET
@@ -82,6 +83,18 @@ def test_vacuum_removes_what_no_snapshot_names(place):
     assert said.splitlines()[-1].startswith("2 files"), said
     assert place.unnamed() == set()
     assert place.ids() == list(range(10))
+
+
+def test_a_driver_that_slept_through_a_vacuum_commits_no_file_that_is_not_there(place):
+    """It was paused, or its epoch took longer than the guard age."""
+    life = place.life()
+    life.epoch(0, numbered(0))
+    long_ago = [replace(item, at_s=item.at_s - 3600) for item in life.stage(1, numbered(1))]
+    vacuum(place)
+    with pytest.raises(CommitRejected, match="is not there for the driver"):
+        life.publish(1, long_ago, numbered(1))
+    life.epoch(1, numbered(1))
+    assert place.ids() == list(range(20))
 
 
 def test_vacuum_refuses_a_folder_in_which_another_table_has_its_metadata(place):

@@ -1,6 +1,8 @@
 """``krishiv-spark log resolve`` for a ``krishiv-fanout`` whose driver died behind an intent."""
 
+import os
 import pickle
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -24,22 +26,22 @@ COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
 class Fan(Life):
     """A query whose rows go to both routes, into targets below a folder."""
 
-    def __init__(self, place, output=OutputMode.APPEND, **route_b):
+    def __init__(self, place, output=OutputMode.APPEND, query="q1", **route_b):
         self.place, self.checkpoint = place, place / "checkpoint"
         for name in ("offsets", "commits"):
             (self.checkpoint / name).mkdir(parents=True)
-        (self.checkpoint / "metadata").write_text('{"id": "q1"}')
+        (self.checkpoint / "metadata").write_text(f'{{"id": "{query}"}}')
         a = {"format": "krishiv-parquet", "path": str(place / "a")}
         routes = {f"route.{name}.{key}": text for name, of in (("a", a), ("b", route_b))
                   for key, text in of.items()}  # fmt: skip
-        super().__init__(FanoutWriter, {}, "q1", output)
+        super().__init__(FanoutWriter, {}, query, output)
         self.routes = routes
         given = {**routes, "checkpointLocation": str(self.checkpoint)}
         options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
         self._make = lambda: FanoutWriter(options, COLUMNS, output)
 
     def plan(self):
-        write = StreamWrite(self._make(), "q1", SparkCheckpoint(str(self.checkpoint)))
+        write = StreamWrite(self._make(), self._query, SparkCheckpoint(str(self.checkpoint)))
         self._planned = pickle.loads(pickle.dumps(write))
 
     def run(self, number, first, count):
@@ -138,3 +140,43 @@ def test_staged_changes_stay_for_their_intent_and_what_its_attempt_wrote_goes(
     fan.plan()  # the next driver finishes it
     assert [*warehouse.rglob("*.changes")] == []
     assert sorted(table_in(warehouse).scan().to_arrow()["id"].to_pylist()) == list(range(8))
+
+
+def vacuum(place, *words):
+    """As a timer runs it; what was left is older than any guard age."""
+    for path in (place / "w").rglob("*.*"):
+        os.utime(path, (0, 0))
+    where = ["iceberg", "vacuum", "db.t", "--warehouse", str(place / "w")]
+    done = CliRunner().invoke(main, [*where, *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keyColumns": "id"}])
+def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
+    tmp_path, monkeypatch, options
+):
+    query = str(uuid.uuid4())
+    fan = Fan(tmp_path, query=query, **iceberg(tmp_path, **options))
+    fan.run(0, 0, 10)
+    fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
+    assert "files left of epochs that a query of krishiv-fanout" in vacuum(tmp_path)
+    open_log.cache_clear()
+    fan.run(1, 10, 10)
+    assert (count(tmp_path / "a"), ids_in(tmp_path)) == (20, list(range(20)))
+    assert "files left" not in vacuum(tmp_path)
+    assert ids_in(tmp_path) == list(range(20))
+
+
+def test_what_a_lost_attempt_staged_goes_once_its_epoch_is_there(tmp_path):
+    fan = Fan(tmp_path, query=str(uuid.uuid4()), **iceberg(tmp_path))
+    fan.run(0, 0, 10)
+    (fan.checkpoint / "offsets/1").write_text("v1\n{}\n20")
+    fan.plan()
+    batch = rows(10, 10).to_struct_array()
+    fan.task(1, 0, pa.record_batch([batch, batch], schema=COLUMNS))
+    assert vacuum(tmp_path, "--dry-run").startswith("0 files")
+    assert "1 files, " in vacuum(tmp_path, "--dry-run", "--unfinished")
+    fan.run(1, 10, 10)
+    assert "1 files, " in vacuum(tmp_path)
+    assert ids_in(tmp_path) == list(range(20))
