@@ -34,6 +34,29 @@ def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Pa
     return Path(found)
 
 
+# A stream that runs touches its state once an hour.
+_SHORTEST_UNUSED_S = 7200.0
+
+
+def _unused_age(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | None:
+    """Return the age of unused state in seconds.
+
+    Raises:
+        click.BadParameter: If the state of a stream that runs may be as old.
+    """
+    if text is None:
+        return None
+    age_s = seconds(context, parameter, text)
+    if age_s < _SHORTEST_UNUSED_S:
+        raise click.BadParameter(
+            f"{text!r} is too short: a stream that runs touches its state once an hour, and could "
+            "not go on without it. Give 2h or more"
+        )
+    return age_s
+
+
 @click.group()
 def parquet() -> None:
     """Tables of krishiv-parquet."""
@@ -69,9 +92,9 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     "--source-state",
     "unused_s",
     metavar="AGE",
-    callback=lambda context, parameter, text: text and seconds(context, parameter, text),
+    callback=_unused_age,
     help="Remove also what streams remember of PATH that have not run for so long, such as 90d; "
-    "they could not go on.",
+    "they could not go on. At least 2h.",
 )
 @click.option(
     "--epoch-log",

@@ -226,6 +226,13 @@ def test_what_streams_remember_goes_only_when_it_is_asked_for_by_age(table):
     assert look(table) == (10, 10, 45)
 
 
+@pytest.mark.parametrize("age", ["0s", "30m", "119m"])
+def test_the_state_of_a_stream_that_runs_cannot_be_removed_by_its_age(table, age):
+    code, said = run("parquet", "vacuum", str(table), "--source-state", age)
+    assert code == 2
+    assert "a stream that runs touches its state once an hour" in " ".join(said.split())
+
+
 def test_visible_files_and_the_log_are_never_touched(table):
     superseded(table)
     kept = {path for path in table.rglob("*") if path.is_file() and path.suffix != ".staged"}
