@@ -1,11 +1,11 @@
-"""Disks without space: said as an error of ours, with the folders that may be meant."""
+"""Disks that take no data, full or read-only: an error of ours, with the folders that may be meant."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from krishiv_spark.errors import OptionError, StorageError
@@ -16,6 +16,7 @@ from krishiv_spark.workers import local_folder
 __all__ = ["naming_full_disks"]
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_REFUSING: Final = (*_FULL, errno.EROFS)
 _PLACES: Final = (
     "path",
     "warehouse",
@@ -26,26 +27,31 @@ _PLACES: Final = (
 )
 """Fields of options that name where something is written."""
 
+_OF_ROUTES: Final = ("path", "warehouse", "location")
+"""Likewise, options of a fan-out's routes."""
+
 
 @contextlib.contextmanager
 def naming_full_disks(options: Options) -> Iterator[None]:
-    """Turn what the system says of a full disk into an error that says where, and what to do.
+    """Turn a full or read-only disk into an error that states the folders and the way on.
 
     Args:
         options: Of the connector; they name folders.
 
     Raises:
-        StorageError: In the place of an OSError that says that no space, or no quota, is left.
+        StorageError: In the place of an OSError that reports that no space, or no quota, is left,
+            or that the file system is read-only.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _REFUSING:
             raise
+        what = f"{os.strerror(error.errno)}{_named(error)} on this machine ({os.uname().nodename})"
+        cure = "Make room" if error.errno in _FULL else "Have it mounted for writing"
         raise StorageError(
-            f"{os.strerror(error.errno)}{_named(error)} on this machine ({os.uname().nodename}). "
-            f"Free now: {', '.join(_spaces(options))}. Make room and start the query again: it "
-            "goes on where it was, and no row is lost or there twice"
+            f"{what}. Free now: {', '.join(_spaces(options))}. {cure} and start the query again: "
+            "it goes on where it was, and no row is lost or there twice"
         ) from error
 
 
@@ -59,17 +65,29 @@ def _spaces(options: Options) -> Iterator[str]:
         folder = place
         while not os.path.exists(folder):
             folder = os.path.dirname(folder)
-        found = os.statvfs(folder)
-        yield f"{found.f_bavail * found.f_frsize:,} bytes for {what} ({place})"
+        yield f"{_space_at(folder)} for {what} ({place})"
+
+
+def _space_at(folder: str) -> str:
+    found = os.statvfs(folder)
+    if found.f_flag & os.ST_RDONLY:
+        return "read-only"
+    free = f"{found.f_bavail * found.f_frsize:,} bytes"
+    # Some file systems have no such limit, and report 0 of 0.
+    return f"{free}, but no inode (no new file)" if found.f_files and not found.f_favail else free
 
 
 def _folders(options: Options) -> Iterator[tuple[str, str]]:
     """Local folders that options name, and how the options are called."""
     written = {field: name for name, field in options.offered().items()}
-    for field in _PLACES:
-        text = getattr(options, field, None)
+    named = {field: getattr(options, field, None) for field in _PLACES}
+    texts = {repr(written.get(field, field)): text for field, text in named.items()}
+    routes: Mapping[str, Mapping[str, str]] = getattr(options, "routes", {})
+    for route, given in routes.items():
+        texts |= {f"'route.{route}.{name}'": given.get(name) for name in _OF_ROUTES}
+    for name, text in texts.items():
         if isinstance(text, str) and os.path.sep in text:
             with contextlib.suppress(OptionError):
                 url = StoreUrl.parse(text)
                 if url.kind == "disk":
-                    yield url.path, repr(written.get(field, field))
+                    yield url.path, name

@@ -1,11 +1,13 @@
 """A disk without space: one error, with the folders that may be meant."""
 
 import errno
+import subprocess
 
 import pytest
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.sinks.fanout.options import FanoutOptions
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
@@ -27,6 +29,74 @@ def test_a_file_that_the_system_names_is_shown(tmp_path):
     given = KafkaSinkOptions.parse({"kafka.bootstrap.servers": "h:1"}, "krishiv-kafka")
     with pytest.raises(StorageError, match=f": {tmp_path}/x on this"), naming_full_disks(given):
         raise OSError(errno.ENOSPC, "full", f"{tmp_path}/x")
+
+
+def test_the_folders_of_a_fan_out_s_routes_are_shown(tmp_path):
+    given = {
+        "route.a.format": "krishiv-parquet",
+        "route.a.path": f"{tmp_path}/a",
+        "route.b.format": "krishiv-iceberg",
+        "route.b.warehouse": f"{tmp_path}/b",
+    }
+    parsed = FanoutOptions.parse(given, "krishiv-fanout")
+    said = rf"'route.a.path' \({tmp_path}/a\).*'route.b.warehouse' \({tmp_path}/b\)"
+    with pytest.raises(StorageError, match=said), naming_full_disks(parsed):
+        raise OSError(errno.ENOSPC, "full")
+
+
+class Disk:
+    """A small file system of its own."""
+
+    def __init__(self, folder, options):
+        self.folder = folder
+        folder.mkdir()
+        self._mount("-t", "tmpfs", "-o", options, "tmpfs")
+
+    def _mount(self, *words):
+        done = subprocess.run(["mount", *words, self.folder], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.decode()}")
+
+    def make_read_only(self):
+        self._mount("-o", "remount,ro")
+
+    def close(self):
+        subprocess.run(["umount", "-l", self.folder], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    opened = []
+
+    def mount(options):
+        opened.append(Disk(tmp_path / "disk", options))
+        return opened[-1]
+
+    yield mount
+    for each in opened:
+        each.close()
+
+
+def test_a_disk_without_inodes_has_bytes_and_takes_no_file(disk):
+    folder = disk("size=1m,nr_inodes=4").folder
+    said = rf"No space left .* bytes, but no inode \(no new file\) for 'warehouse' \({folder}\)"
+    with (
+        pytest.raises(StorageError, match=said),
+        naming_full_disks(options(warehouse=str(folder))),
+    ):
+        for number in range(9):
+            (folder / str(number)).touch()
+
+
+def test_a_disk_that_has_become_read_only_is_named(disk):
+    mounted = disk("size=1m")
+    mounted.make_read_only()
+    said = rf"Read-only .* read-only for 'warehouse' \({mounted.folder}\).*mounted for writing"
+    with (
+        pytest.raises(StorageError, match=said),
+        naming_full_disks(options(warehouse=str(mounted.folder))),
+    ):
+        (mounted.folder / "x").touch()
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
