@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
+    "explain_refusal",
     "exists",
     "is_folder",
     "make_folder",
@@ -133,3 +134,9 @@ def _sync(path: str | Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def explain_refusal(folder: str | Path) -> str:
+    """Return the reason why a folder cannot be written, for messages."""
+    is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    return "its file system is read-only" if is_read_only else "permission denied"

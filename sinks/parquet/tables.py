@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from krishiv_spark.durable import make_folder
+from krishiv_spark.durable import explain_refusal, make_folder
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.corrections import stored_schema
@@ -94,15 +94,21 @@ class DiskTable:
         try:
             make_folder(self.path)
         except OSError as error:
-            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {error}") from error
+            why = f"{error}{self._hint_of_link()}"
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {why}") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise OptionError(
-                f"krishiv-parquet: 'path' {self} cannot be written: permission denied"
-            )
+            why = explain_refusal(self.path)
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be written: {why}")
+
+    def _hint_of_link(self) -> str:
+        """Return the end of a message about a path that leads nowhere."""
+        if not self.path.is_symlink() or self.path.exists():
+            return ""
+        return f". It is a link to {self.path.readlink()}, which is not there: is its disk mounted?"
 
     def _check_makeable(self) -> None:
         nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
-        why = "permission denied" if nearest.is_dir() else f"{nearest} is no folder"
+        why = explain_refusal(nearest) if nearest.is_dir() else f"{nearest} is no folder"
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {why}")
 

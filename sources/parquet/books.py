@@ -94,7 +94,7 @@ class Books:
         if not found and self._place.is_asked_for:
             raise OptionError(
                 f"krishiv-parquet: 'stateLocation' {self._place.own} cannot be written: permission "
-                "denied"
+                "denied, or its file system is read-only"
             )
         if not found:
             _log.warning(

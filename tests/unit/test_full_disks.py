@@ -1,15 +1,23 @@
 """A disk without space: one error, with the folders that may be meant."""
 
 import errno
+import os
 import subprocess
+from contextlib import suppress
 
 import pytest
+from sink_life import Life, rows
+from tables import look
 
-from krishiv_spark.errors import StorageError
+from krishiv_spark.errors import CommitUnknown, StorageError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets import open_log
+from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.options import FanoutOptions
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 
 def options(**more):
@@ -102,3 +110,65 @@ def test_a_disk_that_has_become_read_only_is_named(disk):
 def test_other_errors_stay_what_they_are(tmp_path):
     with pytest.raises(PermissionError), naming_full_disks(options(warehouse=str(tmp_path))):
         raise PermissionError(errno.EACCES, "no")
+
+
+# --- a query on a disk that is small
+
+
+def epoch(life, number):
+    """Ten rows, as Spark has them written; it may be interrupted by the disk at any moment."""
+    open_log.cache_clear()  # a restart has processes of its own
+    life.epoch(number, rows(10 * number, 10))
+
+
+def stream_on(disk):
+    return Life(ParquetWriter, {"path": f"{disk.folder}/t"}, "q1", OutputMode.APPEND)
+
+
+def fill(disk, *, pages):
+    """Leave so much room, in the pages by which such a disk is counted."""
+    free = os.statvfs(disk.folder)
+    left = free.f_bavail * free.f_frsize - 4096 * pages
+    (disk.folder / "filler").write_bytes(b"x" * left)
+
+
+@pytest.mark.parametrize("pages", range(4))
+def test_a_query_goes_on_exactly_once_there_is_room_again(disk, pages):
+    """Wherever in the epoch the room ends: at its begin, in a task, at the intent, or not at all."""
+    small = disk("size=1m")
+    life = stream_on(small)
+    epoch(life, 0)
+    fill(small, pages=pages)
+    for _ in range(2):  # the second start is as full as the first
+        with suppress(PlanningFailed, CommitUnknown, OSError):
+            epoch(life, 1)
+    (small.folder / "filler").unlink()
+    for number in (1, 2):
+        epoch(life, number)
+    assert look(small.folder / "t") == (30, 30, 435)
+    assert not list((small.folder / "t").rglob("*.staged"))
+
+
+def test_a_full_disk_refuses_the_epoch_by_its_name(disk):
+    small = disk("size=1m")
+    life = stream_on(small)
+    epoch(life, 0)
+    fill(small, pages=0)
+    with pytest.raises(PlanningFailed, match=rf"No space left.* 0 bytes for 'path' \({small.folder}"):
+        epoch(life, 1)
+
+
+def test_a_table_on_a_read_only_disk_is_refused_as_such(disk):
+    small = disk("size=1m")
+    life = stream_on(small)
+    epoch(life, 0)
+    small.make_read_only()
+    with pytest.raises(PlanningFailed, match="cannot be written: its file system is read-only"):
+        epoch(life, 1)
+
+
+def test_a_path_that_is_a_link_to_a_disk_that_is_not_mounted_is_told_as_such(tmp_path):
+    (tmp_path / "t").symlink_to(tmp_path / "disk/t")
+    life = Life(ParquetWriter, {"path": f"{tmp_path}/t"}, "q1", OutputMode.APPEND)
+    with pytest.raises(PlanningFailed, match="which is not there: is its disk mounted?"):
+        epoch(life, 0)
