@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
-    "explain_refusal",
     "exists",
+    "explain_refusal",
     "is_folder",
     "make_folder",
     "remove_file",

@@ -1,4 +1,4 @@
-"""Disks that take no data, full or read-only: an error of ours, with the folders that may be meant."""
+"""Errors of disks that take no data, full or read-only, with the folders that may be meant."""
 
 from __future__ import annotations
 

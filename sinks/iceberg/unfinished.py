@@ -1,4 +1,4 @@
-"""Files of an epoch that a query of krishiv-fanout may not have finished. `iceberg vacuum` keeps them.
+"""Files of an unfinished epoch of krishiv-fanout, which `iceberg vacuum` keeps.
 
 The intent of such an epoch is in the query's epoch log, whose location the table does not contain.
 But the table has the number of the newest epoch of each query that came in, in a property, and the

@@ -124,9 +124,7 @@ def find_orphans(
     return Orphans(tuple(files), len(old) - len(gone), len(kept))
 
 
-def _unfinished(
-    table: Table, options: IcebergOptions, files: Iterable[_ListedFile]
-) -> set[str]:
+def _unfinished(table: Table, options: IcebergOptions, files: Iterable[_ListedFile]) -> set[str]:
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
         return find_unfinished(table.io, table.properties, (file.path for file in files))
 
