@@ -17,8 +17,6 @@ __all__ = ["naming_full_disks"]
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSING: Final = (*_FULL, errno.EROFS)
-_MAKE_ROOM: Final = "Make room and start the query again"
-_MOUNT: Final = "Have it mounted for writing and start the query again"
 _PLACES: Final = (
     "path",
     "warehouse",
@@ -50,10 +48,15 @@ def naming_full_disks(options: Options) -> Iterator[None]:
         if error.errno not in _REFUSING:
             raise
         what = f"{os.strerror(error.errno)}{_named(error)} on this machine ({os.uname().nodename})"
-        cure = _MAKE_ROOM if error.errno in _FULL else _MOUNT
+        free = f"Free now: {', '.join(_spaces(options))}"
+        if error.errno == errno.EROFS:
+            raise StorageError(
+                f"{what}. {free}. Have it mounted for writing and start the query again: it goes "
+                "on where it was, and no row is lost or there twice"
+            ) from error
         raise StorageError(
-            f"{what}. Free now: {', '.join(_spaces(options))}. {cure}: it goes on where it was, "
-            "and no row is lost or there twice"
+            f"{what}. {free}. Make room and start the query again: it goes on where it was, and no "
+            "row is lost or there twice"
         ) from error
 
 
