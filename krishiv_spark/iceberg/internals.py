@@ -23,6 +23,13 @@ from pyiceberg.table.update.snapshot import (
     _SnapshotProducer,
 )
 
+from krishiv_spark.iceberg.commit_times import (
+    order_times,
+    raise_times,
+    repair_times,
+    warn_of_clock,
+)
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.avro.file import AvroOutputFile
@@ -79,8 +86,12 @@ class ExactManifestCache(_ManifestCache):
 def commit_once(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]
 ) -> None:
-    """Ask the catalog to take updates, if the table meets requirements: no second attempt."""
-    table._do_commit(updates, requirements)
+    """Ask the catalog to take updates, if the table meets requirements: no second attempt.
+
+    A snapshot gets at least the time of the table's newest commit, see `commit_times`.
+    """
+    warn_of_clock(".".join(table.name()), table.metadata)
+    table._do_commit(raise_times(table.metadata, updates), requirements)
 
 
 def remove_written(producer: SnapshotProducer[Any]) -> None:
@@ -141,14 +152,17 @@ def updated_metadata(table: Table, updates: tuple[TableUpdate, ...]) -> TableMet
     """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
 
     Every update makes models and lists of its own, so that the table's metadata stays as it is.
+    Times do not go back, see `commit_times`: another commit may have come since the updates were
+    made.
     """
     context = _TableMetadataUpdateContext()
-    metadata = table.metadata
-    for update in updates:
+    before = metadata = repair_times(".".join(table.name()), table.metadata)
+    for update in raise_times(before, updates):
         metadata = _apply_table_update(update, metadata, context)
     if context.has_changes():
-        before = table.metadata.last_updated_ms
-        metadata = _update_table_metadata_log(metadata, table.metadata_location, before)
+        last_ms = before.last_updated_ms
+        metadata = _update_table_metadata_log(metadata, table.metadata_location, last_ms)
+        metadata = order_times(before, metadata)
     metadata.spec().check_compatible(metadata.schema())
     metadata.sort_order().check_compatible(metadata.schema())
     return metadata

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.commit_times import aging_time_ms
 from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.named_snapshots import needed_by_name
@@ -52,7 +52,7 @@ def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
     retention = Retention.of(options, metadata.properties)
     if not (transaction.may_expire or options.expires_snapshots):
         retention = None
-    expired = [] if retention is None else retention.expired(metadata, _now_ms())
+    expired = [] if retention is None else retention.expired(metadata, aging_time_ms(metadata))
     if expired and (gone := _still_unnamed(expired, transaction, options)):
         transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
         transaction.expires = True
@@ -114,7 +114,7 @@ def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterat
         return
     listed = {path for one in (line[-1], *others) for path in _paths(one.manifests(table.io))}
     were_on_line = {snapshot.snapshot_id for snapshot in _line(before)}
-    latest_ms = _now_ms() - _READING_MS
+    latest_ms = aging_time_ms(before) - _READING_MS
     for snapshot in gone:
         if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
             manifests = snapshot.manifests(table.io)
@@ -143,7 +143,3 @@ def _replaced(table: Table, snapshot: Snapshot, manifests: list[ManifestFile]) -
 
 def _paths(manifests: list[ManifestFile]) -> list[str]:
     return [manifest.manifest_path for manifest in manifests]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

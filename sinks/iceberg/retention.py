@@ -97,6 +97,10 @@ class Retention:
         Other branches keep their whole history, and tags their snapshot. A snapshot expires by age
         only after all that were committed before it: the clocks of writers differ, and a history
         without one in its middle would end there.
+
+        Args:
+            metadata: Of the table, before the commit.
+            now_ms: The time at which ages are measured, see `aging_time_ms`.
         """
         protected = set(needed_by_name(metadata))
         there = [one for one in metadata.snapshots if one.snapshot_id not in protected]

@@ -1,6 +1,9 @@
 """Where streams of Spark's keep what they have."""
 
+from collections.abc import Iterator
+
 import pytest
+from java_iceberg import JavaTables, open_java
 from kafka_topics import make_topic
 from store_or_skip import open_when_possible
 
@@ -23,3 +26,10 @@ def two_topics():
         for topic in ("source", "target"):
             make_topic(cluster.bootstrap, topic, partitions=2)
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[JavaTables]:
+    """Iceberg's own library, in one JVM for all tests."""
+    with open_java() as tables:
+        yield tables

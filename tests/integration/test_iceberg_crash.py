@@ -5,14 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import duckdb
-import jvm_iceberg
 import pytest
 from iceberg_life import TABLE, table_of
+from java_iceberg import JavaTables
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from tables import make_input
 
-from benchmarks.peer import ICEBERG, peer_jars
 from krishiv_spark.kafka.dev import open_cluster
 
 KILLS = 2  # of the driver, and of a worker
@@ -58,20 +57,11 @@ def _relation(duck: duckdb.DuckDBPyConnection, warehouse: Path) -> str:
     return f"iceberg_scan('{table.metadata_location}')"
 
 
-def read_by_java(warehouse: Path, column: str) -> list:
-    """By Iceberg's own connector; skips, by name, where it cannot run."""
-    (line,) = ICEBERG.lines
-    python = jvm_iceberg.environment(line)
-    if python is None:
-        pytest.skip(
-            f"exact for PyIceberg and DuckDB; {ICEBERG.name} needs the environment of PySpark "
-            f"{line}, which './run bench --spark {line}' makes"
-        )
-    return jvm_iceberg.read(python, warehouse, TABLE, column, peer_jars(ICEBERG, line))
+def assert_exact(warehouse: Path, column: str, numbers: range, java: JavaTables) -> None:
+    def read_by_java(warehouse: Path, column: str) -> list:
+        return java.values(table_of(warehouse).metadata_location, column)
 
-
-def assert_exact(warehouse: Path, column: str, numbers: range, *readers) -> None:
-    for read in (read_by_pyiceberg, read_by_duckdb, *readers):
+    for read in (read_by_pyiceberg, read_by_duckdb, read_by_java):
         found = Counter(int(value) for value in read(warehouse, column))
         assert_each_once(found, numbers, read.__name__)
 
@@ -96,15 +86,15 @@ def kafka_job(tmp_path: Path, warehouse: Path):
 @pytest.mark.crash
 @pytest.mark.timeout(2400)
 @pytest.mark.long  # a sink that is killed as below, and a source that is killed with its own sink
-def test_kills_between_kafka_and_iceberg_lose_and_repeat_nothing(kafka_job, warehouse):
+def test_kills_between_kafka_and_iceberg_lose_and_repeat_nothing(kafka_job, warehouse, java):
     from_kafka(kafka_job, RECORDS, 2 * KILLS)
-    assert_exact(warehouse, "value", range(1, RECORDS + 1))
+    assert_exact(warehouse, "value", range(1, RECORDS + 1), java)
 
 
 @pytest.mark.soak
-def test_sixty_kills_between_kafka_and_iceberg(kafka_job, warehouse):
+def test_sixty_kills_between_kafka_and_iceberg(kafka_job, warehouse, java):
     from_kafka(kafka_job, 20 * RECORDS, 60)
-    assert_exact(warehouse, "value", range(1, 20 * RECORDS + 1), read_by_java)
+    assert_exact(warehouse, "value", range(1, 20 * RECORDS + 1), java)
 
 
 def from_kafka(job, records: int, kills: int) -> None:
@@ -128,15 +118,15 @@ def parquet_job(tmp_path: Path, warehouse: Path) -> dict[str, object]:
 
 @pytest.mark.crash
 @pytest.mark.timeout(2400)
-def test_kills_between_parquet_and_iceberg_lose_and_repeat_nothing(parquet_job, warehouse):
+def test_kills_between_parquet_and_iceberg_lose_and_repeat_nothing(parquet_job, warehouse, java):
     from_parquet(parquet_job, FILES, KILLS)
-    assert_exact(warehouse, "id", range(FILES * ROWS))
+    assert_exact(warehouse, "id", range(FILES * ROWS), java)
 
 
 @pytest.mark.soak
-def test_sixty_kills_between_parquet_and_iceberg(parquet_job, warehouse):
+def test_sixty_kills_between_parquet_and_iceberg(parquet_job, warehouse, java):
     from_parquet(parquet_job, 20 * FILES, 60)
-    assert_exact(warehouse, "id", range(20 * FILES * ROWS), read_by_java)
+    assert_exact(warehouse, "id", range(20 * FILES * ROWS), java)
 
 
 def from_parquet(job, files: int, kills: int) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from iceberg_reading import batch
 from iceberg_tables import append_files, make_table, table_in
-from java_iceberg import JavaTables, open_java
+from java_iceberg import JavaTables
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -134,12 +134,6 @@ KINDS = {
         "00ff",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def java():
-    with open_java() as tables:
-        yield tables
 
 
 def _inside() -> list[tuple[str, PrimitiveType]]:

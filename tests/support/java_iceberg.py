@@ -69,6 +69,11 @@ class JavaTables:
         """Any of some conditions."""
         return reduce(getattr(self._make, "or"), conditions)
 
+    def values(self, location: str, column: str) -> list[Any]:
+        """All values of a column, of the table of a metadata file."""
+        rows = self._iceberg.data.IcebergGenerics.read(self.table(location)).build()
+        return [row.getField(column) for row in _each(rows)]
+
     def numbers(self, table: Any, condition: Any = None, column: str = "id") -> list[int]:
         """The sorted values of a column of integers, of the rows under a condition."""
         read = self._iceberg.data.IcebergGenerics.read(table)

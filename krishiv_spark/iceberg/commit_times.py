@@ -1,0 +1,164 @@
+"""Times of commits, which never go back in a table whatever the clock of a writer shows. Driver.
+
+Iceberg's libraries for Java and Rust refuse to load a table whose snapshot log or metadata log goes
+back by more than a minute. PyIceberg takes each time from the local clock and compares nothing, so
+one commit by a clock that was ahead would lock those readers out of the table. Every commit of this
+package passes through `raise_times` (in any catalog) and, where the client writes the metadata
+file, through `order_times`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table.update import AddSnapshotUpdate
+
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.once import warn_once
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableUpdate
+
+__all__ = ["aging_time_ms", "order_times", "raise_times", "repair_times", "warn_of_clock"]
+
+_log = logging.getLogger(__name__)
+
+_TOLERANCE_MS = 60_000
+"""Iceberg-Java's ``TableMetadata.ONE_MINUTE``: it tolerates clocks that differ by this."""
+
+
+def _newest_time_ms(metadata: TableMetadata) -> int:
+    """Return the time that no later commit to a table may precede, in epoch milliseconds."""
+    logged = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
+    head = metadata.current_snapshot_id
+    newest_first = reversed(metadata.snapshots)  # the parent is nearly always the newest
+    parent = next((one for one in newest_first if one.snapshot_id == head), None)
+    times = [metadata.last_updated_ms, *(entry.timestamp_ms for entry in logged)]
+    return max(times if parent is None else [*times, parent.timestamp_ms])
+
+
+def aging_time_ms(metadata: TableMetadata) -> int:
+    """Return the time at which a commit measures ages of snapshots, in epoch milliseconds.
+
+    That is the time of the commit before it, or now if that is earlier: a clock that is ahead for
+    one commit makes no snapshot old, neither in that commit nor in the next one.
+
+    Args:
+        metadata: Of the table, before the commit.
+    """
+    return min(_now_ms(), _newest_time_ms(metadata))
+
+
+def raise_times(
+    metadata: TableMetadata, updates: tuple[TableUpdate, ...]
+) -> tuple[TableUpdate, ...]:
+    """Return the updates with snapshots that are not older than the table's newest commit.
+
+    Args:
+        metadata: Of the table that the updates are for.
+        updates: Of one commit.
+    """
+    least_ms = _newest_time_ms(_ordered(metadata))
+    return tuple(_raised(update, least_ms) for update in updates)
+
+
+def _raised(update: TableUpdate, least_ms: int) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= least_ms:
+        return update
+    snapshot = update.snapshot.model_copy(update={"timestamp_ms": least_ms})
+    return update.model_copy(update={"snapshot": snapshot})
+
+
+def order_times(before: TableMetadata, after: TableMetadata) -> TableMetadata:
+    """Return the metadata of a commit with a time that is not before that of the last commit.
+
+    Args:
+        before: The metadata that the commit is based on, in order (`repair_times`).
+        after: The metadata with the updates of the commit; a rollback adds a log entry that has
+            the local time.
+    """
+    least_ms = _newest_time_ms(before)
+    # PyIceberg leaves the time unchanged where only properties change.
+    is_dated = after.last_updated_ms != before.last_updated_ms
+    now_ms = max(least_ms, after.last_updated_ms if is_dated else _now_ms())
+    changed: dict[str, Any] = {"last_updated_ms": now_ms}
+    if after.snapshot_log and after.snapshot_log[-1].timestamp_ms < least_ms:
+        newest = after.snapshot_log[-1].model_copy(update={"timestamp_ms": least_ms})
+        changed["snapshot_log"] = [*after.snapshot_log[:-1], newest]
+    return after.model_copy(update=changed)
+
+
+def repair_times(name: str, metadata: TableMetadata) -> TableMetadata:
+    """Return metadata whose logs are in order of time, which Iceberg-Java can load.
+
+    Metadata that Iceberg-Java can load are returned unchanged. Otherwise the times of log entries
+    change, as few of them as possible; no entry is removed, and no snapshot changes.
+
+    Args:
+        name: Of the table, for the log.
+        metadata: Of the table, as a writer without this rule may have left them.
+    """
+    ordered = _ordered(metadata)
+    if ordered is not metadata:
+        _log.warning(
+            "%s: the logs of table %s went back in time, so that Iceberg's libraries for Java and "
+            "Rust could not load it: the clock of a writer was wrong. This commit puts the times "
+            "in order",
+            FORMAT,
+            name,
+        )
+    return ordered
+
+
+def _ordered(metadata: TableMetadata) -> TableMetadata:
+    last_ms, changed = metadata.last_updated_ms, {}
+    for field in ("snapshot_log", "metadata_log"):
+        entries: Sequence[Any] = getattr(metadata, field)
+        times = [*(entry.timestamp_ms for entry in entries), last_ms]
+        if all(later - earlier >= -_TOLERANCE_MS for earlier, later in pairwise(times)):
+            continue
+        *ordered, last_ms = _in_order(times)
+        changed[field] = [
+            entry.model_copy(update={"timestamp_ms": moment})
+            for entry, moment in zip(entries, ordered, strict=True)
+        ]
+    if not changed:
+        return metadata
+    return metadata.model_copy(update={**changed, "last_updated_ms": last_ms})
+
+
+def _in_order(times: Sequence[int]) -> list[int]:
+    """Return times that never decrease, and as many of the given ones as either direction keeps."""
+    lowered = list(accumulate(reversed(times), min))[::-1]  # one clock was ahead
+    raised = list(accumulate(times, max))  # one clock was behind
+    return min(lowered, raised, key=lambda made: sum(map(int.__ne__, made, times)))
+
+
+def warn_of_clock(name: str, metadata: TableMetadata) -> None:
+    """Warn once per table and process if the local clock is behind the table's newest commit."""
+    newest_ms = _newest_time_ms(_ordered(metadata))
+    behind_ms = newest_ms - _now_ms()
+    if behind_ms <= _TOLERANCE_MS:
+        return
+    warn_once(
+        _log,
+        metadata.table_uuid,
+        "%s: the clock of this driver is %d s behind the newest commit to table %s, which has the "
+        "time %s UTC: this clock is behind, or that of another writer was ahead. No row is lost: "
+        "commits get that time until the clock has passed it. Correct the clocks of all machines "
+        "that write to the table (NTP): reading by a time ('as-of-timestamp', "
+        "'stream-from-timestamp') and expiry by age go by these times",
+        FORMAT,
+        behind_ms // 1000,
+        name,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(newest_ms / 1000)),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
