@@ -29,6 +29,7 @@ __all__ = [
     "Resume",
     "RollBack",
     "Sequence",
+    "SetClock",
     "Sleep",
     "Stage",
     "Step",
@@ -200,6 +201,21 @@ class RollBack(Step):
     """
 
     epochs: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class SetClock(Step):
+    """The wall clocks of all machines of the query are wrong from here on, or right again.
+
+    Python's ``time.time()``, ``time_ns()``, ``gmtime()`` and ``localtime()`` return another time.
+    ``datetime.now()``, names that a module has imported from `time`, and the clocks of the file
+    system and of the external system stay right.
+
+    Attributes:
+        ahead_s: By how many seconds they are ahead; negative if they are behind.
+    """
+
+    ahead_s: int = 0
 
 
 @dataclass(frozen=True, repr=False)

@@ -98,6 +98,7 @@ FOUND = [
     ("LooksForAnyQuery", "queries_have_epochs_of_their_own", Rule.NO_ROW_LOST),
     ("ComparesBatchIdsOnly", "queries_have_epochs_of_their_own", Rule.NO_ROW_LOST),
     ("OneLogForAllQueries", "queries_have_epochs_of_their_own", Rule.WORKS),
+    ("OrdersMarksByTheClock", "a_wrong_clock_moves_no_row", Rule.GOES_ON),
     ("WantsNoGaps", "epochs_without_rows", Rule.WORKS),
     # looking and writing in one step
     ("WritesOverItsMark", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),

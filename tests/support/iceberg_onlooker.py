@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from contextlib import closing
+from itertools import pairwise
 
 from pyiceberg.table import StaticTable
 
@@ -32,9 +33,18 @@ class Onlooker:
         place = named_in_catalog(self.folder)
         if place != self.place or not all(map(os.path.exists, self.files)):
             self.files = [*self.folder.rglob("*")]
-            self.found = [] if place is None else StaticTable.from_metadata(place).scan().to_arrow()
+            self.found = [] if place is None else self._read(StaticTable.from_metadata(place))
             self.place = place
         return self.found
+
+    @staticmethod
+    def _read(table):
+        """The rows, if Iceberg-Java would load the table: it compares the times of the logs."""
+        metadata = table.metadata
+        for log in (metadata.snapshot_log, metadata.metadata_log):
+            times = [*(entry.timestamp_ms for entry in log), metadata.last_updated_ms]
+            assert all(b - a >= -60_000 for a, b in pairwise(times)), f"times go back: {times}"
+        return table.scan().to_arrow()
 
     def unnamed(self):
         """Data files that are not in the table."""

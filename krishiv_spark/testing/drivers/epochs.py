@@ -319,6 +319,11 @@ class EpochDriver(WritingDriver):
         return "the external system throws away what is staged"
 
     @_step.register
+    def _set_clock(self, step: steps.SetClock) -> str:
+        self._clock.ahead_s = step.ahead_s
+        return f"the clocks are {step.ahead_s} s ahead" if step.ahead_s else "the clocks are right"
+
+    @_step.register
     def _other_query(self, step: steps.OtherQuery) -> str:
         del step
         if len(self._queries) == 1:

@@ -14,6 +14,7 @@ from typing import Any
 
 from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.processes import write_roles
+from krishiv_spark.testing.processes.clocks import Clock, at_clock
 from krishiv_spark.testing.processes.pool import Pool, Process
 from krishiv_spark.testing.processes.serving import Answer
 from krishiv_spark.testing.processes.zones import in_zone
@@ -93,11 +94,13 @@ class Workers:
     Args:
         pool: Where they come from.
         zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
+        clock: The wall clock of the machines; None for one that is right.
     """
 
-    def __init__(self, pool: Pool, zone: str | None = None) -> None:
+    def __init__(self, pool: Pool, zone: str | None = None, clock: Clock | None = None) -> None:
         self._pool = pool
         self._zone = zone
+        self._clock = clock or Clock()
         self._live: dict[str, Process] = {}
         self._asleep: set[str] = set()
         self._stragglers: list[Process] = []
@@ -111,11 +114,11 @@ class Workers:
         """Run a function in the process of a role; a process that dies is replaced."""
         if role not in self._live:
             self._live[role] = self._pool.take()
-        process = self._live[role]
-        if self._zone is None:
-            return self._heard(role, process.call(function, *args, trap=trap))
-        answer = process.call(in_zone, self._zone, function, *args, trap=trap)
-        return self._heard(role, answer)
+        if self._clock.ahead_s:
+            function, args = at_clock, (self._clock.ahead_s, function, *args)
+        if self._zone is not None:
+            function, args = in_zone, (self._zone, function, *args)
+        return self._heard(role, self._live[role].call(function, *args, trap=trap))
 
     def resume(self, role: str) -> Answer:
         """Wake the process of a role."""

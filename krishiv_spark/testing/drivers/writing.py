@@ -10,6 +10,7 @@ from krishiv_spark.testing.drivers.ledger import Ledger, Unit
 from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
 from krishiv_spark.testing.drivers.queries import PlayedQuery
 from krishiv_spark.testing.processes import write_roles
+from krishiv_spark.testing.processes.clocks import Clock
 from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.processes.serving import Answer
@@ -44,6 +45,7 @@ class WritingDriver(Driver):
         self.seconds = 0.0
         self.survived = False
         self._folder, self._writing, self._zone = folder, writing, zone
+        self._clock = Clock()
         self._replaces = writing in {"complete", "batch overwrite"}
         self._ledger = Ledger(sink, complete=self._replaces)
         self._drivers, self._jobs = count(1), count(1)
@@ -68,7 +70,7 @@ class WritingDriver(Driver):
         return PlayedQuery(number, checkpoint, life)
 
     def _new_workers(self) -> Workers:
-        return Workers(self._pool, self._zone)
+        return Workers(self._pool, self._zone, self._clock)
 
     def _new_life(
         self, job: write_roles.Job, checkpoint: Checkpoint | None, workers: Workers

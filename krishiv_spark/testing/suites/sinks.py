@@ -19,6 +19,7 @@ from krishiv_spark.testing.steps import (
     Overwrite,
     Resume,
     RollBack,
+    SetClock,
     Stage,
     Step,
     Stop,
@@ -45,6 +46,8 @@ from krishiv_spark.testing.suites.sink_sight import SinkSight
 from krishiv_spark.testing.suites.sink_values import SinkValues
 
 __all__ = ["SinkConformance"]
+
+_DAY_S = 24 * 60 * 60
 
 
 class SinkConformance(SinkForgeries, SinkLeftovers, SinkValues, SinkSight):
@@ -208,6 +211,17 @@ class SinkConformance(SinkForgeries, SinkLeftovers, SinkValues, SinkSight):
         play(*GOOD_EPOCH * 3, RollBack(2), *GOOD_EPOCH)
         play(*GOOD_EPOCH, *STAGED, Commit(Fault(happened=True)), RollBack(), *GOOD_EPOCH)
         play(*GOOD_EPOCH, *STAGED, RollBack(), *GOOD_EPOCH)  # what is not held may change
+
+    def test_a_wrong_clock_moves_no_row(self, play: SinkPlayer) -> None:
+        """The clock is a day ahead or behind for a while: no row is lost, repeated or removed."""
+        died = Commit(Fault(happened=True, reported=False))
+        for wrong in (SetClock(_DAY_S), SetClock(-_DAY_S)):
+            # Epochs may fail meanwhile: Kafka takes no record that is dated an hour ahead.
+            play(*GOOD_EPOCH, wrong, *GOOD_EPOCH, SetClock(), *GOOD_EPOCH, *GOOD_EPOCH)
+            play(Begin(), Stage(0), wrong, Stage(1), Commit(), SetClock(), *GOOD_EPOCH)
+            play(*STAGED, wrong, Commit(), SetClock(), *GOOD_EPOCH)
+            play(*GOOD_EPOCH, wrong, *STAGED, died, SetClock(), *GOOD_EPOCH)  # it comes again
+            play(*GOOD_EPOCH, wrong, *GOOD_EPOCH, SetClock(), *STAGED, died, *GOOD_EPOCH)
 
     # --- more than one writer
 
