@@ -34,12 +34,13 @@ _TOLERANCE_MS = 60_000
 
 def _newest_time_ms(metadata: TableMetadata) -> int:
     """Return the time that no later commit to a table may precede, in epoch milliseconds."""
-    logged = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
+    logged: tuple[Any, ...] = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
     head = metadata.current_snapshot_id
     newest_first = reversed(metadata.snapshots)  # the parent is nearly always the newest
     parent = next((one for one in newest_first if one.snapshot_id == head), None)
     times = [metadata.last_updated_ms, *(entry.timestamp_ms for entry in logged)]
-    return max(times if parent is None else [*times, parent.timestamp_ms])
+    newest_ms: int = max(times if parent is None else [*times, parent.timestamp_ms])
+    return newest_ms
 
 
 def aging_time_ms(metadata: TableMetadata) -> int:

@@ -11,12 +11,12 @@ import re
 import zlib
 from collections.abc import Iterable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_uuid
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
     from krishiv_spark.iceberg.file_access import GuardedFileIO
 
-__all__ = ["METADATA_SUFFIX", "OwnFiles", "delete_old_metadata", "read_table_uuid"]
+__all__ = [
+    "METADATA_SUFFIX",
+    "OwnFiles",
+    "delete_old_metadata",
+    "read_store_time_s",
+    "read_table_uuid",
+]
 
 METADATA_SUFFIX = ".metadata.json"
 
@@ -167,3 +173,25 @@ def _inflated(text: bytes) -> bytes:
     with contextlib.suppress(zlib.error):
         return zlib.decompressobj(wbits=31).decompress(text, _MOST_BYTES)
     return b""
+
+
+def read_store_time_s(table: Table) -> float:
+    """Return the time that the store of a table gives a file that is written now. Operator.
+
+    Raises:
+        Exception: Of PyArrow or the store, if no file can be written.
+    """
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    # A process that dies leaves it, and its name says to vacuum that it is the table's.
+    name = f"{marked_uuid(table.metadata.table_uuid)}-clock"
+    place = table.location_provider().new_metadata_location(name)
+    io: Any = table.io
+    scheme, host, path = PyArrowFileIO.parse_location(place)
+    store = io.inner.fs_by_scheme(scheme, host)
+    store.open_output_stream(path).close()
+    try:
+        written_s: float = store.get_file_info(path).mtime.timestamp()
+    finally:
+        store.delete_file(path)
+    return written_s

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,9 +18,10 @@ from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.naming import id_in_name, id_of
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_table_uuid
+from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_store_time_s, read_table_uuid
 from krishiv_spark.sinks.iceberg.unfinished import find_unfinished
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
+from krishiv_spark.storage.ages import aging_time_s
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -91,7 +91,7 @@ def find_orphans(
     Args:
         options: Name the table and its catalog.
         older_than_s: Guard age in seconds, by the file's modification time: younger files may
-            belong to an epoch that is being written.
+            belong to an epoch that is being written. See `aging_time_s`.
         foreign_names: Whether files may go whose names do not have the table's id: those that
             other programs have written, or this one before it put the id there. Those with the id
             of another table stay all the same.
@@ -102,10 +102,10 @@ def find_orphans(
             or may, since they are in a place of their own and `foreign_names` is not given.
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
-    before = time.time() - older_than_s
     found = _listed(open_table(options), foreign_names=foreign_names)
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
+    before = aging_time_s(partial(read_store_time_s, table), table.location()) - older_than_s
     with catalog_errors(options, f"read the manifests of table {options.table_name}"):
         locations = set(_named(table))
         named = set(map(_identity, locations))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from krishiv_spark.offsets import State
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.parquet.tables import StoreTable
+from krishiv_spark.storage.ages import aging_time_s
 
 __all__ = ["StoreOrphan", "store_orphans"]
 
@@ -44,14 +45,15 @@ def store_orphans(
 
     Args:
         table: Its folder.
-        older_than_s: Guard age in seconds, by the store's clock, of a job by its own.
+        older_than_s: Guard age in seconds, by the store's clock, of a job by its own. See
+            `aging_time_s`.
         epoch_logs: Where logs of queries may be that are in another store; see `QueryLog`.
 
     Raises:
         LogError: If a query's log is damaged.
         StorageError: If the store fails, or refuses.
     """
-    before_ms = (time.time() - older_than_s) * 1000
+    before_ms = (aging_time_s(partial(_read_time_s, table), table.url) - older_than_s) * 1000
     pending = list(table.uploads.pending())  # before the logs: what is named since, is found there
     named: set[str] = set()
     unknown: set[str] = set()
@@ -75,6 +77,24 @@ def store_orphans(
         if is_ours and is_known and item.begun_ms < before_ms and item.upload.id not in named:
             discard = partial(table.uploads.discard, item.upload)
             yield StoreOrphan(f"{item.shown}  older than the guard age", discard)
+
+
+def _read_time_s(table: StoreTable) -> float:
+    """Return the time that the store gives an upload that begins now, and is aborted.
+
+    Azure lists no uploads: there the local clock decides.
+
+    Raises:
+        StorageError: If the store refuses it.
+    """
+    probe = table.uploads.open(f"probe-{uuid.uuid4().hex}")  # the name of no data file
+    probe.write(b"?")
+    upload = probe.close()
+    try:
+        found = (item.begun_ms for item in table.uploads.pending() if item.upload.id == upload.id)
+        return next(found, upload.begun_ms) / 1000
+    finally:
+        table.uploads.abort(upload)
 
 
 def _named_by(job: StoreTableLog, state: State) -> set[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from krishiv_spark.beneath import is_link, open_folder, remove_tree, split_at_own
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import LinkError
-from krishiv_spark.parquet.layout import SOURCES, walk
+from krishiv_spark.parquet.layout import META, SOURCES, walk
 from krishiv_spark.parquet.progress import TableLog, query_folders, table_logs
 from krishiv_spark.storage import ENVIRONMENT, Storage
+from krishiv_spark.storage.ages import aging_time_s, read_disk_time_s
 
 __all__ = ["Orphan", "orphans", "remove", "unused_state"]
 
@@ -53,7 +54,7 @@ def orphans(
 
     Args:
         table: The table's folder.
-        older_than_s: Guard age in seconds, by the file's modification time.
+        older_than_s: Guard age in seconds, by the file's modification time. See `aging_time_s`.
         epoch_logs: Where logs of queries may be that are in a store; see `QueryLog`.
         storage: How it is reached.
 
@@ -62,7 +63,7 @@ def orphans(
         LinkError: If a log, or a folder above it, is a link. Other links are skipped.
         OSError: If a folder cannot be listed: what is not seen could not be judged.
     """
-    before = time.time() - older_than_s
+    before = _aging_time_s(table) - older_than_s
     for entry in table_logs(table, "", epoch_logs, storage):
         if not entry.query.startswith(BATCH_PREFIX):
             yield from _of_query(entry, before)
@@ -85,9 +86,13 @@ def unused_state(table: Path, older_than_s: float) -> Iterator[Orphan]:
     Raises:
         OSError: If a folder cannot be listed.
     """
-    before = time.time() - older_than_s
+    before = _aging_time_s(table) - older_than_s
     for folder in _listed(table / SOURCES):
         yield from _if_older(folder, before, "its query has not run for longer")
+
+
+def _aging_time_s(table: Path) -> float:
+    return aging_time_s(partial(read_disk_time_s, table / META), table)
 
 
 def remove(orphan: Orphan) -> None:

@@ -96,7 +96,7 @@ class StreamState:
             self._own,
             *(_StateFolder(other / stream, place.storage) for other in place.others),
         ]
-        self._swept_s = 0.0
+        self._swept_s: float | None = None
 
     def inside(self, name: str) -> Folder:
         """A folder in that of the stream."""
@@ -143,15 +143,15 @@ class StreamState:
 
         Does something at most once an hour.
         """
-        now = time.time()
-        if now - self._swept_s < _SWEEP_EVERY_S:
+        now_s = time.monotonic()  # a wall clock that goes back would stop it
+        if self._swept_s is not None and now_s - self._swept_s < _SWEEP_EVERY_S:
             return
-        self._swept_s = now
+        self._swept_s = now_s
         for folder in self._folders:
             for name in names:
                 with suppress(PermissionError):
                     folder.touch(name)
-        self._own.remove_older(now - _GUARD_S, names)
+        self._own.remove_older(time.time() - _GUARD_S, names)
 
 
 class _StateFolder:

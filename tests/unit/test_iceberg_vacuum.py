@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import TABLE, IcebergLife, ids, numbered, table_of
 from pyiceberg.catalog.sql import SqlCatalog
+from wrong_clocks import DAY_S, shifted_clock
 
 from krishiv_spark.cli import main
 from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_stem, marked_uuid
@@ -229,3 +230,18 @@ def test_a_live_file_that_the_table_names_by_another_path_stays(tmp_path):
 )
 def test_schemes_of_one_store_name_the_same_file(one, other, is_same):
     assert (vacuum_module._identity(one) == vacuum_module._identity(other)) is is_same
+
+
+def test_a_clock_that_is_a_month_ahead_makes_no_file_of_a_live_epoch_an_orphan(
+    tmp_path, monkeypatch
+):
+    life = IcebergLife(tmp_path)
+    life.epoch(0, numbered(0))
+    staged = life.stage(1, numbered(1))
+    shifted_clock(monkeypatch)(30 * DAY_S)
+    before = files(tmp_path)
+    done = CliRunner().invoke(main, ["iceberg", "vacuum", TABLE, "--warehouse", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert files(tmp_path) == before
+    life.publish(1, staged, numbered(1))
+    assert ids(tmp_path) == list(range(20))

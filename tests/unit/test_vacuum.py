@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from sink_life import Job, Life, rows
 from tables import look
+from wrong_clocks import shifted_clock
 
 from krishiv_spark.cli import main
 from krishiv_spark.offsets import EpochLog
@@ -336,3 +337,15 @@ def test_what_is_staged_is_left_alone_while_its_log_cannot_be_found(
         (tmp_path / "unmounted").rename(tmp_path / "logs")
     Life(ParquetWriter, options, "next" if is_job else "q", OutputMode.APPEND).plan()
     assert look(table) == (10, 10, 45)
+
+
+def test_a_clock_that_is_a_month_ahead_makes_no_file_of_a_live_epoch_an_orphan(
+    table, monkeypatch, caplog
+):
+    driver = life(table)
+    driver.plan()
+    driver.task(1, 0, rows(10, 10))
+    shifted_clock(monkeypatch)(30 * DAY)
+    assert list(orphans(table, 7 * DAY)) == []
+    assert "ahead of that of" in caplog.text
+    assert staged(table)
