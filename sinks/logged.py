@@ -149,6 +149,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """What has to be so before this driver may take the log over; nothing has changed yet."""
         if not self._streaming:
             return  # its id is new
+        self.participant.check_query(epoch.query)
         check_first(log, epoch, state, self.participant.verify_empty_log)
         check_target(log, claim, state)
         if epoch.offsets is None:

@@ -19,7 +19,7 @@ from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.results import NamedResult, QueryResult
 from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
-from krishiv_spark.memory.upserts import check_keys, upserted
+from krishiv_spark.memory.upserts import check_kept_keys, check_keys, upserted
 from krishiv_spark.options import ByteSize, DistinctNames
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
@@ -47,6 +47,11 @@ class MemorySinkOptions(NumberedJobOptions):
         validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; for `upsert`. Of several "
         "rows of an epoch that have one key the last one in Spark's order stays.",
+    )
+    allow_mixed_keys: bool = Field(
+        default=False,
+        description="Write to a result with upserts by other `keyColumns`, or with `mode` = "
+        "`append`. A key may then have several rows.",
     )
     max_rows: int | None = Field(default=None, gt=0, description="Most rows that the result holds.")
     max_bytes: ByteSize = Field(
@@ -109,9 +114,18 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         return encode(batches, self.schema, self.options.bound().refuse)
 
     def last_committed(self, query: str) -> Mark | None:
-        """Driver: the newest epoch that has a number in the store."""
+        """Driver: the newest epoch that has a number in the store.
+
+        Raises:
+            OptionError: If the result has upserts by other columns.
+        """
         newest = self._result_of(query).epochs.newest_header()
-        return None if newest is None else Mark(newest[0], newest[1].digest)
+        if newest is None:
+            return None
+        number, header = newest
+        if self.mode is not OutputMode.REPLACE and not self.options.allow_mixed_keys:
+            check_kept_keys(self._keys, header.keys)
+        return Mark(number, header.digest)
 
     def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
         """Driver: one file takes the epoch's number, whole."""
@@ -123,8 +137,8 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         if self.options.mode == "upsert":
             # Whoever else does this for the epoch creates the same number, and one of them does.
             bodies = [part.body for part in staged]
-            keys = self.options.key_columns
-            staged, replaces = [upserted(result.bodies(), bodies, keys, self.schema)], True
+            rows = upserted(result.bodies(), bodies, self._keys, self.schema)
+            staged, replaces = [rows], True
         self._check_name()
         result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
 
@@ -135,6 +149,11 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         """Of a stream, or of numbered jobs: of those, users may have one number for several."""
         name = None if self.options.job is None else self.options.result_name()
         return QueryResult(self._store, query if name is None else f"{query}.{name}")
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """The key columns by which the rows are upserted; none if they are added."""
+        return self.options.key_columns if self.options.mode == "upsert" else ()
 
     @cached_property
     def _store(self) -> Store:
@@ -152,4 +171,5 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             bound=self.options.bound(),
             query=epoch.query,
             digest=epoch.digest,
+            keys=sorted(self._keys),
         )

@@ -151,6 +151,19 @@ class Participant(ABC, Generic[ModelT]):
         """
         return None
 
+    def check_query(self, query: str) -> None:
+        """Planner: refuse a query that must not write to the target; nothing has changed yet.
+
+        Called before the log gets an owner, and before an earlier epoch is finished. Not called
+        where an operator decides, whose options may lack what the query does.
+
+        Args:
+            query: Id of the query.
+
+        Raises:
+            OptionError: If its options contradict what the target has recorded of it.
+        """
+
     def verify_held(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """Refuse to skip an epoch whose place in the target is no longer there. Planner.
 

@@ -19,6 +19,8 @@ __all__ = [
     "DIGEST_OF",
     "EPOCH_KEY",
     "EPOCH_OF",
+    "KEY",
+    "KEY_OF",
     "NO_EPOCH",
     "OFFSETS_OF",
     "PARENT_KEY",
@@ -47,6 +49,12 @@ DIGEST_OF = "krishiv.plan."
 
 OFFSETS_OF = "krishiv.offsets."
 """Likewise: that number, and the offset of each source at the end of that epoch, as JSON."""
+
+KEY = "krishiv.upsert.key"
+"""A property of the table: the ids of the key columns of the newest upsert, separated by commas."""
+
+KEY_OF = f"{KEY}."
+"""Before a query's id, likewise: those of the query's own upserts."""
 
 
 def digest_of(properties: Mapping[str, str], query: str, epoch: str) -> str | None:

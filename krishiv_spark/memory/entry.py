@@ -24,6 +24,7 @@ class Header:
         query: Whose rows they are, where a log has entries of several queries.
         stream: Whether the rows are not in the body, but in the log of the streaming query.
         digest: Of an epoch, what tells it from another one of its number.
+        keys: Key columns of the newest upsert, sorted; empty without one.
     """
 
     first: int
@@ -34,10 +35,12 @@ class Header:
     query: str = ""
     stream: bool = False
     digest: str | None = None
+    keys: Sequence[str] = ()
 
     def line(self) -> bytes:
         """The header as the first line of its file."""
-        return json.dumps(vars(self), separators=(",", ":")).encode() + b"\n"
+        found = {name: value for name, value in vars(self).items() if name != "keys" or value}
+        return json.dumps(found, separators=(",", ":")).encode() + b"\n"
 
     def without(self, number: int, old: Header) -> Header:
         """The header after the oldest visible entry has been dropped."""
@@ -101,6 +104,7 @@ class StoreEntry:
         query: See `Header`.
         stream: See `Header`.
         digest: See `Header`.
+        keys: Key columns by which the rows were upserted; empty if they were added.
     """
 
     bodies: Sequence[bytes] = ()
@@ -110,6 +114,7 @@ class StoreEntry:
     query: str = ""
     stream: bool = False
     digest: str | None = None
+    keys: Sequence[str] = ()
 
     def after(self, number: int, newest: Header | None) -> Header:
         """The header when the entry follows the newest one, whatever the bound says."""
@@ -124,4 +129,5 @@ class StoreEntry:
             self.query,
             self.stream,
             self.digest,
+            self.keys or before.keys,
         )

@@ -10,7 +10,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.rows import EncodedRows, decode, encode
 
-__all__ = ["check_keys", "upserted"]
+__all__ = ["check_kept_keys", "check_keys", "upserted"]
 
 _ROW = "krishiv.row"
 
@@ -32,6 +32,27 @@ def check_keys(keys: Sequence[str], rows: pa.Schema) -> None:
             raise OptionError(
                 f"krishiv-memory: 'keyColumns' names {name!r}: {kind} cannot be a key"
             )
+
+
+def check_kept_keys(keys: Sequence[str], kept: Sequence[str]) -> None:
+    """Refuse an epoch by which a result could have two rows of one key. Planner.
+
+    Args:
+        keys: Key columns of the query; empty if it appends.
+        kept: Those of the newest upsert of the result; empty without one.
+
+    Raises:
+        OptionError: If the result has upserts by other columns.
+    """
+    if not kept or sorted(keys) == sorted(kept):
+        return
+    given, names = ",".join(keys), ",".join(kept)
+    raise OptionError(
+        f"krishiv-memory: the result is upserted by {names!r}, and this query "
+        f"{f'upserts by {given!r}' if keys else 'appends'}: rows of one key would be there twice. "
+        f"Nothing was written: give 'mode' = 'upsert' and 'keyColumns' = {names!r}, or another "
+        "name; or, if that is meant, 'allowMixedKeys' = 'true'"
+    )
 
 
 def upserted(

@@ -149,6 +149,11 @@ class FanoutParticipant(Participant[StagedParts]):
         found = ((route, self._parts[route].target()) for route in sorted(self._parts))
         return "; ".join(f"{route}: {target or 'not known'}" for route, target in found)
 
+    def check_query(self, query: str) -> None:
+        """Planner: each part."""
+        for route, part in self._parts.items():
+            part.check_query(part_of_query(query, route))
+
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
         """Planner: each part."""
         for route, part in self._parts.items():

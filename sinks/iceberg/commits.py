@@ -22,7 +22,13 @@ from pyiceberg.exceptions import (
 )
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, KrishivError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    KrishivError,
+    OptionError,
+)
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
+    from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["Change", "Committer"]
@@ -65,12 +72,16 @@ class Committer:
         options: Which table, and how long to try.
         epoch: With query, number and digest, which become the mark.
         change: What it does to the table.
+        key_rule: For the key columns of upserts.
     """
 
-    def __init__(self, options: IcebergSinkOptions, epoch: Epoch, change: Change) -> None:
+    def __init__(
+        self, options: IcebergSinkOptions, epoch: Epoch, change: Change, key_rule: KeyRule
+    ) -> None:
         self._options = options
         self._epoch = epoch
         self._change = change
+        self._key_rule = key_rule
         self._tried: list[EpochTransaction] = []
         self._last: Exception | None = None
         self._happened: EpochTransaction | None = None
@@ -131,12 +142,14 @@ class Committer:
         """Look for the mark, build the change upon this very table, and try it."""
         self._check_mark(table)
         self._check_base(table)
+        self._check_key(table)
         transaction, before = EpochTransaction(table), table.metadata
         is_allowed = table.metadata.table_uuid not in _NEVER_EXPIRED
         transaction.may_expire = is_allowed and self._expiry_refused is None
         progress = self._progress()
         with self._table_errors():
             self._change(transaction, {**progress.summary, **marks.summary_of(self._epoch)})
+            self._key_rule.stage(transaction)
             if self._has_mark:
                 self._set_mark(transaction, progress)
         self._tried.append(transaction)  # first: it may happen, whatever is reported
@@ -263,6 +276,13 @@ class Committer:
                 f"published: its rows were computed from snapshot {expected} ('ifSnapshot'), and "
                 f"the table is at {now}: compute them from that one"
             )
+
+    def _check_key(self, table: Table) -> None:
+        """Refuse a key that another query has not: its first upsert was faster than this one."""
+        try:
+            self._key_rule.check(table.metadata)
+        except OptionError as error:
+            raise CommitRejected(str(error)) from error
 
     def _look(self) -> Table | None:
         """The table after an attempt that failed; None if the catalog does not answer."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
     from krishiv_spark.sinks.iceberg.commits import Change
+    from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
 
 __all__ = ["Effect", "IcebergCommitter", "TableInHand", "check_shared"]
 
@@ -49,6 +50,11 @@ class Effect:
 
     upsert_spec: UpsertSpec | None = None
     replaces: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns by which rows change others; none if they do not."""
+        return () if self.upsert_spec is None else self.upsert_spec.keys
 
 
 class TableInHand:
@@ -140,10 +146,24 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Driver: the newest epoch in the table's own mark; enrols a query that has none.
 
         Raises:
-            OptionError: If the catalog does not keep the property that a mark is.
+            OptionError: If the catalog does not keep the property that a mark is, or `check_key`.
         """
+        self.check_key(query)
         self.enrol(query)
         return self.newest_mark(query)
+
+    def check_key(self, query: str | None) -> None:
+        """Driver: refuse upserts by another key than the table's. See `KeyRule`.
+
+        Raises:
+            OptionError: If the query's are, or it appends to a table with upserts.
+        """
+        self._key_rule(self.effect, query).check(self.table().metadata)
+
+    def _key_rule(self, effect: Effect, query: str | None, *, is_decided: bool = False) -> KeyRule:
+        from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
+
+        return KeyRule(self._options, effect.keys, effect.replaces, query, is_decided)
 
     def newest_mark(self, query: str) -> Mark | None:
         """Driver: as `last_committed`; changes nothing."""
@@ -187,7 +207,8 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         if not staged and not self.effect.replaces:
             return  # a batch job without rows
         change = self._change(epoch, staged, self.effect)
-        committer = Committer(self._options, epoch, change)
+        rule = self._key_rule(self.effect, epoch.query)
+        committer = Committer(self._options, epoch, change, rule)
         table = self._in_hand.take(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
@@ -218,11 +239,11 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         from krishiv_spark.sinks.iceberg.commits import Committer
         from krishiv_spark.sinks.iceberg.upserts import Upsert
 
-        change = self._change(epoch, staged, effect or self.effect)
-        committer, table = (
-            Committer(self._options, epoch, change),
-            self._in_hand.take(self._options),
-        )
+        effect = effect or self.effect
+        change = self._change(epoch, staged, effect)
+        rule = self._key_rule(effect, epoch.query, is_decided=True)
+        committer = Committer(self._options, epoch, change, rule)
+        table = self._in_hand.take(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
                 committer.commit(table)

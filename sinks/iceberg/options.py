@@ -85,6 +85,11 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Column whose highest value wins among the rows of an epoch that have one key; "
         "without it the last row in Spark's order wins, which is not the order of their files.",
     )
+    allow_mixed_keys: bool = Field(
+        default=False,
+        description="Write to a table with upserts by other `keyColumns`, or with `mode` = "
+        "`append`. A key may then have several rows. Those of an upsert become the table's key.",
+    )
     txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,
         min_length=1,

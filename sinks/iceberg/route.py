@@ -12,7 +12,14 @@ from functools import cached_property
 import pyarrow as pa
 
 from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.errors import CommitUnknown, Fenced, LogError, OptionError, SinkError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    LogError,
+    OptionError,
+    SinkError,
+)
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
@@ -102,16 +109,21 @@ class IcebergParticipant(Participant[StagedForTable]):
         """Committer: the files fit the table as it is, and are in a manifest of their own.
 
         Raises:
-            CommitRejected: If they do not fit, or are not there.
+            CommitRejected: If they do not fit, or are not there; or the table has got upserts by
+                another key since the epoch was planned.
         """
         from krishiv_spark.sinks.iceberg.changes import check_fits
         from krishiv_spark.sinks.iceberg.prepared import write_prepared
 
-        del epoch, salvaged  # no part of an epoch is ever lost
+        del salvaged  # no part of an epoch is ever lost
         effect = self._committer.effect
         if not staged and not effect.replaces:
             return ()
         table = self._committer.table()
+        try:
+            self._committer.check_key(epoch.query)
+        except OptionError as error:
+            raise CommitRejected(str(error)) from error
         told = [item.staged for item in staged]
         check_fits(told, table.metadata)
         check_shared(table.io, told)
@@ -163,6 +175,14 @@ class IcebergParticipant(Participant[StagedForTable]):
     def target(self) -> str:
         """Planner: the table, by its UUID."""
         return f"Iceberg table {self._committer.table().metadata.table_uuid}"
+
+    def check_query(self, query: str) -> None:
+        """Planner: the table has no upserts by another key. See `KeyRule`.
+
+        Raises:
+            OptionError: If it has.
+        """
+        self._committer.check_key(query)
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Planner: the table is the one that the epoch went into."""

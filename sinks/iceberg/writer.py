@@ -57,6 +57,8 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
+        elif self.options.job is None:
+            self.committer().check_key(None)  # a query's is checked once its id is known
         self._warn_of_order()
         return target_of(table, self.options.target_file_size)
 

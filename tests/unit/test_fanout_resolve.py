@@ -1,79 +1,20 @@
 """``krishiv-spark log resolve`` for a ``krishiv-fanout`` whose driver died behind an intent."""
 
 import os
-import pickle
 import uuid
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from fan_life import COLUMNS, Fan, ids_in, into_iceberg
 from iceberg_tables import table_in
-from sink_life import SCHEMA, Life, rows
+from sink_life import rows
 from tables import look
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown
-from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.fanout.participant import FanoutParticipant
-from krishiv_spark.sinks.fanout.writer import FanoutWriter
-
-COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
-
-
-class Fan(Life):
-    """A query whose rows go to both routes, into targets below a folder."""
-
-    def __init__(self, place, output=OutputMode.APPEND, query="q1", **route_b):
-        self.place, self.checkpoint = place, place / "checkpoint"
-        for name in ("offsets", "commits"):
-            (self.checkpoint / name).mkdir(parents=True)
-        (self.checkpoint / "metadata").write_text(f'{{"id": "{query}"}}')
-        a = {"format": "krishiv-parquet", "path": str(place / "a")}
-        routes = {f"route.{name}.{key}": text for name, of in (("a", a), ("b", route_b))
-                  for key, text in of.items()}  # fmt: skip
-        super().__init__(FanoutWriter, {}, query, output)
-        self.routes = routes
-        given = {**routes, "checkpointLocation": str(self.checkpoint)}
-        options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
-        self._make = lambda: FanoutWriter(options, COLUMNS, output)
-
-    def plan(self):
-        write = StreamWrite(self._make(), self._query, SparkCheckpoint(str(self.checkpoint)))
-        self._planned = pickle.loads(pickle.dumps(write))
-
-    def run(self, number, first, count):
-        """What Spark does for an epoch."""
-        (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{first + count}")
-        batch = rows(first, count).to_struct_array()
-        self.epoch(number, pa.record_batch([batch, batch], schema=COLUMNS))
-        (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
-
-    def die_behind_the_intent(self, monkeypatch, number, first, count):
-        def die(*_):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as dying:
-            dying.setattr(FanoutParticipant, "finish", die)
-            with pytest.raises(KeyboardInterrupt):
-                self.run(number, first, count)
-
-    def resolve(self, fails=None, routes="ab", without=()):
-        """The command, as often as somebody who does not trust it says it: a process each time."""
-        named = tuple(f"route.{name}." for name in routes)
-        left_out = {f"route.b.{key}" for key in without}
-        given = [f"{key}={text}" for key, text in self.routes.items()
-                 if key.startswith(named) and key not in left_out]  # fmt: skip
-        where = ["--format", "fanout", "--checkpoint", str(self.checkpoint)]
-        pairs = [word for text in given for word in ("-o", text)]
-        for _ in range(2):
-            open_log.cache_clear()
-            result = CliRunner().invoke(main, ["log", "resolve", *where, *pairs])
-            assert (result.exit_code != 0) == (fails is not None), result.output
-            assert (fails or "done") in result.output
-        open_log.cache_clear()
 
 
 def count(place):
@@ -91,17 +32,9 @@ def test_a_route_that_is_not_given_is_not_taken_for_finished(tmp_path, monkeypat
     assert (count(tmp_path / "a"), count(tmp_path / "b")) == (30, 30)
 
 
-def iceberg(place, **options):
-    return {"format": "krishiv-iceberg", "warehouse": str(place / "w"), "table": "db.t", **options}
-
-
-def ids_in(place):
-    return sorted(table_in(place / "w").scan().to_arrow()["id"].to_pylist())
-
-
 def test_an_epoch_that_replaces_a_table_replaces_it_whoever_finishes_it(tmp_path, monkeypatch):
     """The command has no output mode: the intent says what the epoch does."""
-    fan = Fan(tmp_path, OutputMode.REPLACE, **iceberg(tmp_path))
+    fan = Fan(tmp_path, OutputMode.REPLACE, **into_iceberg(tmp_path))
     fan.run(0, 0, 10)
     fan.die_behind_the_intent(monkeypatch, 1, 5, 20)
     fan.resolve()
@@ -111,7 +44,7 @@ def test_an_epoch_that_replaces_a_table_replaces_it_whoever_finishes_it(tmp_path
 
 @pytest.mark.parametrize("without", [(), ("mode", "keyColumns")])
 def test_changes_of_rows_are_made_whoever_finishes_their_epoch(tmp_path, monkeypatch, without):
-    fan = Fan(tmp_path, **iceberg(tmp_path, mode="upsert", keyColumns="id"))
+    fan = Fan(tmp_path, **into_iceberg(tmp_path, mode="upsert", keyColumns="id"))
     fan.run(0, 0, 10)
     fan.die_behind_the_intent(monkeypatch, 1, 5, 10)
     fan.resolve(without=without)

@@ -60,6 +60,31 @@ def test_a_batch_is_upserted_once():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"keyColumns": "text"}, "is upserted by 'id', and this query upserts by 'text'"),
+        ({"mode": "append"}, "is upserted by 'id', and this query appends"),
+    ],
+    ids=["other", "append"],
+)
+def test_another_key_is_refused_unless_it_is_allowed(options, said):
+    name = f"r-{uuid.uuid4()}"
+    job(0, range(6), path=name)
+    with pytest.raises(PlanningFailed, match=said):
+        job(1, range(3), path=name, **options)
+    job(1, range(4, 9), path=name)
+    job(2, [20], path=name, allowMixedKeys="true", **options)
+    assert sorted(memory_table(name)["id"].to_pylist()) == [*range(9), 20]
+
+
+def test_a_first_upsert_may_follow_appends():
+    name = f"r-{uuid.uuid4()}"
+    job(0, range(6), path=name, mode="append")
+    job(1, range(4, 9), path=name)
+    assert sorted(memory_table(name)["id"].to_pylist()) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         ({"keyColumns": ""}, "needs the option 'keyColumns'"),
         ({"keyColumns": "idd"}, "names 'idd', but there are id, text"),
         ({"mode": "upsrt"}, "mode"),

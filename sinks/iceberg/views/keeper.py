@@ -21,6 +21,7 @@ from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.each_batch import id_of_query
 from krishiv_spark.sinks.iceberg.changes import Append
 from krishiv_spark.sinks.iceberg.commits import Committer
+from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
 from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.tables import prepare_table
@@ -209,7 +210,9 @@ class ViewKeeper:
         """
         options = self._options.model_copy(update={"if_snapshot": "none" if base is None else base})
         change = Append(options, ())
-        Committer(options, _epoch(job), change).commit(table)
+        # There is no row that could have the key of another one.
+        rule = KeyRule(options, (KEY,), replaces=False, query=job.name, is_decided=True)
+        Committer(options, _epoch(job), change, rule).commit(table)
 
 
 def _epoch(job: JobNumber) -> Epoch:

@@ -1,0 +1,199 @@
+"""The key columns of upserts, which the table keeps. Driver.
+
+A query that upserts by other columns than before, or appends, can make a second row for a key that
+is there. So the table has properties with the ids of the key columns, of each query that has
+upserted and of the newest upsert of any query. They come with the rows, in the commit of an epoch.
+
+They are not Iceberg's identifier fields. Those must be required columns, and columns of a DataFrame
+are optional: to make them required would refuse writers that may have nulls, and change the schema
+that other programs write with. Identifier fields that another program has set are respected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.query_marks import KEY, KEY_OF
+from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.once import warn_once
+from krishiv_spark.sinks.iceberg.marks import is_marked, last_committed_epoch
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+
+__all__ = ["KeyRule"]
+
+_log = logging.getLogger(__name__)
+
+_OURS = "krishiv."
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """The rule that a table's upserts have one key.
+
+    Attributes:
+        options: Of the sink.
+        keys: Key columns by which epochs upsert; empty if they append or replace.
+        replaces: Whether epochs replace all rows of the table.
+        query: Id of the query, or name of a numbered job; None for a batch job without a number
+            that has no id yet.
+        is_decided: True for an epoch whose intent is logged: it was checked before that.
+    """
+
+    options: IcebergSinkOptions
+    keys: tuple[str, ...]
+    replaces: bool
+    query: str | None
+    is_decided: bool = False
+
+    def check(self, metadata: TableMetadata) -> None:
+        """Refuse an epoch that could make a second row for a key.
+
+        A query that has rows in the table from before it kept keys goes on as it is, since it may
+        be right: its rows may have keys of their own.
+
+        Raises:
+            OptionError: If it is an upsert by other columns, or appends to a table with upserts.
+        """
+        if self.is_decided or self.replaces or self.options.allow_mixed_keys:
+            return
+        wanted, own = self._ids(metadata.schema()), self._own(metadata)
+        kept = own or self._of_table(metadata)
+        if kept is None or wanted == kept or _is_empty(metadata):
+            return
+        if own is None and self._has_written(metadata):
+            self._warn(metadata, kept)
+            return
+        raise OptionError(self._refusal(metadata, kept))
+
+    def stage(self, transaction: EpochTransaction) -> None:
+        """Have the table keep the key of an upsert with its rows; forget it with the last row."""
+        metadata = transaction.table_metadata
+        properties = metadata.properties
+        if self.replaces:
+            found = [name for name in properties if name == KEY or name.startswith(KEY_OF)]
+            if found:
+                transaction.remove_properties(*found)
+            return
+        ids = self._ids(metadata.schema())
+        if ids is None or not self._keeps(properties):
+            return
+        text = ",".join(map(str, sorted(ids)))
+        names = [KEY, *([f"{KEY_OF}{self.query}"] if self._is_marked else [])]
+        if changed := {name: text for name in names if properties.get(name) != text}:
+            transaction.set_properties(changed)
+
+    # --- what is there
+
+    @property
+    def _is_marked(self) -> bool:
+        return self.query is not None and is_marked(self.query, self.options.txn_app_id)
+
+    def _keeps(self, properties: Mapping[str, str]) -> bool:
+        """Return True if the catalog is known to keep such properties.
+
+        A batch job without a number needs none of them, and goes to catalogs that refuse them.
+        """
+        return self._is_marked or any(name.startswith(_OURS) for name in properties)
+
+    def _ids(self, schema: Schema) -> frozenset[int] | None:
+        """Return the ids of the key columns; None of an append, or if the table lacks a column."""
+        if not self.keys:
+            return None
+        by_name = {field.name: field.field_id for field in schema.fields}
+        found = [by_name.get(name) for name in self.keys]
+        known = frozenset(number for number in found if number is not None)
+        return known if len(known) == len(found) else None
+
+    def _own(self, metadata: TableMetadata) -> frozenset[int] | None:
+        return _kept(metadata.properties, f"{KEY_OF}{self.query}") if self._is_marked else None
+
+    def _of_table(self, metadata: TableMetadata) -> frozenset[int] | None:
+        """Return the key of the table, whoever has upserted; identifier fields bind upserts only.
+
+        A program that sets them declares that rows are distinct, not that it upserts.
+        """
+        kept = _kept(metadata.properties, KEY)
+        if kept is None and self.keys:
+            kept = frozenset(metadata.schema().identifier_field_ids) or None
+        return kept
+
+    def _has_written(self, metadata: TableMetadata) -> bool:
+        if self.query is None or not self._is_marked:
+            return False
+        return last_committed_epoch(metadata, self.query) is not None
+
+    # --- words
+
+    def _refusal(self, metadata: TableMetadata, kept: frozenset[int]) -> str:
+        names, table = _names(metadata.schema(), kept), self.options.table_name
+        if not self.keys:
+            return (
+                f"{FORMAT}: table {table} is upserted by {names!r}, and 'mode' is 'append': rows "
+                "of keys that are there would be in the table twice. Nothing was written: give "
+                f"'mode' = 'upsert' and 'keyColumns' = {names!r}; or, if the rows have keys that "
+                "no other row has, 'allowMixedKeys' = 'true'"
+            )
+        given = ",".join(self.keys)
+        return (
+            f"{FORMAT}: 'keyColumns' = {given!r}, but table {table} is upserted by {names!r}: rows "
+            f"of one {names!r} would be in the table twice. Nothing was written: give 'keyColumns' "
+            f"= {names!r}, or use another table; or, to have {given!r} as the key from now on, "
+            "'allowMixedKeys' = 'true'"
+        )
+
+    def _warn(self, metadata: TableMetadata, kept: frozenset[int]) -> None:
+        names, given = _names(metadata.schema(), kept), ",".join(self.keys)
+        does = f"upserts by {given!r}" if given else "appends"
+        warn_once(
+            _log,
+            f"{metadata.table_uuid} {self.query}",
+            "%s: query %s %s to table %s, which is upserted by %r: rows of one key may be in the "
+            "table twice. The query goes on, since it did so before the table kept its key. If the "
+            "rows have keys that no other row has, 'allowMixedKeys' = 'true' says so",
+            FORMAT,
+            self.query,
+            does,
+            self.options.table_name,
+            names,
+        )
+
+
+def _kept(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
+    """Return the ids that a property contains; None if there is no such property.
+
+    Raises:
+        OptionError: If it is no list of ids.
+    """
+    text = properties.get(name)
+    if text is None:
+        return None
+    numbers = [parse_count(part) for part in text.split(",")]
+    found = frozenset(number for number in numbers if number is not None)
+    if len(found) < len(numbers):
+        raise OptionError(
+            f"{FORMAT}: table property {name!r} is {text[:100]!r}: it must be the ids of the key "
+            "columns, separated by commas. Correct or remove it"
+        )
+    return found
+
+
+def _is_empty(metadata: TableMetadata) -> bool:
+    """Return True if no row can have a key: the table was made or emptied."""
+    head = metadata.current_snapshot()
+    return head is None or (head.summary is not None and head.summary.get("total-records") == "0")
+
+
+def _names(schema: Schema, ids: frozenset[int]) -> str:
+    names = (schema.find_column_name(number) or f"a dropped column ({number})" for number in ids)
+    return ",".join(sorted(names))
