@@ -43,6 +43,15 @@ def _newest_time_ms(metadata: TableMetadata) -> int:
     return newest_ms
 
 
+def _least_time_ms(metadata: TableMetadata) -> int:
+    """Return the time that the next commit gets at least, also if it repairs the end of a log."""
+    logged: tuple[Any, ...] = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
+    is_in_order = not any(
+        _goes_back([one.timestamp_ms, metadata.last_updated_ms]) for one in logged
+    )
+    return _newest_time_ms(metadata if is_in_order else _ordered(metadata))
+
+
 def aging_time_ms(metadata: TableMetadata) -> int:
     """Return the time at which a commit measures ages of snapshots, in epoch milliseconds.
 
@@ -64,7 +73,7 @@ def raise_times(
         metadata: Of the table that the updates are for.
         updates: Of one commit.
     """
-    least_ms = _newest_time_ms(_ordered(metadata))
+    least_ms = _least_time_ms(metadata)
     return tuple(_raised(update, least_ms) for update in updates)
 
 
@@ -121,7 +130,8 @@ def _ordered(metadata: TableMetadata) -> TableMetadata:
     for field in ("snapshot_log", "metadata_log"):
         entries: Sequence[Any] = getattr(metadata, field)
         times = [*(entry.timestamp_ms for entry in entries), last_ms]
-        if all(later - earlier >= -_TOLERANCE_MS for earlier, later in pairwise(times)):
+        # Nearly always, and spares a step in Python for each of up to 10 000 entries.
+        if times == sorted(times) or not _goes_back(times):
             continue
         *ordered, last_ms = _in_order(times)
         changed[field] = [
@@ -133,6 +143,10 @@ def _ordered(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(update={**changed, "last_updated_ms": last_ms})
 
 
+def _goes_back(times: Sequence[int]) -> bool:
+    return any(later - earlier < -_TOLERANCE_MS for earlier, later in pairwise(times))
+
+
 def _in_order(times: Sequence[int]) -> list[int]:
     """Return times that never decrease, and as many of the given ones as either direction keeps."""
     lowered = list(accumulate(reversed(times), min))[::-1]  # one clock was ahead
@@ -142,7 +156,7 @@ def _in_order(times: Sequence[int]) -> list[int]:
 
 def warn_of_clock(name: str, metadata: TableMetadata) -> None:
     """Warn once per table and process if the local clock is behind the table's newest commit."""
-    newest_ms = _newest_time_ms(_ordered(metadata))
+    newest_ms = _least_time_ms(metadata)
     behind_ms = newest_ms - _now_ms()
     if behind_ms <= _TOLERANCE_MS:
         return
