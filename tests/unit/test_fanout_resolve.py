@@ -90,7 +90,7 @@ def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
     tmp_path, monkeypatch, options
 ):
     query = str(uuid.uuid4())
-    fan = Fan(tmp_path, query=query, **iceberg(tmp_path, **options))
+    fan = Fan(tmp_path, query=query, **into_iceberg(tmp_path, **options))
     fan.run(0, 0, 10)
     fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
     assert "files left of epochs that a query of krishiv-fanout" in vacuum(tmp_path)
@@ -102,7 +102,7 @@ def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
 
 
 def test_what_a_lost_attempt_staged_goes_once_its_epoch_is_there(tmp_path):
-    fan = Fan(tmp_path, query=str(uuid.uuid4()), **iceberg(tmp_path))
+    fan = Fan(tmp_path, query=str(uuid.uuid4()), **into_iceberg(tmp_path))
     fan.run(0, 0, 10)
     (fan.checkpoint / "offsets/1").write_text("v1\n{}\n20")
     fan.plan()
