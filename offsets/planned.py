@@ -15,6 +15,7 @@ _LONGEST_SHOWN = 4096
 """Characters. Every owner entry of an epoch log repeats them."""
 _UNSEEN = "query:"
 _ROWS = "rows:"
+_WRITER = "writer:"
 
 
 class PlannedOffsets(Value):
@@ -67,22 +68,51 @@ class PlannedOffsets(Value):
         return cls(epoch=epoch, begins=same, ends=same, shown=f"Spark's query {query}")
 
     @classmethod
-    def of_rows(cls, epoch: int, rows: int, checksum: int) -> PlannedOffsets:
+    def of_rows(
+        cls, epoch: int, rows: int, checksum: int, *, writer: str | None = None
+    ) -> PlannedOffsets:
         """Of an epoch that is told from another one by its rows, since it has no offsets.
 
         Args:
             epoch: The number that a user has given it.
             rows: How many there are.
             checksum: Of all of them.
+            writer: As for `of_writer`.
         """
         same = f"{_ROWS}{rows}:{checksum:016x}"
-        return cls(epoch=epoch, begins=same, ends=same, shown=f"{rows} rows")
+        begins = same if writer is None else _writer_text(writer)
+        return cls(epoch=epoch, begins=begins, ends=same, shown=f"{rows} rows")
+
+    @classmethod
+    def of_writer(cls, epoch: int, writer: str) -> PlannedOffsets:
+        """Of an epoch whose rows are not compared.
+
+        Args:
+            epoch: The number that a user has given it.
+            writer: Spark's id of the query that wrote it, where its batches have another name.
+        """
+        return cls(epoch=epoch, begins=_writer_text(writer), ends="")
 
     @staticmethod
     def rows_of(digest: str) -> int | None:
         """How many rows an epoch has by its digest; None if that names none."""
-        found = re.match(rf"{_ROWS}(\d+):", digest)
+        found = re.search(rf"(?:^|-){_ROWS}(\d+):", digest)
         return None if found is None else int(found[1])
+
+    @staticmethod
+    def writer_of(digest: str) -> str | None:
+        """Return the writer that a digest names, as `of_writer` was given it; None without one."""
+        begins, _, _ = digest.partition("-")
+        if not begins.startswith(_WRITER):
+            return None
+        return begins.removeprefix(_WRITER).replace(".", "-")
+
+    @staticmethod
+    def content_of(digest: str) -> str:
+        """Return the part of a digest that does not name a writer; empty if there is none."""
+        _, _, ends = digest.partition("-")
+        is_of_rows = digest.startswith((_WRITER, _ROWS))
+        return ends if is_of_rows else digest
 
     @staticmethod
     def ends_of(digest: str) -> str | None:
@@ -108,6 +138,11 @@ class PlannedOffsets(Value):
         """
         _, _, ended = (digest or "").partition("-")
         return ended in {"", self.begins}
+
+
+def _writer_text(writer: str) -> str:
+    # A '-' separates the two parts of a digest, and no id contains a dot.
+    return f"{_WRITER}{writer.replace('-', '.')}"
 
 
 def _digest(offsets: Mapping[str, str]) -> str:

@@ -121,6 +121,9 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
     only_streams: ClassVar[bool] = False
     """Whether `check` refuses batch jobs, but for those that users number."""
+    is_cleared_at_will: ClassVar[bool] = False
+    """Whether users empty the target, or lose it at a restart, and the query goes on with it. An
+    empty target is then no error for numbered batches, but a warning."""
 
     _made_of: tuple[tuple[Any, ...], dict[str, Any]]
     _is_sealed = False

@@ -5,26 +5,32 @@ from __future__ import annotations
 import logging
 import math
 import time
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
-from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.jvm import running_query
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
-__all__ = ["each_batch", "id_of_query"]
+__all__ = ["BatchQuery", "each_batch"]
 
 _log = logging.getLogger(__name__)
 
 _REST_S = 600.0
 """Time until a checkpoint that cannot be read here is tried again."""
 
-_next_look_s: LruCache[tuple[str, str], float] = LruCache(64)
-"""By location and query, when the checkpoint is looked at again; infinite once the id is stored."""
+_next_look_s: LruCache[tuple[str, str, bool], float] = LruCache(64)
+"""By location, query, and whether its id is stored there: when the checkpoint is read again;
+infinite once it has shown that it is the query's."""
+
+_PROCESS = uuid.uuid4().hex
+"""The start of a query that Spark does not name: Spark Connect has a process for each."""
 
 Write: TypeAlias = "Callable[..., DataFrameWriter]"
 
@@ -35,6 +41,7 @@ def each_batch(
     query: str | None = None,
     checkpoint: str | None = None,
     cache: bool = True,
+    replaces: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``foreachBatch`` that may write each batch to several sinks, exactly once.
 
@@ -58,23 +65,27 @@ def each_batch(
         function: Called on the driver with each batch, and with ``write(frame, name)``, which
             returns the frame's ``DataFrameWriter`` in mode "append". The name, of up to 60 letters,
             digits, '-' and '_', is the output's for ever; "output" if a batch has only one.
-        query: A name that is this query's for ever, where a new checkpoint is to go on with what
-            the sinks hold, or where nobody tells its id.
+        query: A name that is this query's permanently, instead of the id of Spark's query. The
+            outputs keep that id too, and refuse another query or checkpoint of the name.
         checkpoint: Location of the query's checkpoint, in which ``krishiv-kafka`` has its epoch
             logs; needed where Spark does not tell it (Spark Connect), nor the query's id, which is
             then read there.
         cache: Whether the batch is kept until it is written, so that several outputs compute it
             once, and see the same rows. A batch with one output needs no copy.
+        replaces: Spark's id of an earlier query of the name `query`, which this one continues: with
+            a copy of its checkpoint, or a new one. It does not run any more.
 
     Raises (from the returned function):
         OptionError: If the id of the query is not known, or a name is used twice in a batch.
         CheckpointMismatch: If the checkpoint is that of a query with another id, since its file
-            ``metadata`` was lost: the outputs would not know what they hold.
+            ``metadata`` was lost: the outputs would not know what they hold. If another query has
+            written under the name `query`. If an output lacks a batch that was committed into it,
+            since its target was restored from an older copy.
     """
 
     def write_batch(batch: DataFrame, number: int) -> None:
-        outputs = _Outputs(query or id_of_query(batch, "each_batch", checkpoint), number)
-        outputs.checkpoint = checkpoint or _checkpoint_of(batch)
+        found = BatchQuery.of(batch, "each_batch", query, checkpoint, replaces)
+        outputs = _Outputs(found, number)
         if not cache:
             function(batch, outputs.write)
             return
@@ -90,9 +101,7 @@ def each_batch(
 class _Outputs:
     """Those of one batch. Driver."""
 
-    checkpoint: str | None = None
-
-    def __init__(self, query: str, number: int) -> None:
+    def __init__(self, query: BatchQuery, number: int) -> None:
         self._query = query
         self._number = number
         self._names: set[str] = set()
@@ -109,30 +118,95 @@ class _Outputs:
                 "would be taken for the first: give each a name of its own, write(frame, 'name')"
             )
         self._names.add(name)
-        given = {
-            "txnAppId": f"{self._query}-{name}",
-            "txnVersion": str(self._number),
-            "txnRepeats": "newest",
-        }
-        if self.checkpoint is not None:
-            given["checkpointLocation"] = self.checkpoint
+        given = self._query.options(self._number, output=name)
+        if self._query.location is not None:
+            given["checkpointLocation"] = self._query.location
         return frame.write.mode("append").options(**given)
 
 
-def id_of_query(batch: DataFrame, caller: str, checkpoint: str | None = None) -> str:
-    """Return Spark's id of the query that runs ``foreachBatch`` in this thread. Driver.
+@dataclass(frozen=True)
+class BatchQuery:
+    """The query around ``foreachBatch``, as its sinks have to know it. Driver.
 
-    The id is stored in the checkpoint, and compared with the one that is stored there.
+    Attributes:
+        name: By which sinks know its batches: a name that the user gives, or Spark's id.
+        spark_id: Spark's id, if it is known and the name is another one.
+        location: Of its checkpoint, if that is known.
+        is_readable: Whether this process has read there that the checkpoint is the query's.
+        run: A text that is another one for each start of the query.
+        replaces: Spark's id of the query of that name which this one continues.
+    """
 
-    Args:
-        batch: What the query gives.
-        caller: Who asks, for the message.
-        checkpoint: Location of the query's checkpoint, which contains the id too. By default the
-            one that Spark names, if it does.
+    name: str
+    spark_id: str | None
+    location: str | None
+    is_readable: bool
+    run: str
+    replaces: str | None
+
+    @classmethod
+    def of(
+        cls,
+        batch: DataFrame,
+        caller: str,
+        name: str | None,
+        checkpoint: str | None,
+        replaces: str | None = None,
+    ) -> BatchQuery:
+        """Return the query that runs in this thread.
+
+        Spark's id of a query without a name is stored in its checkpoint, and compared with the one
+        that is stored there.
+
+        Args:
+            batch: What the query gives.
+            caller: The function that the user has called, for the message.
+            name: What the user calls the query, if it has a name.
+            checkpoint: Location of the checkpoint, which contains the id too. By default the one
+                that Spark names, if it does.
+            replaces: As the attribute.
+
+        Raises:
+            OptionError: If the query has no name, and its id is not known here.
+            CheckpointMismatch: If it has none, and the checkpoint is that of another query.
+        """
+        known_location, run = _running_in(batch)
+        location = checkpoint or known_location
+        if name is None:
+            found = _find_id(batch, caller, checkpoint)
+            is_readable = location is not None and _verify_checkpoint(location, found)
+            return cls(found, None, location, is_readable, run, replaces)
+        named = _id_in_context(batch)
+        if named is None and checkpoint is not None:
+            named = _id_if_readable(checkpoint)
+        is_readable = (
+            named is not None
+            and location is not None
+            and _verify_checkpoint(location, named, stores=False)
+        )
+        return cls(name, named, location, is_readable, run, replaces)
+
+    def options(self, number: int, *, output: str | None = None) -> dict[str, str]:
+        """Return the options of a sink for one batch; of one of several outputs by its name."""
+        given = {
+            "txnAppId": self.name if output is None else f"{self.name}-{output}",
+            "txnVersion": str(number),
+            "txnRepeats": "newest",
+        }
+        if self.spark_id is not None:
+            given["txnQueryId"] = self.spark_id
+        if self.replaces is not None:
+            given["txnReplaces"] = self.replaces
+        if self.is_readable and self.location is not None:
+            given |= {"txnCheckpoint": self.location, "txnRun": self.run}
+        return given
+
+
+def _find_id(batch: DataFrame, caller: str, checkpoint: str | None) -> str:
+    """Return Spark's id of the query, by the thread or by its checkpoint.
 
     Raises:
-        OptionError: If the id is not known here, and not to be found in the checkpoint.
-        CheckpointMismatch: If the checkpoint is that of another query.
+        OptionError: If neither shows it.
     """
     found = _id_in_context(batch)
     if found is None and checkpoint is not None:
@@ -142,10 +216,15 @@ def id_of_query(batch: DataFrame, caller: str, checkpoint: str | None = None) ->
             f"{caller}: the id of the query is not known here (Spark Connect does not tell it): "
             f"give {caller}(..., checkpoint='where its checkpoint is')"
         )
-    location = checkpoint or _checkpoint_of(batch)
-    if location is not None:
-        _record_id(SparkCheckpoint(location), found)
     return found
+
+
+def _id_if_readable(checkpoint: str) -> str | None:
+    """Return the id in a checkpoint; None if it cannot be read, which a named query outlives."""
+    try:
+        return SparkCheckpoint(checkpoint).query_id()
+    except (CheckpointMismatch, OptionError, OSError, StorageError):
+        return None
 
 
 def _id_in_context(batch: DataFrame) -> str | None:
@@ -154,41 +233,59 @@ def _id_in_context(batch: DataFrame) -> str | None:
     return None if found is None else str(found)
 
 
-def _record_id(checkpoint: SparkCheckpoint, query: str) -> None:
-    """Store the id of the query in its checkpoint, or compare it with the stored one.
+def _verify_checkpoint(location: str, query: str, *, stores: bool = True) -> bool:
+    """Return True if a location is readable here and has the checkpoint of a query.
 
     Spark may reach stores that this process does not, and a location that the user gives may be
     that of another file system, or of another query: then nothing is stored in it, and the query
     goes on. To find that out may take seconds, so it is tried again only after a while.
+
+    Args:
+        location: Of the checkpoint.
+        query: Spark's id of the query.
+        stores: Whether the id is stored there, or compared with the one that is stored. Not of a
+            query that its sinks know by another name.
+
+    Raises:
+        CheckpointMismatch: If another id is stored there.
     """
-    key = checkpoint.location, query
-    if time.monotonic() < (_next_look_s.get(key) or 0.0):
-        return
+    key = location, query, stores
+    next_s = _next_look_s.get(key) or 0.0
+    if time.monotonic() < next_s:
+        return next_s == math.inf
+    checkpoint = SparkCheckpoint(location)
     try:
         named = checkpoint.query_id()
         why: object = f"its file 'metadata' names query {named}, and this one is {query}"
         if named == query:
-            checkpoint.record_query_id(query)
+            if stores:
+                checkpoint.record_query_id(query)
             _next_look_s.put(key, math.inf)
-            return
+            return True
     except (OptionError, OSError, StorageError) as error:
+        why = error
+    except CheckpointMismatch as error:
+        if stores:
+            raise
         why = error
     _next_look_s.put(key, time.monotonic() + _REST_S)
     _log.warning(
         "the checkpoint %s cannot be read here: %s. The query goes on; but if the file "
-        "'metadata' in it is lost, that will not be noticed",
-        checkpoint.location,
+        "'metadata' in it is lost, or a target is restored from an older copy, that will not be "
+        "noticed",
+        location,
         why,
     )
+    return False
 
 
-def _checkpoint_of(batch: DataFrame) -> str | None:
-    """Return the location of the checkpoint of the query that runs here, as the JVM knows it.
+def _running_in(batch: DataFrame) -> tuple[str | None, str]:
+    """Return where the query that runs here has its checkpoint, and Spark's id of its start.
 
-    Spark shows that to nobody; ``StreamExecution`` and ``SharedState`` have it.
+    Spark shows neither to users; ``StreamExecution`` and ``SharedState`` have them.
     """
     try:
         running = running_query(batch.sparkSession, _id_in_context(batch) or "")
-        return str(running.resolvedCheckpointRoot())
-    except Exception:  # noqa: BLE001  whatever a version of Spark calls it: users can say it
-        return None
+        return str(running.resolvedCheckpointRoot()), str(running.runId())
+    except Exception:  # noqa: BLE001  versions of Spark differ; users can give the location
+        return None, _PROCESS

@@ -29,6 +29,10 @@ class LogPlaceOptions(CheckpointOptions):
         description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
     )
 
+    def target_text(self) -> str:
+        """See `NumberedJobOptions`; the log itself refuses another target."""
+        return self.epoch_log or ""
+
 
 def log_in_checkpoint(
     options: LogPlaceOptions, format_name: str, query: str, *, streaming: bool

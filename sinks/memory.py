@@ -67,6 +67,10 @@ class MemorySinkOptions(NumberedJobOptions):
         """The name of the result, None for one that is found by the query's id only."""
         return self.name or self.path or self.query_name
 
+    def target_text(self) -> str:
+        """See `NumberedJobOptions`."""
+        return self.result_name() or ""
+
     def bound(self) -> Bound:
         """How much the result may hold."""
         return Bound(self.max_rows, self.max_bytes, self.on_full == "dropOldest")
@@ -76,6 +80,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
     """Rows in the driver's store, as Arrow."""
 
     options_type = MemorySinkOptions
+    is_cleared_at_will = True
     options: MemorySinkOptions
 
     def check(self) -> None:

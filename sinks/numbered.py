@@ -22,6 +22,7 @@ __all__ = [
     "JobNumber",
     "NumberedJobOptions",
     "check_same",
+    "check_writer",
     "given_name",
     "is_done",
     "number_of_job",
@@ -49,6 +50,8 @@ class JobNumber:
         repeats: Which numbers may come again: any that is not higher, or only the newest.
         compares: Whether the rows of a job that comes again are compared with those before.
         rows: What is compared instead: count and checksum of what the rows were computed from.
+        writer: Spark's id of the query that writes, where the name is another one.
+        replaces: Spark's id of the query whose batches of the name this one continues.
     """
 
     name: str
@@ -56,14 +59,22 @@ class JobNumber:
     repeats: Literal["any", "newest"] = "any"
     compares: bool = True
     rows: str | None = None
+    writer: str | None = None
+    replaces: str | None = None
 
     @property
     def offsets(self) -> PlannedOffsets | None:
         """What tells the job from another one of its number, if that is not in its rows."""
         if self.rows is None or not self.compares:
-            return None
+            return (
+                None if self.writer is None else PlannedOffsets.of_writer(self.number, self.writer)
+            )
         rows, _, checksum = self.rows.partition(":")
-        return PlannedOffsets.of_rows(self.number, int(rows), int(checksum, 16))
+        return self.offsets_of(int(rows), int(checksum, 16))
+
+    def offsets_of(self, rows: int, checksum: int) -> PlannedOffsets:
+        """Return what tells the job from another one of its number, by the rows that it has."""
+        return PlannedOffsets.of_rows(self.number, rows, checksum, writer=self.writer)
 
 
 class NumberedJobOptions(Options):
@@ -87,6 +98,30 @@ class NumberedJobOptions(Options):
         "written under its number, by count and checksum; else it is an error.",
     )
 
+    txn_query_id: Annotated[str, AfterValidator(checked_id)] | None = Field(
+        default=None,
+        description="Spark's id of the query that gives the batches their numbers. It is kept with "
+        "the newest batch, and another query that uses the same `txnAppId` is refused. "
+        "`each_batch`, `upsert` and `aggregate` give it where `query` names them.",
+    )
+    txn_replaces: Annotated[str, AfterValidator(checked_id)] | None = Field(
+        default=None,
+        description="Spark's id of another query, whose batches of this `txnAppId` this one "
+        "continues: it takes the place of that query, which no longer runs.",
+    )
+    txn_checkpoint: str | None = Field(
+        default=None,
+        description="Checkpoint of the query around `foreachBatch`. Its folder `krishiv` records "
+        "the newest batch that was committed into each target, so that a target that was restored "
+        "from an older copy is refused. `each_batch` and `upsert` give it.",
+    )
+    txn_run: str | None = Field(
+        default=None,
+        description="Any text that is another one for each start of the query: that record is then "
+        "read once for each start and process, instead of for each batch. `each_batch` and "
+        "`upsert` give it.",
+    )
+
     @model_validator(mode="after")
     def _check_number(self) -> Self:
         if (self.txn_app_id is None) != (self.txn_version is None):
@@ -98,7 +133,26 @@ class NumberedJobOptions(Options):
         """The number of the batch job, if it has one."""
         if self.txn_app_id is None or self.txn_version is None:
             return None
-        return JobNumber(self.txn_app_id, self.txn_version, self.txn_repeats, self.txn_compare)
+        return JobNumber(
+            self.txn_app_id,
+            self.txn_version,
+            self.txn_repeats,
+            self.txn_compare,
+            writer=self.txn_query_id,
+            replaces=self.txn_replaces,
+        )
+
+    def target_text(self) -> str:
+        """Return a text that tells the target of these options from another target.
+
+        It is the same for each batch, and contains no secret. By default it is the option `path`;
+        for options without one, all texts among the fields of the connector's own.
+        """
+        if "path" in type(self).model_fields:
+            return str(getattr(self, "path", None) or "").rstrip("/")
+        own = type(self).model_fields.keys() - NumberedJobOptions.model_fields.keys()
+        texts = {name: getattr(self, name) for name in sorted(own)}
+        return repr({name: text for name, text in texts.items() if isinstance(text, str)})
 
 
 def number_of_job(options: object) -> JobNumber | None:
@@ -129,13 +183,42 @@ def is_done(job: JobNumber, mark: Mark | None) -> bool:
     return True
 
 
+def check_writer(job: JobNumber, mark: Mark | None) -> None:
+    """Refuse a batch of a name under which another query has written. Anywhere.
+
+    Args:
+        job: As the user numbers it now.
+        mark: The newest that the sink holds of its name.
+
+    Raises:
+        CheckpointMismatch: If Spark's ids of both queries are known and differ, and the job does
+            not continue the other query.
+    """
+    if job.writer is None or mark is None or mark.digest is None:
+        return
+    before = PlannedOffsets.writer_of(mark.digest)
+    if before in {None, job.writer, job.replaces}:
+        return
+    raise CheckpointMismatch(
+        f"batch {job.number} of {job.name} comes from query {job.writer}, and the sink holds batch "
+        f"{mark.epoch} of that name from query {before}: two queries or two checkpoints use one "
+        "name, and batches of equal numbers would be taken for one another. Nothing was written. "
+        "Give each query a name of its own; or, if this one takes the place of that one, as with "
+        "a copy of its checkpoint, and that one does not run any more, say so with "
+        f"replaces={before!r} (option 'txnReplaces')"
+    )
+
+
 def check_same(epoch: Epoch, mark: Mark) -> None:
     """Refuse a batch whose rows are not those that the sink holds under its number.
 
     Raises:
         BatchMismatch: If both are known and differ.
     """
-    if epoch.digest is None or mark.digest is None or mark.digest == epoch.digest:
+    if epoch.digest is None or mark.digest is None:
+        return
+    contents = {PlannedOffsets.content_of(digest) for digest in (epoch.digest, mark.digest)}
+    if len(contents) == 1 or "" in contents:
         return
     now, before = map(PlannedOffsets.rows_of, (epoch.digest, mark.digest))
     raise BatchMismatch(

@@ -17,6 +17,7 @@ from krishiv_spark.moving.marks import is_unfinished
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets import State, open_log
 from krishiv_spark.parquet.layout import log_within
+from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.files import StoredEntry
 
@@ -237,8 +238,9 @@ def sizes_in(storage: Storage, folder: StoreUrl) -> list[int]:
     except FileNotFoundError:
         return []
     files = (entry for entry in found if not entry.is_dir())
-    # That lies beside a log which is in the checkpoint, and is none of its files.
-    return [_size(entry) for entry in files if entry.name != QUERY_ID_FILE]
+    # They are beside a log that is in the checkpoint, and are not part of it.
+    others = (QUERY_ID_FILE, RECORD_SUFFIX)
+    return [_size(entry) for entry in files if not entry.name.endswith(others)]
 
 
 def _size(entry: Any) -> int:

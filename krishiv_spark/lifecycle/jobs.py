@@ -19,7 +19,8 @@ from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, Writer
-from krishiv_spark.sinks.numbered import JobNumber, check_same, is_done
+from krishiv_spark.sinks.committed_batches import BatchRecord
+from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
 
 __all__ = ["BatchWrite", "NumberedWrite"]
 
@@ -88,6 +89,7 @@ class NumberedWrite(_JobWrite):
         self._job = job
         self._name = job.name
         self._job_epoch = job.number
+        self._record = BatchRecord.of(writer)
 
     def _begin(self) -> Plan:
         plan = super()._begin()
@@ -122,6 +124,8 @@ class NumberedWrite(_JobWrite):
             if newest != self._job.number:
                 raise  # a later batch in its place would leave a gap
             return None  # whoever begins voids the intent, and the batch is written again
+        # Before a log has a new owner: what is refused here has changed nothing.
+        self._check_mark(Epoch(query, self._job.number), mark)
         if not is_done(self._job, mark):
             return None
         if isinstance(committer, LogCommitter):
@@ -131,9 +135,19 @@ class NumberedWrite(_JobWrite):
     def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
         return mark_of(committer, query)
 
+    def _check_mark(self, epoch: Epoch, mark: Mark | None) -> None:
+        check_writer(self._job, mark)
+        super()._check_mark(epoch, mark)
+        if self._record is not None:
+            self._record.check(self._job, mark)
+
     def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
         del epoch
         return is_done(self._job, mark)
+
+    def _published(self, epoch: Epoch) -> None:
+        if self._record is not None:
+            self._record.note(epoch.number, None if self._plan is None else self._plan.newest)
 
     # --- rows
 
@@ -163,8 +177,7 @@ class NumberedWrite(_JobWrite):
         if not self._counts:
             return replace(epoch, offsets=self._job.offsets)
         rows = sum((each.rows for each in received if each.rows is not None), RowChecksum())
-        offsets = PlannedOffsets.of_rows(epoch.number, rows.rows, rows.checksum)
-        return replace(epoch, offsets=offsets)
+        return replace(epoch, offsets=self._job.offsets_of(rows.rows, rows.checksum))
 
     def _is_held(self, committer: Publisher[Any], epoch: Epoch, staged: Sequence[Any]) -> bool:
         if not super()._is_held(committer, epoch, staged):
@@ -172,4 +185,6 @@ class NumberedWrite(_JobWrite):
         mark = self._mark(committer, epoch.query)
         if mark is not None and mark.epoch == epoch.number:
             check_same(epoch, mark)
+        if mark is not None and self._record is not None:
+            self._record.note(mark.epoch)
         return True

@@ -85,8 +85,8 @@ class Write:
         # Last: where there are generations, an earlier one can publish no more.
         mark = self._mark(committer, query)
         if number is not None:
-            # For its error: a checkpoint that was rolled back is refused before any row moves.
-            self._holds(epoch, mark)
+            # A checkpoint that was rolled back is refused before any row moves.
+            self._check_mark(epoch, mark)
         if isinstance(committer, TwoPhaseCommitter):
             tell_of_gap(epoch, mark)
         # After all that refuses: a query that was refused since it is another one is not recorded.
@@ -128,6 +128,10 @@ class Write:
     def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
         """Anywhere: whether the sink, by its mark, has an epoch already."""
         return is_held(epoch, mark)
+
+    def _check_mark(self, epoch: Epoch, mark: Mark | None) -> None:
+        """Planner: refuse an epoch that does not fit the newest one in the sink."""
+        self._holds(epoch, mark)  # for its error
 
     @sentence_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -199,9 +203,13 @@ class Write:
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
             with naming_full_disks(self._writer.options):
                 committer.publish(epoch, staged)
+            self._published(epoch)
             _log.info("published what %d tasks have staged", len(staged))
         else:
             _check_owner(committer, epoch)
+
+    def _published(self, epoch: Epoch) -> None:
+        """Committer: take note of an epoch that has just become true."""
 
     def _told(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
         """Committer: the epoch, with what only the messages of its tasks say of it."""

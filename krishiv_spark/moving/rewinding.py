@@ -19,6 +19,7 @@ from krishiv_spark.moving.boundaries import Boundary, boundary_at
 from krishiv_spark.moving.marks import is_replay, is_unfinished, unfinished
 from krishiv_spark.moving.state import check_version, is_later
 from krishiv_spark.moving.writing import copy_files, files_of
+from krishiv_spark.sinks.committed_batches import records_after
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["Rewinding"]
@@ -105,6 +106,11 @@ class Rewinding:
         return [path for path in self._files if is_later(path, version)]
 
     @cached_property
+    def records(self) -> list[str]:
+        """The records of later batches in targets of ``foreachBatch``, likewise."""
+        return records_after(self.checkpoint, self.epoch)
+
+    @cached_property
     def _files(self) -> list[str]:
         return files_of(self.checkpoint)
 
@@ -124,7 +130,7 @@ class Rewinding:
         for number in reversed(self.commits):
             self._remove(f"commits/{number}")
         # After the commits: who repeats the one epoch that goes needs none of these.
-        for path in self.state:
+        for path in [*self.state, *self.records]:
             self._remove(path)
         # In this order: the newest entry is the one that says where the query is.
         for number in self.offsets:
@@ -133,7 +139,7 @@ class Rewinding:
 
     def _copy_aside(self) -> str:
         went = [f"offsets/{number}" for number in self.offsets if not self._is_replaced(number)]
-        went += [*(f"commits/{number}" for number in self.commits), *self.state]
+        went += [*(f"commits/{number}" for number in self.commits), *self.state, *self.records]
         place = self._begun() or self._aside(
             f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-to-{self.epoch}"
         )

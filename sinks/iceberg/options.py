@@ -188,6 +188,11 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         found = super().job
         return found and replace(found, rows=self.txn_rows)
 
+    def target_text(self) -> str:
+        """See `NumberedJobOptions`."""
+        uri = self.catalog.values.get("uri", "").partition("?")[0].rpartition("@")[2]
+        return f"{self.warehouse_text or self.catalog_name} {uri} {self.table_name}"
+
     def commit_backoff(self) -> Backoff:
         """Return the pauses between attempts at one commit, within `commit_timeout`."""
         return Backoff(self.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)

@@ -15,13 +15,17 @@ import pytest
 
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.sinks.each_batch import id_of_query
+from krishiv_spark.sinks.each_batch import BatchQuery
 
 
 def batch_of(query):
     """A batch, as far as the id of its query is read from it."""
     context = SimpleNamespace(getLocalProperty={QUERY_ID_PROPERTY: query}.get)
     return SimpleNamespace(sparkSession=SimpleNamespace(_sc=context))
+
+
+def id_of_query(batch, caller, checkpoint) -> str:
+    return BatchQuery.of(batch, caller, None, checkpoint).name
 
 
 def make_checkpoint(folder: Path, query: str) -> str:
@@ -86,3 +90,19 @@ def test_a_store_that_does_not_answer_is_asked_once_and_not_for_each_batch(caplo
         assert id_of_query(batch_of("q"), "each_batch", place) == "q"
     assert time.monotonic() - begun_s < 1
     assert caplog.text.count("cannot be read here") == 1
+
+
+def test_a_named_query_keeps_spark_s_id_and_outlives_what_it_cannot_read(tmp_path):
+    place = make_checkpoint(tmp_path / "c", "old")
+    given = BatchQuery.of(batch_of("old"), "each_batch", "orders", place).options(3, output="o")
+    assert given["txnAppId"] == "orders-o"
+    assert (given["txnQueryId"], given["txnCheckpoint"]) == ("old", place)
+    assert not stored(tmp_path / "c")
+    away = BatchQuery.of(batch_of("old"), "each_batch", "orders", str(tmp_path / "away"))
+    assert "txnCheckpoint" not in away.options(3)
+
+
+def test_a_query_without_an_id_goes_on_by_its_name():
+    """As under Spark Connect without a checkpoint."""
+    given = BatchQuery.of(batch_of(None), "each_batch", "orders", None).options(3)
+    assert given == {"txnAppId": "orders", "txnVersion": "3", "txnRepeats": "newest"}

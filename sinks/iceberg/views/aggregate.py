@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from krishiv_spark.sinks.each_batch import BatchQuery
 from krishiv_spark.sinks.iceberg.views.definition import ViewDefinition
 
 if TYPE_CHECKING:
@@ -13,13 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["aggregate"]
 
 
-def aggregate(
+def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords with defaults
     table: str,
     by: str | Sequence[str],
     columns: Mapping[str, str],
     *,
     query: str | None = None,
     checkpoint: str | None = None,
+    replaces: str | None = None,
     **options: str,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``foreachBatch`` that keeps an Iceberg table of totals, exactly once.
@@ -53,6 +56,7 @@ def aggregate(
         query: As in `upsert`: who writes; the id of Spark's query by default.
         checkpoint: Location of the query's checkpoint, where its id is read if Spark does not tell
             it (Spark Connect).
+        replaces: As in `upsert`.
         options: Further options of the sink; those with dots as ``**{"catalog.uri": ...}``.
 
     Returns:
@@ -67,4 +71,8 @@ def aggregate(
     """
     from krishiv_spark.sinks.iceberg.views.keeper import ViewKeeper
 
-    return ViewKeeper(table, ViewDefinition.of(by, columns), options, query, checkpoint=checkpoint)
+    view = ViewDefinition.of(by, columns)
+    query_of = partial(
+        BatchQuery.of, caller="aggregate", name=query, checkpoint=checkpoint, replaces=replaces
+    )
+    return ViewKeeper(table, view, options, query_of)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.base import Epoch, Mark
-from krishiv_spark.sinks.each_batch import id_of_query
 from krishiv_spark.sinks.iceberg.changes import Append
 from krishiv_spark.sinks.iceberg.commits import Committer
 from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
@@ -27,11 +26,13 @@ from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.tables import prepare_table
 from krishiv_spark.sinks.iceberg.views.definition import CALLER, KEY, OP, ViewDefinition
 from krishiv_spark.sinks.iceberg.views.totals import checksum_of, keyed, next_totals
-from krishiv_spark.sinks.numbered import JobNumber, check_same, is_done
+from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
+
+    from krishiv_spark.sinks.each_batch import BatchQuery
 
 __all__ = ["ViewKeeper"]
 
@@ -49,8 +50,7 @@ class ViewKeeper:
         table: Name of the view's table.
         view: What it shows.
         options: Of the sink.
-        query: Who writes; None for the id of Spark's query.
-        checkpoint: Where that is read if Spark does not tell it.
+        query_of: Returns the query that a batch is of, as `BatchQuery.of`.
 
     Raises:
         OptionError: If the options are wrong.
@@ -61,22 +61,20 @@ class ViewKeeper:
         table: str,
         view: ViewDefinition,
         options: Mapping[str, str],
-        query: str | None,
-        *,
-        checkpoint: str | None = None,
+        query_of: Callable[[DataFrame], BatchQuery],
     ) -> None:
         self._table = table
         self._view = view
         self._given = {**options, f"tableProperty.{_PROPERTY}": view.text}
         self._options = IcebergSinkOptions.parse({**self._given, "path": table}, FORMAT)
-        self._query = query
-        self._checkpoint = checkpoint
+        self._query_of = query_of
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Bring a batch into the view, unless it is there."""
         self._view.check(batch.schema)
-        name = self._query or id_of_query(batch, "aggregate", self._checkpoint)
-        job = JobNumber(name, number, "newest")
+        found = self._query_of(batch)
+        writer, replaces = found.spark_id, found.replaces
+        job = JobNumber(found.name, number, "newest", writer=writer, replaces=replaces)
         with _adaptive(batch.sparkSession):
             changes = keyed(batch, self._view).persist()
             try:
@@ -141,6 +139,7 @@ class ViewKeeper:
             CheckpointMismatch: If it does not have exactly those before, or has those of others.
         """
         mark = last_committed_epoch(table.metadata, job.name)
+        check_writer(job, mark)
         if is_done(job, mark):
             return mark
         if mark is None and table.metadata.current_snapshot_id is not None:
@@ -181,8 +180,8 @@ class ViewKeeper:
             "txnCompare": "false" if job.rows is None else "true",
             "ifSnapshot": "none" if base is None else base,
         }
-        if job.rows is not None:
-            told["txnRows"] = job.rows
+        more = {"txnRows": job.rows, "txnQueryId": job.writer, "txnReplaces": job.replaces}
+        told |= {name: text for name, text in more.items() if text is not None}
         with contextlib.ExitStack() as stack:
             touched = self._touched(changes, base)
             if touched is not None:  # several columns are computed from it
