@@ -29,6 +29,8 @@ class Rule(Enum):
     BOUNDED_MEMORY = "a long task takes a bounded amount of memory, whether it reads or writes"
     NO_SECRET_SHOWN = "no error, none of its causes, no line of a log and no message has a secret"  # noqa: S105
     STAYS_INSIDE = "an entry of the epoch log that names anything outside of the target is refused"
+    GAP_IS_SAID = "a target that lacks a batch which was committed into it is refused"
+    NAMES_APART = "batches of a name that another query uses are refused"
     SEEN = "the kit sees the calls at which things can go wrong"
 
     EVERY_ROW_ONCE = "every row that was added is read, in one batch"

@@ -65,6 +65,8 @@ class SinkUnderTest:
         batch: Whether the sink can be written by ``df.write``; None if it has the method.
         overwrite: Whether ``df.write`` has the save mode "overwrite".
         several_queries: Whether several queries may write into one target.
+        can_be_restored: Whether the target, with its marks, is in the folder that the sink was made
+            on, where the kit can put an older copy of it back.
         expire: Throws away what is staged and belongs to no commit, as the external system's own
             housekeeping does; None if nothing does.
         leftovers: Lists what is staged now and not visible: files, tables, transactions. None
@@ -93,6 +95,7 @@ class SinkUnderTest:
     batch: bool | None = None
     overwrite: bool = True
     several_queries: bool = True
+    can_be_restored: bool = True
     expire: Callable[[], None] | None = None
     leftovers: Callable[[], Iterable[object]] | None = None
     sweeps: bool = True

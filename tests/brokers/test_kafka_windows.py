@@ -10,7 +10,6 @@ import uuid
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from in_foreach_batch import in_foreach_batch
 from kafka_topics import Onlooker, make_topic
 from patience import await_none
 from producer_epochs import LAST_EPOCH, raise_epochs
@@ -34,6 +33,7 @@ from krishiv_spark.testing import (
     Switch,
     TakeOver,
 )
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
 TIMEOUT_MS = 4_000

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, options
-from in_foreach_batch import in_foreach_batch
 
 from krishiv_spark.formats.iceberg import IcebergDataSource
 from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
 def io_error(text):

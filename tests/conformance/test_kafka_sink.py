@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from in_foreach_batch import in_foreach_batch
 from kafka_sinks import into_topic
 from kafka_topics import Onlooker
 
@@ -19,6 +18,7 @@ from krishiv_spark.testing import (
     Switch,
     TakeOver,
 )
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 from krishiv_spark.testing.suites.base import Suite
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 

@@ -1,13 +1,13 @@
 """``krishiv-memory`` as a sink, under the kit."""
 
 import pytest
-from in_foreach_batch import in_foreach_batch
 
 import krishiv_spark
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats.memory import MemoryDataSource
 from krishiv_spark.memory.store import open_store
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
 class _MemorySink(SinkConformance):

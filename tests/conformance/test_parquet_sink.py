@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from in_foreach_batch import in_foreach_batch
 from parquet_files import rows, staged
 
 from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
 class TestParquetSink(SinkConformance):
@@ -50,7 +50,8 @@ class TestNamedParquetSink(TestParquetSink):
     def sink(self, folder):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
-        return replace(found, options={**found.options, **named})
+        # Marks are in the log, which the kit leaves as it is when it restores the table.
+        return replace(found, options={**found.options, **named}, can_be_restored=False)
 
 
 @pytest.mark.variant  # the same epochs, as batch jobs with numbers

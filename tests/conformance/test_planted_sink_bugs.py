@@ -43,6 +43,11 @@ class TestJobs(Suite):
     planted = twins.Jobs
 
 
+@pytest.mark.variant  # the same database, under numbered batches too
+class TestNumbered(Suite):
+    planted = twins.Numbered
+
+
 @pytest.mark.long
 class TestTable(Suite):
     planted = twins.Table
@@ -165,6 +170,13 @@ FOUND = [
     ("CommitsUnseen", "the_kit_sees_the_commit", Rule.SEEN),
     ("StagesUnseen", "the_kit_sees_the_tasks", Rule.SEEN),
     ("MarksFirstUnseen", "death_at_any_moment", Rule.NO_ROW_LOST),
+    # numbered batches
+    (
+        "MarksBesideItsTarget",
+        "a_target_that_went_back_is_refused_for_numbered_batches",
+        Rule.GAP_IS_SAID,
+    ),
+    ("ForgetsWhoWrote", "a_name_that_another_query_uses_is_refused", Rule.NAMES_APART),
     # batch jobs alone
     ("JobsStageWithoutErrors", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
     ("JobsAttemptsShareAName", "attempts_of_a_task_stage_apart", Rule.NO_ROW_TWICE),
@@ -208,6 +220,8 @@ OF_A_FIRST_SINK = {
 """Mistakes that somebody made who wrote a sink for the first time: looked for in every run."""
 
 NEEDS_MORE = {
+    "a_name_that_another_query_uses_is_refused",
+    "a_target_that_went_back_is_refused_for_numbered_batches",
     "death_at_any_moment",  # the same moment is another one on another day
     "discard_may_be_repeated",
     "forged_log_entries_touch_nothing_outside",

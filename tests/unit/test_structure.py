@@ -68,6 +68,7 @@ DOORS = {  # to the private parts of PyIceberg, kafka-python, numba and PySpark
     "jvm",
     "kafka.internals",
     "kafka.records.kept",
+    "testing.processes.numbered_jobs",
     "testing.processes.write_roles",
 }
 NOT_IMPORTED = {"pandas", "pyiceberg-core", "urllib3"}  # PySpark, PyIceberg and requests do that

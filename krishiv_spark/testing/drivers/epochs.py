@@ -8,6 +8,7 @@ from pathlib import Path
 
 from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.base import unheard, words
+from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.drivers.lives import Life
 from krishiv_spark.testing.drivers.queries import PlayedQuery
 from krishiv_spark.testing.drivers.writing import WritingDriver
@@ -131,6 +132,21 @@ class EpochDriver(WritingDriver):
         """
         unit = self._open(self._query.awake)
         self.tell(self._restart(crashed=True))
+        return self._run_unread(unit)
+
+    def run_unread_epoch(self, why: str) -> Answer:
+        """Let a new driver run the next epoch, or the one that was begun; what came of it.
+
+        Readers are not asked.
+
+        Args:
+            why: What has happened before, for the story.
+        """
+        self.tell(f"{why}; {self._restart(crashed=True)}")
+        query = self._query
+        return self._run_unread(self._unit(query, query.awake, rows=4))
+
+    def _run_unread(self, unit: Unit) -> Answer:
         answer = Answer("returned")
         for answer in self._query.awake.whole(unit):
             if answer.outcome != "returned":

@@ -42,6 +42,7 @@ from krishiv_spark.testing.suites.playing import (
 from krishiv_spark.testing.suites.random_steps import play_at_random
 from krishiv_spark.testing.suites.sink_forgeries import SinkForgeries
 from krishiv_spark.testing.suites.sink_leftovers import SinkLeftovers
+from krishiv_spark.testing.suites.sink_numbers import SinkNumbers
 from krishiv_spark.testing.suites.sink_sight import SinkSight
 from krishiv_spark.testing.suites.sink_values import SinkValues
 
@@ -50,7 +51,7 @@ __all__ = ["SinkConformance"]
 _DAY_S = 24 * 60 * 60
 
 
-class SinkConformance(SinkForgeries, SinkLeftovers, SinkValues, SinkSight):
+class SinkConformance(SinkForgeries, SinkLeftovers, SinkNumbers, SinkValues, SinkSight):
     """Every case is a promise to users of the sink; its docstring is what a failure prints.
 
     What is checked in each case follows from the declared `Guarantee`: exactly once, or no row

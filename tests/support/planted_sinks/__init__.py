@@ -6,7 +6,17 @@ files and a log of numbered entries), a folder whose files readers see, and a fi
 
 from planted_bugs import formats_of
 
-from planted_sinks import aborting, committing, jobs, marking, replacing, staging, twins, values
+from planted_sinks import (
+    aborting,
+    committing,
+    jobs,
+    marking,
+    numbering,
+    replacing,
+    staging,
+    twins,
+    values,
+)
 
 TWINS = formats_of(twins)
-BUGS = formats_of(aborting, committing, jobs, marking, replacing, staging, values)
+BUGS = formats_of(aborting, committing, jobs, marking, numbering, replacing, staging, values)

@@ -28,6 +28,7 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.logged import LogCommitter, Participant
+from krishiv_spark.sinks.numbered import NumberedJobOptions
 from planted_sinks.outside import Place, on_our_base, read_rows, rows_of, write_rows
 
 # ---------------------------------------------------------------- correct, in a database
@@ -192,6 +193,21 @@ def throw_away_staged(folder):
 class Database(KrishivDataSource):
     format_name = "planted"
     writer_type = DatabaseWriter
+
+
+class NumberedPlace(Place, NumberedJobOptions):
+    """Of a sink that takes numbered batches."""
+
+
+class NumberedWriter(DatabaseWriter):
+    """Correct: also for functions of ``foreachBatch``."""
+
+    options_type = NumberedPlace
+
+
+class Numbered(KrishivDataSource):
+    format_name = "planted"
+    writer_type = NumberedWriter
 
 
 class JobsWriter(DatabaseWriter):

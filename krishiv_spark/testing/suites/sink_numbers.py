@@ -1,0 +1,108 @@
+"""Cases of a sink that takes numbered batches, as functions of ``foreachBatch`` write them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from krishiv_spark.sinks.base import Guarantee, Writer
+from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.testing.drivers.epochs import EpochDriver
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
+from krishiv_spark.testing.processes.serving import Answer
+from krishiv_spark.testing.rules import Rule, Violation
+from krishiv_spark.testing.subjects import SinkUnderTest
+from krishiv_spark.testing.suites.base import ConnectorSuite, of_batches
+from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+
+__all__ = ["SinkNumbers"]
+
+_NAME = "orders"
+
+
+class SinkNumbers(ConnectorSuite[SinkUnderTest]):
+    """A batch that is skipped on purpose is told from a batch that the target has lost."""
+
+    @of_batches
+    def test_a_target_that_went_back_is_refused_for_numbered_batches(
+        self, play: SinkPlayer, declared: SinkUnderTest
+    ) -> None:
+        """A target that was restored from an older copy lacks batches: the next one is refused."""
+        _skip_without_numbers(declared)
+        if not declared.can_be_restored:
+            pytest.skip("declared: no older copy of the target can be put back by the kit")
+        for later in ((), STAGED):  # between two batches, and in the middle of one
+            with _numbered(play) as driver:
+                driver.expect_well(*GOOD_EPOCH)
+                older = _copied(play.target, "older")
+                driver.expect_well(*GOOD_EPOCH, *GOOD_EPOCH, *later)
+                newest = _copied(play.target, "newest")
+                _put_back(older, play.target)
+                answer = driver.run_unread_epoch("the target is an older copy")
+                driver.judged(partial(_refused, answer, Rule.GAP_IS_SAID))
+                _put_back(newest, play.target)
+                driver.settle()
+
+    @of_batches
+    def test_a_name_that_another_query_uses_is_refused(
+        self, play: SinkPlayer, declared: SinkUnderTest
+    ) -> None:
+        """A second query that has the name of another one, and its next number, adds no row."""
+        _skip_without_numbers(declared)
+        with _numbered(play, _NAME) as driver:
+            driver.expect_well(*GOOD_EPOCH)
+            sink = replace(driver.sink, source=in_foreach_batch(declared.source, _NAME, ahead=1))
+            folder = play.target.parent / "second"
+            with EpochDriver(sink, folder, promise=play.promise, pool=play.pool(sink)) as second:
+                answer = second.run_unread_epoch("another query uses the name")
+                second.judged(partial(_refused, answer, Rule.NAMES_APART))
+            driver.settle()
+
+
+def _skip_without_numbers(declared: SinkUnderTest) -> None:
+    made: type = getattr(declared.source, "writer_type", None) or object
+    if not issubclass(made, Writer) or made.guarantee is not Guarantee.EXACTLY_ONCE:
+        pytest.skip(f"{declared.source.__name__} has no committer of ours")
+    if not issubclass(made.options_type, NumberedJobOptions) or not declared.has_batch:
+        pytest.skip(f"{declared.source.__name__} takes no numbered batches")
+
+
+@contextmanager
+def _numbered(play: SinkPlayer, name: str | None = None) -> Iterator[EpochDriver]:
+    """A driver on a new target, whose epochs are numbered batches."""
+    made, folder = play.new()
+    sink = replace(made, source=in_foreach_batch(made.source, name))
+    with EpochDriver(sink, folder, promise=play.promise, pool=play.pool(made)) as driver:
+        yield driver
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copied(target: Path, name: str) -> Path:
+    copy = target.parent / name
+    shutil.copytree(target, copy, symlinks=True)
+    return copy
+
+
+def _put_back(copy: Path, target: Path) -> None:
+    """Restore a copy. Files are overwritten, since the oracle may have some of them open."""
+    for path in [path for path in target.rglob("*") if not path.is_dir() or path.is_symlink()]:
+        if not (copy / path.relative_to(target)).exists():
+            path.unlink()
+    shutil.copytree(copy, target, symlinks=True, dirs_exist_ok=True)
+
+
+def _refused(answer: Answer, rule: Rule) -> None:
+    """Check that a refusal stopped an epoch.
+
+    Raises:
+        Violation: If another error did, or none.
+    """
+    if answer.outcome != "raised" or "CheckpointMismatch" not in answer.kinds:
+        seen = answer.error or answer.outcome
+        raise Violation(rule, f"the batch {answer.outcome}: {seen}, and no CheckpointMismatch")
