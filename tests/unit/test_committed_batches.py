@@ -9,6 +9,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import Command
 from iceberg_life import TABLE, table_of
 from numbered_jobs import numbered, run_job
 
@@ -22,7 +23,6 @@ from krishiv_spark.formats.parquet import ParquetDataSource
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.moving.rewinding import Rewinding
 from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
 
 RUNS = itertools.count()
@@ -104,6 +104,10 @@ class Place:
         shutil.rmtree(self.sink.target)
         shutil.copytree(self.folder / name, self.sink.target)
         self.sink.forget()
+
+    def rewind(self, batch):
+        """As the message says."""
+        Command("checkpoint", "rewind").said(self.checkpoint, "--to", batch)
 
     def records(self):
         return sorted((self.checkpoint / "krishiv").glob(f"*{RECORD_SUFFIX}"))
@@ -284,9 +288,9 @@ def test_a_rewind_takes_the_records_of_later_batches_back(table):
     table.start()
     with pytest.raises(PlanningFailed, match="checkpoint rewind --to 0"):
         table.batch(3)
-    aside = Rewinding(SparkCheckpoint(str(table.checkpoint)), 0).run()
+    table.rewind(0)
     assert not table.records()
-    assert list((table.folder / aside).rglob(f"*{RECORD_SUFFIX}"))
+    assert list((table.checkpoint / "krishiv-rewound").rglob(f"*{RECORD_SUFFIX}"))
     table.start()
     for number in (1, 2, 3):
         table.batch(number)
@@ -296,7 +300,7 @@ def test_a_rewind_takes_the_records_of_later_batches_back(table):
 def test_outputs_that_have_all_batches_skip_them_after_a_rewind(table):
     for number in range(4):
         table.batch(number)
-    Rewinding(SparkCheckpoint(str(table.checkpoint)), 0).run()
+    table.rewind(0)
     table.start()
     for number in (1, 2, 3, 4):
         table.batch(number, txnRepeats="any")

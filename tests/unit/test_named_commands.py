@@ -28,6 +28,7 @@ RUN_BY = {
     "checkpoint rewind": (
         f"{UNIT}::test_what_a_way_back_says_to_do_writes_each_row_once",
         f"{UNIT}::test_a_table_and_its_log_that_were_copied_while_an_epoch_ran",
+        "unit/test_committed_batches.py::test_a_rewind_takes_the_records_of_later_batches_back",
     ),
     "checkpoint import": (
         "integration/test_moving.py::test_a_query_moves_from_sparks_kafka_source_to_ours_and_back",
@@ -137,6 +138,7 @@ def test_commands_are_found_where_they_are_named():
     assert {
         ("history.py", "log adopt"),
         ("completing.py", "log resolve"),
+        ("committed_batches.py", "checkpoint rewind"),
         ("identity.py", "checkpoint rewind"),
         ("checkpoint.py", "checkpoint copy"),
         ("recovery.md", "log adopt"),
