@@ -131,7 +131,33 @@ class EpochLog:
         Raises:
             LogError: If one is damaged or of a newer version.
         """
-        return self._stored.backwards()
+        return (entry for _, entry in self._stored.backwards())
+
+    def intents(self, state: State) -> Iterator[tuple[int, Entry]]:
+        """Yield the intents that count, the newest first, each with its generation.
+
+        They go back to an adoption, or to where entries are folded into a snapshot.
+
+        Args:
+            state: What the log says; its newest intent is not read again.
+
+        Raises:
+            LogError: As `backwards`.
+        """
+        yielded = 0
+        if state.intent is not None:  # a state from another process of this driver may lack it
+            yielded = state.intent_number
+            yield state.intent_generation, state.intent
+        voided: set[int | None] = set()
+        for number, entry in self._stored.backwards():
+            if entry.kind == "adopted":
+                return  # an operator has said what the target holds, whatever stands before
+            if entry.kind == "void":
+                voided.add(entry.epoch)
+            elif entry.kind == "intent" and entry.epoch in voided:
+                voided.discard(entry.epoch)
+            elif entry.kind == "intent" and number != yielded:
+                yield number - 1, entry
 
     def begin(
         self, claim: Claim | None = None, check: Callable[[State], object] | None = None

@@ -73,8 +73,8 @@ class StoredEntries:
         """Know the entry at the end of a state again, as who has seen it does."""
         self._seen = (seen.state.nonce, seen.version)
 
-    def backwards(self) -> Iterator[Entry]:
-        """The entries, the newest first, as far back as they are not folded into a snapshot.
+    def backwards(self) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries with their numbers, the newest first, as far as they are not folded.
 
         Raises:
             LogError: If one is damaged or of a newer version.
@@ -85,7 +85,7 @@ class StoredEntries:
             entry = self._entry(number) if later in {None, number + 1} else None
             if entry is None:
                 return  # folded meanwhile
-            yield entry
+            yield number, entry
             later = number
 
     def _look(self, listing: Listing, known: State) -> State | None:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
+from krishiv_spark.sinks.agreement import check_targets, is_comparison_due, note_epoch
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
 from krishiv_spark.sinks.history import (
     check_first,
@@ -72,6 +73,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
+        note_epoch(log, state.owner)
         return Ownership(state.owner, state.generations, self._salvaged(log, state))
 
     def seen(self, query: str) -> str:
@@ -153,12 +155,21 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         check_first(log, epoch, state, self.participant.verify_empty_log)
         check_target(log, claim, state)
         if epoch.offsets is None:
+            self._check_agreement(log, epoch.query, state)
             return  # only the tasks know which epoch it is
         is_again = state.committed_epoch == epoch.number
         if is_again and state.intent is not None and not log.is_finished(state):
             self.participant.verify_held(epoch, self.loaded(log, state.intent.staged))
         check_history(log, epoch, epoch.offsets, state)
         self._note_over(log, epoch, state)
+        self._check_agreement(log, epoch.query, state)
+
+    def _check_agreement(self, log: EpochLog, query: str, state: State) -> None:
+        """Refuse a log that is older than a target, or a target that is older than the log."""
+        is_due = is_comparison_due(log, state)
+        if is_due or self.participant.compares_each_epoch:
+            load = partial(self.loaded, log)
+            check_targets(log, self.participant, query, state, load, looks_back=is_due)
 
     def _note_over(self, log: EpochLog, epoch: Epoch, state: State) -> None:
         """Spark plans an epoch when it has written down that the one before is over."""
@@ -266,17 +277,38 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     # --- operator
 
-    def resolve(self, query: str) -> None:
+    def resolve(
+        self,
+        query: str,
+        is_over: Callable[[int], bool] = lambda _: False,
+        *,
+        takes_back: bool = False,
+    ) -> None:
         """Operator: what the next driver would do, finish or void the newest intent and sweep.
+
+        Args:
+            query: Id of the query.
+            is_over: Returns True for an epoch that Spark has logged as committed.
+            takes_back: Whether later epochs are taken out of the target next, as far as it has
+                them: then it may be ahead of the log, or behind it.
 
         Raises:
             LogError: If the epochs in the log went elsewhere.
+            CheckpointMismatch: If the log or the target is an older copy.
             CommitUnknown: If what became of the intent cannot be found out.
         """
         log = self.log(query)
         # Elsewhere nothing is staged, which looks as if all had been made visible.
         given = Claim(query=query, target=self.participant.target())
-        claim, check = operators_claim(query, log.state()), partial(check_target, log, given)
+
+        def check(state: State) -> None:
+            check_target(log, given, state)
+            if state.committed_epoch is not None and is_over(state.committed_epoch):
+                log.note_finished(state)
+            if not takes_back:
+                check_targets(log, self.participant, query, state, partial(self.loaded, log))
+
+        claim = operators_claim(query, log.state())
         self._begin(log, claim, check)
         # That the intent is finished only this process knows, whose next entry says it: an operator
         # goes on with 'adopt', and must not take for aborted what is visible.
@@ -305,7 +337,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """
         if log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True
-        epoch = Epoch(query, state.intent.epoch, state.intent_generation)
+        epoch = Epoch(query, state.intent.epoch, state.intent_generation, state.committed_offsets)
         was_finished = self.participant.is_finished(epoch)
         if not was_finished:
             self.participant.salvage(epoch, self.loaded(log, state.intent.staged))

@@ -77,6 +77,7 @@ class Operator:
         Raises:
             OptionError: If there is no log.
             LogError: If its epochs went to another target than the options name.
+            CheckpointMismatch: If the log or the target is an older copy.
             CommitUnknown: If what became of the intent cannot be found out; see `assume`.
         """
         if self._log.state().number == 0:
@@ -85,7 +86,7 @@ class Operator:
                 "--checkpoint and the options are those of the query. If its log was removed, put "
                 "it back, or see 'krishiv-spark log adopt'"
             )
-        self._committer.resolve(self._query)
+        self._committer.resolve(self._query, self._is_over)
 
     def assume(self, *, committed: bool) -> None:
         """Settle the newest intent by decree.
@@ -110,7 +111,7 @@ class Operator:
         intent = taken.intent
         if intent is None or intent.epoch is None:
             raise LogError(f"the epoch log {self._log} has moved on: look again")
-        epoch = Epoch(self._query, intent.epoch, taken.intent_generation)
+        epoch = Epoch(self._query, intent.epoch, taken.intent_generation, taken.committed_offsets)
         staged = self._committer.loaded(self._log, intent.staged)
         self._participant.assume(epoch, staged, committed=committed)
         if committed:
@@ -154,7 +155,10 @@ class Operator:
         planned = self.adopted(newest)
         claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
         # If this dies in between, the log is as it was for whoever comes next.
-        self._log.adopt(self._take_over(state), claim)
+        taken = self._take_over(state)
+        # What the target records of a log before this one is no newer epoch of this one.
+        self._participant.sweep(self._query, taken.owner, clean=False)
+        self._log.adopt(taken, claim)
         return planned
 
     def _take_over(self, state: State) -> State:
@@ -177,6 +181,8 @@ class Operator:
         self._check_no_open_intent()
         planned = self._newest_held(newest)
         self._participant.verify_adopted(self._query, -1 if planned is None else planned.epoch)
+        if planned is not None:
+            self._check_rows(planned)
         return planned
 
     def _check_no_open_intent(self) -> None:
@@ -187,6 +193,20 @@ class Operator:
                 f"{state.committed_epoch}, may not be finished: 'krishiv-spark log resolve' "
                 "finishes it, in its old target"
             )
+
+    def _check_rows(self, planned: PlannedOffsets) -> None:
+        """Refuse an epoch of which a target records that it has other rows."""
+        for record in self._participant.records(self._query):
+            mark = record.mark
+            if mark is None or mark.epoch != planned.epoch:
+                continue
+            if mark.digest not in {None, planned.digest}:
+                raise LogError(
+                    f"{record.target} has other rows as epoch {planned.epoch} of query "
+                    f"{self._query} than the checkpoint has planned for it, as after the "
+                    "checkpoint was restored from an older copy. Put the newest one back, or use "
+                    f"{NEW_CHECKPOINT}"
+                )
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
         if self._checkpoint is None:

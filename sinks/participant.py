@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitRejected, OptionError, SinkError
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.replays import Replay
 
-__all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant"]
+__all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant", "TargetRecord"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -56,6 +56,20 @@ class LoggedJob(Protocol):
         ...
 
 
+class TargetRecord(NamedTuple):
+    """The newest epoch of a query by the record that one target itself keeps.
+
+    Attributes:
+        target: Names the target in messages.
+        mark: See `Participant.newest_mark`.
+        generation: See `Participant.newest_generation`.
+    """
+
+    target: str
+    mark: Mark | None = None
+    generation: int | None = None
+
+
 class Participant(ABC, Generic[ModelT]):
     """The external system of a sink over an epoch log. Driver: planner, committer or operator.
 
@@ -64,11 +78,14 @@ class Participant(ABC, Generic[ModelT]):
         may_lose: Whether `finish` may raise `LostIntentError`.
         salvages: Whether the rest of an epoch can be staged again of which a part is visible: then
             `Writer.plan` is told that part, by `Ownership.salvaged`.
+        compares_each_epoch: Whether `records` and `contains` cost no request, so that they are
+            called for each epoch, and not only when a driver starts and after a pause.
     """
 
     staged_type: type[ModelT]
     may_lose: ClassVar[bool] = True
     salvages: ClassVar[bool] = False
+    compares_each_epoch: bool = False
 
     def load(self, text: str) -> ModelT:
         """Return a staged value from the JSON that an entry of the log holds. Driver.
@@ -163,6 +180,62 @@ class Participant(ABC, Generic[ModelT]):
         Raises:
             OptionError: If its options contradict what the target has recorded of it.
         """
+
+    def newest_mark(self, query: str) -> Mark | None:
+        """Return the newest epoch that the target itself records for a query. Planner.
+
+        Override it if `finish` stores `Epoch.number` and `Epoch.digest` in the target, in one step
+        with the rows or after them. `LogCommitter` compares it with the log before it takes the log
+        over: a target that is ahead of the log, or has another epoch of the same number, is a
+        `CheckpointMismatch`, since the log is an older copy. None if the target records nothing.
+        """
+        del query
+        return None
+
+    def newest_generation(self, query: str) -> int | None:
+        """Return the newest generation whose epoch the target records as finished. Planner.
+
+        As `newest_mark`, for a target in which `finish` stores `Epoch.generation`.
+        """
+        del query
+        return None
+
+    def contains(self, epoch: Epoch, staged: Sequence[ModelT]) -> bool | None:
+        """Return False if the target certainly lacks an epoch that was finished. Planner.
+
+        Called for the newest finished intent of the log when a driver starts, and for older ones
+        until the target has one. It must not be False because the owner of the target has deleted
+        or rewritten rows, only because the target was replaced by an older copy.
+
+        Args:
+            epoch: With the number, the generation and what Spark planned, as far as known.
+            staged: What its intent names; of a route, what goes there.
+
+        Returns:
+            True if the target has the epoch, or if that cannot be told. None if the epoch left
+            nothing by which the target could be compared.
+        """
+        generation, mark = self.newest_generation(epoch.query), self.newest_mark(epoch.query)
+        if generation is None and mark is None:
+            return True
+        has_generation = generation is not None and generation >= (epoch.generation or 0)
+        if has_generation or (mark is not None and mark.epoch >= epoch.number):
+            return True
+        return False if staged else None
+
+    def records(self, query: str) -> Sequence[TargetRecord]:
+        """Return the record of each target; a participant with several targets overrides this."""
+        mark, generation = self.newest_mark(query), self.newest_generation(query)
+        return [TargetRecord(self._name, mark, generation)]
+
+    def targets_without(self, epoch: Epoch, staged: Sequence[ModelT]) -> Sequence[str] | None:
+        """Return the targets that lack a finished epoch, by `contains`; None if that is None."""
+        found = self.contains(epoch, staged)
+        return None if found is None else [] if found else [self._name]
+
+    @property
+    def _name(self) -> str:
+        return self.target() or type(self).__name__
 
     def verify_held(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """Refuse to skip an epoch whose place in the target is no longer there. Planner.

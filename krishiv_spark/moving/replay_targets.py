@@ -61,8 +61,11 @@ class ReplayTarget(Protocol):
 class _LogTarget:
     """A sink over an epoch log: ``krishiv-parquet``, ``krishiv-fanout``, or one of an author's."""
 
-    def __init__(self, committer: LogCommitter[Any], query: str, name: str) -> None:
+    def __init__(
+        self, committer: LogCommitter[Any], checkpoint: SparkCheckpoint, query: str, name: str
+    ) -> None:
         self._committer = committer
+        self._checkpoint = checkpoint
         self._query = query
         self._name = name
 
@@ -93,7 +96,7 @@ class _LogTarget:
         ]
 
     def settle(self) -> None:
-        self._committer.resolve(self._query)
+        self._committer.resolve(self._query, self._checkpoint.is_committed, takes_back=True)
 
     def take_back(self, replay: Replay) -> None:
         # Another driver may have gone on since `settle`: it is fenced, and what it has published
@@ -103,6 +106,8 @@ class _LogTarget:
         self._committer.participant.verify_adopted(replay.query, replay.before.epoch)
         log, target = self._log, self._committer.participant.target()
         state = log.begin(operators_claim(self._query, log.state()))
+        # What the target records of the epochs that went is no newer epoch of this log.
+        self._committer.participant.sweep(self._query, state.owner, clean=False)
         log.adopt(state, Claim(query=self._query, offsets=replay.before, target=target))
 
 
@@ -184,7 +189,8 @@ def open_target(
         return _MemoryTarget(QueryResult(open_store(), query))
     if name == "iceberg":
         return _TableTarget(_rollback(checkpoint, given))
-    return _LogTarget(_committer(name, checkpoint, given), query, f"krishiv-{name}")
+    committer = _committer(name, checkpoint, given)
+    return _LogTarget(committer, checkpoint, query, f"krishiv-{name}")
 
 
 def _kafka_route(given: Mapping[str, str]) -> str | None:

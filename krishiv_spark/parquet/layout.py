@@ -4,7 +4,7 @@
     <table>/day=2013-01-01/part-....parquet                        the same, partitioned
     <table>/_krishiv/<query id>/log/                               the epoch log: the point of truth
     <table>/_krishiv/<query id>/staged/<generation>/*.staged       what no glob for Parquet finds
-    <table>/_krishiv/<query id>/staged/<generation>.done/          published; just being removed
+    <table>/_krishiv/<query id>/staged/<generation>.done/          empty: its epoch is visible
     <table>/_krishiv/<query id>/replayed/<replay>/*.replayed       taken out, for the user to keep
 
 and in any folder that is read, since ``_krishiv`` tells a table from a copy of some of its files:
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from krishiv_spark.beneath import META, SOURCES
@@ -36,7 +36,7 @@ __all__ = [
     "SINK_LOG",
     "SOURCES",
     "check_shared",
-    "is_before",
+    "done_generations",
     "linked_folders",
     "log_folder",
     "log_within",
@@ -94,10 +94,10 @@ def replayed_within(query: str, replay: str) -> str:
     return f"{META}/{query}/replayed/{replay}"
 
 
-def is_before(name: str, generation: int) -> bool:
-    """Whether a name under ``staged/`` is of an earlier generation, or of one that is done."""
-    number = name.removesuffix(DONE_SUFFIX)
-    return number.isdecimal() and (name != number or int(number) < generation)
+def done_generations(names: Iterable[str]) -> list[int]:
+    """Return the generations whose epochs are visible, by names under ``staged/``, in order."""
+    found = (name.removesuffix(DONE_SUFFIX) for name in names if name.endswith(DONE_SUFFIX))
+    return sorted(int(number) for number in found if number.isdecimal())
 
 
 def visible_files(table: Path) -> Iterator[Path]:

@@ -56,16 +56,25 @@ class StoreTableLog(QueryLog):
 
     def is_finished(self, generation: int) -> bool:
         """Whether there is a mark that all is visible that a generation's intent names."""
+        finished = self.finished_generation()
+        return finished is not None and finished >= generation
+
+    def finished_generation(self) -> int | None:
+        """Return the generation that was marked as finished last; None without a mark. A request.
+
+        Raises:
+            LogError: If the mark is damaged.
+        """
         mark = read_text(self.own, _FINISHED)
         if mark is None:
-            return False
+            return None
         if not mark.isdecimal() or len(mark) > _MOST_DIGITS:
             raise LogError(
                 f"{self.own}/{_FINISHED} is damaged, or was not written by krishiv-spark: "
                 f"{mark[:_MOST_DIGITS]!r} is no number of a generation. Nothing was changed. If "
                 "all files of the newest epoch are there, remove it"
             )
-        return int(mark) >= generation
+        return int(mark)
 
     def mark_finished(self, generation: int) -> None:
         """Say that all is visible that a generation's intent names. Driver."""

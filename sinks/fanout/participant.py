@@ -17,7 +17,12 @@ from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
 from krishiv_spark.routes import part_of_query
 from krishiv_spark.sinks.base import Epoch, Ownership, Salvaged
 from krishiv_spark.sinks.fanout.values import StagedParts
-from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
+from krishiv_spark.sinks.participant import (
+    LoggedJob,
+    LostIntentError,
+    Participant,
+    TargetRecord,
+)
 from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["FanoutParticipant", "part_of_epoch"]
@@ -46,6 +51,7 @@ class FanoutParticipant(Participant[StagedParts]):
 
     def __init__(self, parts: Mapping[str, _Part]) -> None:
         self._parts = dict(sorted(parts.items(), key=_precedence))
+        self.compares_each_epoch = all(part.compares_each_epoch for part in parts.values())
 
     def load(self, text: str) -> StagedParts:
         """Return what an intent names, with what each route calls staged: all of it is checked.
@@ -153,6 +159,23 @@ class FanoutParticipant(Participant[StagedParts]):
         """Planner: each part."""
         for route, part in self._parts.items():
             part.check_query(part_of_query(query, route))
+
+    def records(self, query: str) -> Sequence[TargetRecord]:
+        """Planner: those of each part."""
+        return [
+            record._replace(target=f"route {route!r}: {record.target}")
+            for route, part in self._parts.items()
+            for record in part.records(part_of_query(query, route))
+        ]
+
+    def targets_without(self, epoch: Epoch, staged: Sequence[StagedParts]) -> Sequence[str] | None:
+        """Planner: those of each part; None if no part lacks it and one cannot be compared."""
+        lacking, is_unknown = [], False
+        for route, part in self._parts.items():
+            own = part.targets_without(part_of_epoch(epoch, route), self._of(route, staged))
+            is_unknown = is_unknown or own is None
+            lacking += [f"route {route!r}: {target}" for target in own or ()]
+        return None if is_unknown and not lacking else lacking
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
         """Planner: each part."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Reach",
     "epoch_of_rows",
+    "has_epoch",
     "has_key",
     "is_marked",
     "last_committed_epoch",
@@ -169,6 +170,19 @@ def has_key(metadata: TableMetadata, query: str) -> bool:
 def is_marked(query: str, txn_app_id: str | None) -> bool:
     """Return True if an epoch may come again; a job without a number ends with its id."""
     return txn_app_id is not None or not query.startswith(BATCH_PREFIX)
+
+
+def has_epoch(metadata: TableMetadata, newest: Mark, epoch: Epoch) -> bool:
+    """Return True if a table has an epoch of a query, and not another one of its number.
+
+    Args:
+        metadata: Of the table.
+        newest: The newest epoch of the query in it, this one or a later one.
+        epoch: With its digest; without one, or where the table has none, the number decides.
+    """
+    found = [newest, *_in_summaries(metadata, epoch.query)]
+    same = [mark.digest for mark in found if mark.epoch == epoch.number]
+    return any(None in {digest, epoch.digest} or digest == epoch.digest for digest in same)
 
 
 def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:

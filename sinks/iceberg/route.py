@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import (
+    CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
     Fenced,
@@ -21,7 +22,7 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sinks.base import Epoch, Ownership, Task
+from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
@@ -95,6 +96,7 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     staged_type = StagedForTable
     may_lose = False
+    compares_each_epoch = True  # the table is loaded for each
 
     def __init__(self, options: IcebergSinkOptions, committer: IcebergCommitter) -> None:
         self._options = options
@@ -134,9 +136,11 @@ class IcebergParticipant(Participant[StagedForTable]):
 
         Raises:
             CommitUnknown: If the table cannot take it now, or does not answer.
+            CheckpointMismatch: If the table has another epoch of this number, or a later one.
         """
         if not staged or self.is_finished(epoch):
             return
+        self._check_number_is_free(epoch)
         from krishiv_spark.sinks.iceberg.prepared import delete_prepared, effect_of, read_prepared
 
         table = self._committer.table()
@@ -157,10 +161,28 @@ class IcebergParticipant(Participant[StagedForTable]):
             ) from error
         delete_prepared(table, staged)
 
-    def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: the table has a mark of this epoch, or a later one."""
+    def _check_number_is_free(self, epoch: Epoch) -> None:
         mark = self._committer.newest_mark(epoch.query)
-        return mark is not None and mark.epoch >= epoch.number
+        if mark is not None and mark.epoch >= epoch.number:
+            raise CheckpointMismatch(
+                f"table {self._options.table_name} has epoch {mark.epoch} of query {epoch.query}, "
+                f"and nothing shows that it has epoch {epoch.number} as the epoch log names it: "
+                "the log was restored from an older copy, or another driver has gone on, which has "
+                "to be stopped. The table was not changed: put the newest checkpoint and log back "
+                "and restart the query"
+            )
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: the table has this very epoch, by its number and digest.
+
+        Of an epoch before the newest one, the snapshots tell, as long as they have not expired.
+        """
+        from krishiv_spark.sinks.iceberg.marks import has_epoch
+
+        newest = self._committer.newest_mark(epoch.query)
+        if newest is None or newest.epoch < epoch.number:
+            return False
+        return has_epoch(self._committer.table().metadata, newest, epoch)
 
     def discard(self, staged: Sequence[StagedForTable]) -> None:
         """Anywhere: remove data files that no snapshot names."""
@@ -183,6 +205,17 @@ class IcebergParticipant(Participant[StagedForTable]):
             OptionError: If it has.
         """
         self._committer.check_key(query)
+
+    def newest_mark(self, query: str) -> Mark | None:
+        """Planner: the property that comes with the rows; the table was just loaded."""
+        return self._committer.newest_mark(query)
+
+    def contains(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> bool | None:
+        """Planner: by its mark, which an epoch without rows for the table does not leave."""
+        if not staged:
+            return None
+        mark = self._committer.newest_mark(epoch.query)
+        return mark is not None and mark.epoch >= epoch.number
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Planner: the table is the one that the epoch went into."""

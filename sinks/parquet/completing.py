@@ -152,6 +152,20 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         found = _table_id(self._table)
         return f"Parquet table {found}" if self._streaming else None
 
+    def newest_generation(self, query: str) -> int | None:
+        """Planner: by the mark that `finish` leaves. A request."""
+        return self._table.log_of(query).finished_generation()
+
+    def contains(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> bool:
+        """Planner: by the mark; one that is older is believed if no file is there either.
+
+        A driver that was taken over from may have written its own mark over a later one.
+        """
+        finished = self._table.log_of(epoch.query).finished_generation()
+        if finished is None or finished >= (epoch.generation or 0):
+            return True
+        return Became.VISIBLE in self._look(_files(staged)).values()
+
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: whatever is open of this query is of earlier generations.
 
@@ -185,11 +199,11 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
         Files that the epoch has replaced do not come back.
         """
-        del epoch
         if committed:
             uploads = [file.upload for file in _files(staged)]
             side_by_side(self._table.uploads.complete, uploads)
             self._remove_replaced(staged)
+            self._table.log_of(epoch.query).mark_finished(epoch.generation or 0)
         else:
             self._abort(staged)
             self._table.remove(file.upload.key for file in _files(staged))

@@ -7,11 +7,17 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from krishiv_spark.beneath import make_folder_in, open_folder, remove_tree, status_in
+from krishiv_spark.beneath import (
+    list_folder,
+    make_folder_in,
+    open_folder,
+    remove_tree,
+    status_in,
+)
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.durable import exists, remove_file
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LinkError
-from krishiv_spark.parquet.layout import DONE_SUFFIX, META, is_before, staged_within
+from krishiv_spark.parquet.layout import DONE_SUFFIX, META, done_generations, staged_within
 from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import Epoch, OutputMode
@@ -37,6 +43,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     staged_type = StagedFiles
     may_lose = False
+    compares_each_epoch = True  # it lists a small folder
 
     def __init__(
         self,
@@ -50,6 +57,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         super().__init__(table, options, view, streaming=streaming)
         self._table = table.path
         self._mode = mode
+        self._emptied = ""
+        """The folder of the generation, if nothing is in it but what its intent names."""
 
     # --- committer
 
@@ -64,7 +73,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         folder = self._staged(epoch)
         # All that may fail for good fails here (docs/design.md, rule 5). Contents are on the disk
         # since the tasks closed their files; now their names are.
-        with _rejecting_links(epoch), self._open_staged(epoch, staged) as descriptor:
+        with _rejecting_links(epoch), self._open_staged(epoch, staged) as (descriptor, is_all):
+            self._emptied = folder if is_all else ""
             os.fsync(descriptor)
             device = os.fstat(descriptor).st_dev
             make_targets(self._table, folder, device, _by_folder(staged))
@@ -77,16 +87,29 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Driver: rename what is not renamed yet, remove what is replaced, then clean up.
 
         Raises:
-            CommitUnknown: If a file is gone, or a link is in the way.
+            CommitUnknown: If a file is gone, or a link is in the way; or if the table was restored
+                from a copy that has nothing of the epoch.
         """
         folder = self._staged(epoch)
         # The new names are on the disk before an old one goes, or a power cut could leave neither.
         # The staged folder goes last: as long as it is there, all of this is done again.
         with _delayed_by_links(epoch):
-            self._reveal(folder, staged)
+            if not self._reveal(folder, staged):
+                self._check_done(epoch)
             self._sync(each for name in _by_folder(staged) for each in _find_above(name))
             self._remove_replaced(staged)
-            self._remove_in_one_step(folder)
+            self._end_generation(folder)
+
+    def _check_done(self, epoch: Epoch) -> None:
+        """Refuse a table that has neither the folder of a generation, nor the trace of its end."""
+        if not self.is_finished(epoch):
+            raise CommitUnknown(
+                f"epoch {epoch.number} of query {epoch.query}: its intent is logged, but "
+                f"{self._table} has nothing of it: the table was restored from an older copy. Put "
+                "the newest copy back and restart the query. Or, without it, 'krishiv-spark log "
+                "resolve --assume aborted' has the epoch written again, and '--assume committed' "
+                "passes over it"
+            )
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
         removed: dict[str, list[str]] = {}
@@ -102,8 +125,14 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         self._sync(removed)
 
     def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: `finish` takes the generation's folder away last, and in one step."""
-        return not exists(f"{self._table}/{self._staged(epoch)}")
+        """Driver: `finish` renames the generation's folder last, and in one step.
+
+        Earlier versions, and batch jobs, remove it.
+        """
+        generation = epoch.generation or 0
+        names = self._generations(epoch.query)
+        done = done_generations(names)
+        return str(generation) not in names and (not done or done[-1] >= generation)
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files."""
@@ -132,10 +161,47 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             # unfinished.
             make_folder_in(descriptor, f"{self._table}/{own}")
             names = os.listdir(descriptor)
-        for name in names:
-            if is_before(name, generation):
-                # What is left now, the next planner removes: nothing can publish it.
-                remove_tree(self._table, f"{above}/{name}")
+            left = [name for name in self._outdated(names, query, generation)
+                    if not _remove_empty(descriptor, name)]  # fmt: skip
+        for name in left:
+            # What is left now, the next planner removes: nothing can publish it.
+            remove_tree(self._table, f"{above}/{name}")
+
+    def _outdated(self, names: Sequence[str], query: str, generation: int) -> Iterator[str]:
+        """Yield the names of earlier generations, but for the newest that is done.
+
+        That one stays until the next is done: it shows how new the table is (`newest_generation`).
+        """
+        yield from (name for name in names if name.isdecimal() and int(name) < generation)
+        done = done_generations(names)
+        earlier = [number for number in done if number < generation]
+        yield from (f"{number}{DONE_SUFFIX}" for number in earlier[:-1])
+        # Later ones are of a later driver; or of a log that was removed, and begun anew since.
+        if len(earlier) < len(done) and self._view.is_owner(Epoch(query, -1, generation)):
+            yield from (f"{number}{DONE_SUFFIX}" for number in done[len(earlier) :])
+
+    def newest_generation(self, query: str) -> int | None:
+        """Planner: by the name of a folder. None of tables that earlier versions have written."""
+        return max(done_generations(self._generations(query)), default=None)
+
+    def contains(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> bool:
+        """Planner: by the newest generation that is done, or else by the files themselves.
+
+        Files that were deleted, moved or compacted since do not matter, as long as ``_krishiv`` is
+        as the sink has left it.
+        """
+        generation = epoch.generation or 0
+        names = self._generations(epoch.query)
+        done = done_generations(names)
+        if not done or done[-1] >= generation:
+            return True
+        visible = (exists(f"{self._table}/{path}") for path in _paths(staged))
+        # A power cut may take the last rename from a disk. A copy that was made in the middle of
+        # the epoch has this folder too, and not all of the files.
+        return all(visible) if str(generation) in names else any(visible)
+
+    def _generations(self, query: str) -> list[str]:
+        return list_folder(self._table, os.path.dirname(staged_within(query, 0)))
 
     def unattended(self) -> Iterator[TableLog]:
         """Planner: batch jobs, whose drivers may have died; streams have a next driver.
@@ -161,7 +227,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             if committed:
                 self._reveal(folder, staged, must_be_there=False)
                 self._remove_replaced(staged)
-                self._remove_in_one_step(folder)
+                self._end_generation(folder, must_be_there=False)
                 return
             for name, files in _by_folder(staged).items():
                 with suppress(FileNotFoundError), open_folder(self._table, name) as target:
@@ -176,10 +242,16 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         return staged_within(epoch.query, epoch.generation or 0)
 
     @contextmanager
-    def _open_staged(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> Iterator[int]:
-        """Open the folder in which an epoch's files are staged, if all of them are in it."""
+    def _open_staged(
+        self, epoch: Epoch, staged: Sequence[StagedFiles]
+    ) -> Iterator[tuple[int, bool]]:
+        """Open the folder in which an epoch's files are staged, if all of them are in it.
+
+        Yields:
+            Its descriptor; and whether nothing else is in it.
+        """
         folder = self._staged(epoch)
-        names = (staged_name(file.name) for item in staged for file in item.files)
+        names = [staged_name(file.name) for item in staged for file in item.files]
         with ExitStack() as opened:
             try:
                 descriptor = opened.enter_context(open_folder(self._table, folder))
@@ -189,7 +261,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             missing = next((name for name in names if name not in there), None)
             if missing is not None:
                 raise self._removed(epoch, f"{folder}/{missing}")
-            yield descriptor
+            yield descriptor, len(there) == len(names)
 
     def _removed(self, epoch: Epoch, path: str) -> CommitRejected:
         return CommitRejected(
@@ -199,13 +271,16 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     def _reveal(
         self, folder: str, staged: Sequence[StagedFiles], *, must_be_there: bool = True
-    ) -> None:
+    ) -> bool:
         """Rename staged files to their final names; those that are gone were renamed before.
 
         Args:
             folder: In which they are staged.
             staged: What the intent names.
             must_be_there: Whether it is an error when a file is under neither name.
+
+        Returns:
+            False if the folder is not there.
         """
         try:
             with open_folder(self._table, folder) as source:
@@ -221,6 +296,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         except FileNotFoundError:
             if exists(f"{self._table}/{folder}"):  # the folder of a partition has gone once more
                 raise
+            return False
+        return True
 
     def _reveal_in(self, source: int, folder: str, names: Sequence[str]) -> list[str]:
         """Rename the files of one folder, durably; return the names that are under neither name."""
@@ -254,18 +331,52 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             with suppress(FileNotFoundError), open_folder(self._table, folder) as descriptor:
                 os.fsync(descriptor)
 
-    def _remove_in_one_step(self, folder: str) -> None:
-        """Its absence says that an epoch is finished."""
+    def _end_generation(self, folder: str, *, must_be_there: bool = True) -> None:
+        """Say in one step that the epoch of a generation is finished.
+
+        The folder in which a stream stages gets another name, and is left empty: that shows how new
+        the table is. That of a batch job goes.
+
+        Args:
+            folder: In which files were staged.
+            must_be_there: Whether nothing is said if it is not there.
+        """
         above, name = os.path.split(folder)
+        done = f"{name}{DONE_SUFFIX}"
         with suppress(FileNotFoundError), open_folder(self._table, above) as parent:
+            if not self._streaming and _remove_empty(parent, name):
+                return
             try:
-                os.rmdir(name, dir_fd=parent)
-            except FileNotFoundError:
-                pass  # another recovery was faster
-            except OSError:  # attempts that lost have left something in it
-                # What is left under the second name, the next planner takes away (`is_before`).
-                os.rename(name, f"{name}{DONE_SUFFIX}", src_dir_fd=parent, dst_dir_fd=parent)
-                remove_tree(self._table, f"{folder}{DONE_SUFFIX}")
+                os.rename(name, done, src_dir_fd=parent, dst_dir_fd=parent)
+            except FileNotFoundError:  # another recovery was faster
+                if not must_be_there:
+                    make_folder_in(parent, f"{self._table}/{above}/{done}")
+                return
+            except OSError:  # what a recovery has left under the second name, which died
+                remove_tree(self._table, f"{above}/{done}")
+                os.rename(name, done, src_dir_fd=parent, dst_dir_fd=parent)
+            if not self._streaming:
+                remove_tree(self._table, f"{above}/{done}")
+            elif self._emptied != folder:  # attempts that lost may have left something in it
+                for left in list_folder(self._table, f"{above}/{done}"):
+                    remove_tree(self._table, f"{above}/{done}/{left}")
+
+
+def _remove_empty(above: int, name: str) -> bool:
+    """Remove an empty folder; False if it is not empty, or no folder."""
+    try:
+        os.rmdir(name, dir_fd=above)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _paths(staged: Sequence[StagedFiles]) -> Iterator[str]:
+    """Yield the paths of an epoch's visible files, relative to the table."""
+    for folder, names in _by_folder(staged).items():
+        yield from (f"{folder}/{name}" if folder else name for name in names)
 
 
 def _appear(source: int, target: int, name: str) -> bool:

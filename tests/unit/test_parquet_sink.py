@@ -207,12 +207,14 @@ def test_what_an_epoch_replaces_is_gone_from_the_disk_before_the_epoch_is_finish
 ):
     whole = life(table, mode=OutputMode.REPLACE, partitionBy="")
     whole.epoch(0, rows(0, 10))
-    steps = record_disk(monkeypatch, "unlink", "rmdir", "fsync")
+    steps = record_disk(monkeypatch, "unlink", "rename", "fsync")
     whole.epoch(1, rows(10, 10))
     (removed,) = (
         n for n, (call, name) in enumerate(steps) if (call, name[:5]) == ("unlink", "part-")
     )
-    (finished,) = (n for n, (call, _) in enumerate(steps) if call == "rmdir")
+    (finished,) = (
+        n for n, (call, name) in enumerate(steps) if call == "rename" and name.endswith(".done")
+    )
     assert ("fsync", table.name) in steps[removed:finished]
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from fan_queries import Fan, routes_below
 from iceberg_tables import append, expire, table_in
 from replays import Stream, exactly, forget, kill_everywhere, refused, run, said, table_rows
 from sink_life import SCHEMA, rows
@@ -14,8 +15,6 @@ from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory import memory_batches
 from krishiv_spark.moving.rewinding import Rewinding
-from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.memory import MemoryWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -329,32 +328,10 @@ def test_a_result_whose_epochs_replace_each_other_is_refused(checkpoint):
 
 # --- several targets
 
-COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in ("files", "lake")])
-
-
-class Fan(Stream):
-    """Each row goes to both routes."""
-
-    def __init__(self, checkpoint, routes):
-        super().__init__(FanoutWriter, checkpoint)
-        given = {**routes, "checkpointLocation": str(checkpoint)}
-        options = FanoutWriter.options_type.parse(given, "krishiv-fanout")
-        self._make = lambda: FanoutWriter(options, COLUMNS, OutputMode.APPEND)
-
-    def rows(self, begin, end):
-        batch = rows(begin, end - begin).to_struct_array()
-        return pa.record_batch([batch, batch], schema=COLUMNS)
-
 
 @pytest.fixture
 def routes(place):
-    return {
-        "route.files.format": "krishiv-parquet",
-        "route.files.path": f"{place}/t",
-        "route.lake.format": "krishiv-iceberg",
-        "route.lake.warehouse": f"{place}/w",
-        "route.lake.table": "db.t",
-    }
+    return routes_below(place)
 
 
 def of_routes(routes):
