@@ -7,6 +7,7 @@
 Needs ``pip install "krishiv-spark[testing]"``, and a system that can fork (Linux, macOS).
 """
 
+from krishiv_spark.testing.drivers.copies import back_up_folder
 from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.drivers.reading import SourceDriver
 from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Look, Outside
@@ -16,6 +17,7 @@ from krishiv_spark.testing.rules import Broken, Rule
 from krishiv_spark.testing.steps import (
     Abort,
     Add,
+    BackUp,
     Begin,
     Commit,
     Crash,
@@ -25,6 +27,7 @@ from krishiv_spark.testing.steps import (
     Kill,
     OtherQuery,
     Overwrite,
+    PutBack,
     Reorder,
     Resume,
     RollBack,
@@ -57,6 +60,7 @@ __all__ = [
     "SQLITE",
     "Abort",
     "Add",
+    "BackUp",
     "Begin",
     "Broken",
     "Commit",
@@ -72,6 +76,7 @@ __all__ = [
     "OtherQuery",
     "Outside",
     "Overwrite",
+    "PutBack",
     "Reorder",
     "Resume",
     "RollBack",
@@ -93,4 +98,5 @@ __all__ = [
     "Switch",
     "TakeOver",
     "Trigger",
+    "back_up_folder",
 ]

@@ -15,6 +15,7 @@ from typing_extensions import Self
 __all__ = [
     "Abort",
     "Add",
+    "BackUp",
     "Begin",
     "Commit",
     "Crash",
@@ -25,6 +26,7 @@ __all__ = [
     "Kill",
     "OtherQuery",
     "Overwrite",
+    "PutBack",
     "Reorder",
     "Resume",
     "RollBack",
@@ -216,6 +218,29 @@ class SetClock(Step):
     """
 
     ahead_s: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class BackUp(Step):
+    """An operator copies something between two epochs.
+
+    Attributes:
+        what: "log": the checkpoint with the epoch log; "target": what `SinkUnderTest.backup`
+            copies.
+    """
+
+    what: Literal["log", "target"] = "log"
+
+
+@dataclass(frozen=True, repr=False)
+class PutBack(Step):
+    """The query is stopped, and the copy that `BackUp` has made is put back.
+
+    Attributes:
+        what: As for `BackUp`.
+    """
+
+    what: Literal["log", "target"] = "log"
 
 
 @dataclass(frozen=True, repr=False)

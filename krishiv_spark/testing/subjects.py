@@ -69,6 +69,9 @@ class SinkUnderTest:
             on, where the kit can put an older copy of it back.
         expire: Throws away what is staged and belongs to no commit, as the external system's own
             housekeeping does; None if nothing does.
+        backup: Copies the target, and returns a function that puts that copy back, as an operator
+            does who restores a backup: `back_up_folder`, of a target that is a folder. None if the
+            kit cannot copy it.
         leftovers: Lists what is staged now and not visible: files, tables, transactions. None
             takes the files in the folder of the target, whose number then must not grow.
         sweeps: Whether later epochs of a query remove what its dead and losing attempts have
@@ -97,6 +100,7 @@ class SinkUnderTest:
     several_queries: bool = True
     can_be_restored: bool = True
     expire: Callable[[], None] | None = None
+    backup: Callable[[], Callable[[], None]] | None = None
     leftovers: Callable[[], Iterable[object]] | None = None
     sweeps: bool = True
     readable_while_writing: bool = True

@@ -1,13 +1,14 @@
 """``krishiv-parquet`` as a sink, under the kit: whoever finds the files reads them."""
 
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from parquet_files import rows, staged
 
 from krishiv_spark.formats.parquet import ParquetDataSource
-from krishiv_spark.testing import SinkConformance, SinkUnderTest
+from krishiv_spark.testing import SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
@@ -17,6 +18,7 @@ class TestParquetSink(SinkConformance):
             source=ParquetDataSource,
             options={"path": str(folder)},
             oracle=lambda: rows(folder),
+            backup=partial(back_up_folder, folder),
             leftovers=lambda: staged(folder),
             most_held=2**26,  # a row group
             whole_epochs=False,  # files appear one by one while an epoch is being committed

@@ -59,6 +59,11 @@ class TestFolder(Suite):
 
 
 @pytest.mark.long
+class TestRecordingFolder(Suite):
+    planted = twins.RecordingFolder
+
+
+@pytest.mark.long
 class TestLines(Suite):
     planted = twins.Lines
 
@@ -113,6 +118,8 @@ FOUND = [
     # over an epoch log
     ("FinishesOnce", "death_at_any_call", Rule.GOES_ON),
     ("IsAlwaysFinished", "death_at_any_call", Rule.NO_ROW_LOST),
+    ("RecordsTheFirstEpoch", "a_log_that_is_rolled_back_is_refused", Rule.NO_ROW_TWICE),
+    ("NeverLacksAnEpoch", "a_target_that_is_rolled_back_is_refused", Rule.NO_ROW_LOST),
     # complete mode and batches
     ("AddsInCompleteMode", "complete_mode", Rule.NEWEST_EPOCH_ONLY),
     ("ClearsFirst", "complete_mode", Rule.NEWEST_EPOCH_ONLY),

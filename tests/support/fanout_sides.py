@@ -13,7 +13,7 @@ from parquet_files import rows as rows_of_files
 from parquet_files import staged as staged_files
 
 from krishiv_spark.formats.fanout import FanoutDataSource
-from krishiv_spark.testing import FILES, SQLITE, SinkUnderTest
+from krishiv_spark.testing import FILES, SQLITE, SinkUnderTest, back_up_folder
 
 TEXT_ROW = pa.struct([("id", pa.int64()), ("text", pa.string())])
 RECORD = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -37,6 +37,9 @@ class Files:
 
     def waiting(self):
         return staged_files(self.folder)
+
+    def backup(self):
+        return back_up_folder(self.folder)
 
 
 class Table(Files):
@@ -76,6 +79,8 @@ class Topic:
     def seen(self):
         return [int(record.value) for record in self.onlooker.committed(self.topic)]
 
+    backup = None  # the files of brokers that run cannot be put back
+
     def waiting(self):
         return self.onlooker.waiting(self.topic)
 
@@ -98,6 +103,7 @@ def pair_of(makes, folder, outside=None):
         schema=pa.schema([("left", left.kind), ("right", right.kind)]),
         row=partial(row_of, (left.row, right.row)),
         oracle=lambda: rows_of(left, right),
+        backup=left.backup,  # of one of the two targets: then they disagree
         leftovers=lambda: [*left.waiting(), *right.waiting()],
         sweeps=left.sweeps and right.sweeps,
         most_held=2**26,

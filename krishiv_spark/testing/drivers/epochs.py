@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import singledispatchmethod
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.base import unheard, words
@@ -64,6 +65,9 @@ class EpochDriver(WritingDriver):
             Broken: If they cannot, or if then a rule is broken.
         """
         self.tell("from here on nothing goes wrong")
+        if self._newest is not None:
+            self._newest()
+            self._newest = None
         for query in self._queries:  # all first: one that sleeps may hold a lock of the target
             self._wake_nobody(query)
         for _ in self._queries:
@@ -173,6 +177,17 @@ class EpochDriver(WritingDriver):
         self.judged(lambda: seen.append(self._ledger.is_anything_visible()))
         return seen[0]
 
+    def has_target_record(self) -> bool:
+        """Return True if a target of a sink over an epoch log records its newest epoch."""
+        answer = self._ask(write_roles.has_target_record)
+        return bool(answer.value)
+
+    def _ask(self, question: Callable[[write_roles.Job], object]) -> Answer:
+        life = self._query.awake
+        answer = life.workers.call("planner", question, life.job)
+        self.judged(lambda: self._must(Rule.WORKS, answer))
+        return answer
+
     @property
     def message_size(self) -> int:
         """Bytes of what the tasks of the epoch have sent to the driver."""
@@ -189,6 +204,8 @@ class EpochDriver(WritingDriver):
             return self.sink.expire is not None
         if isinstance(step, steps.OtherQuery):
             return several
+        if isinstance(step, steps.BackUp | steps.PutBack) and step.what == "target":
+            return self.sink.backup is not None
         if isinstance(step, steps.Overwrite):
             return several and self.sink.has_batch and self.sink.overwrite
         return self._query.allows(step)
@@ -246,6 +263,7 @@ class EpochDriver(WritingDriver):
     def _after_commit(self, answer: Answer) -> str:
         life = self._heard(answer, "committer")
         if answer.outcome == "returned":
+            self._newest = None
             return unheard(answer) + self._committed(self._query, life)
         if "CommitRejected" in answer.kinds and self._can_look:
             self._ledger.check_refusal(self._open(life))
@@ -294,6 +312,29 @@ class EpochDriver(WritingDriver):
         if checkpoint is not None:
             checkpoint.roll_back(step.epochs)
         return f"the checkpoint is that of {step.epochs} epochs ago; {self._restart(crashed=True)}"
+
+    @_step.register
+    def _back_up(self, step: steps.BackUp) -> str:
+        checkpoint = self._query.checkpoint
+        if step.what == "target" and self.sink.backup is not None:
+            self._copy = self.sink.backup()
+        elif checkpoint is not None:
+            checkpoint.back_up(self._log())
+        return f"an operator copies the {step.what}"
+
+    @_step.register
+    def _put_back(self, step: steps.PutBack) -> str:
+        checkpoint = self._query.checkpoint
+        if step.what == "target" and self.sink.backup is not None and self._copy is not None:
+            self._newest = self._newest or self.sink.backup()
+            self._copy()
+        elif checkpoint is not None:
+            checkpoint.restore(self._log())
+        return f"an operator puts the copy of the {step.what} back; {self._restart(crashed=True)}"
+
+    def _log(self) -> Path:
+        location: str = self._ask(write_roles.locate_log).value
+        return Path(urlsplit(location).path)
 
     @_step.register
     def _take_over(self, step: steps.TakeOver) -> str:

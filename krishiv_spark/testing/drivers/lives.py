@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from krishiv_spark.testing.drivers.copies import PutBack, back_up_folder
 from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.processes import write_roles
 from krishiv_spark.testing.processes.clocks import Clock, at_clock
@@ -34,6 +35,8 @@ class Checkpoint:
         self.folder = folder
         self.query = str(uuid.uuid4())
         self._newest: tuple[list[Unit], int] | None = None
+        self._copy: tuple[int, PutBack] | None = None
+        self._newest_log: PutBack | None = None
         self._make_folders()
 
     def _make_folders(self) -> None:
@@ -57,8 +60,24 @@ class Checkpoint:
                 (self.folder / name / str(len(self.units))).unlink(missing_ok=True)
         self.committed = min(self.committed, len(self.units) - 1)
 
+    def back_up(self, log: Path) -> None:
+        """An operator copies it, with the epoch log of the query."""
+        self._copy = len(self.units), back_up_folder(log)
+
+    def restore(self, log: Path) -> None:
+        """An operator puts that copy back."""
+        if self._copy is None:
+            raise RuntimeError("nothing was copied")
+        known, put_log_back = self._copy
+        self._newest_log = self._newest_log or back_up_folder(log)
+        self.roll_back(len(self.units) - known)
+        put_log_back()
+
     def put_back(self) -> None:
         """The operator puts the newest copy back, if there is an older one in its place."""
+        if self._newest_log is not None:
+            self._newest_log()
+            self._newest_log = None
         if self._newest is not None:
             (units, committed), self._newest = self._newest, None
             for name in ("offsets", "commits"):
@@ -80,7 +99,7 @@ class Checkpoint:
             return False
         self._log("commits", epoch, [{"nextBatchWatermarkMs": 0}])
         self.committed = epoch
-        self._newest = None  # nobody would take back what Spark has committed since
+        self._newest = self._newest_log = None  # nobody would take back what was committed since
         return True
 
     def _log(self, name: str, epoch: int, lines: Sequence[Any]) -> None:

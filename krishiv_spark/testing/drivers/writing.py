@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from krishiv_spark.testing.drivers.base import Driver, words
+from krishiv_spark.testing.drivers.copies import PutBack
 from krishiv_spark.testing.drivers.ledger import Ledger, Unit
 from krishiv_spark.testing.drivers.lives import Checkpoint, Life, Workers
 from krishiv_spark.testing.drivers.queries import PlayedQuery
@@ -50,6 +51,9 @@ class WritingDriver(Driver):
         self._ledger = Ledger(sink, complete=self._replaces)
         self._drivers, self._jobs = count(1), count(1)
         self._last = Answer("returned")
+        self._copy: PutBack | None = None
+        self._newest: PutBack | None = None
+        """Puts the newest target back, while an older copy is in its place."""
         self._queries = [self._new_query(1)]
 
     def close(self) -> None:
@@ -153,7 +157,9 @@ class WritingDriver(Driver):
         )
 
     def _look(self) -> None:
-        if self._can_look:
+        # While an older copy is in the place of the target, its rows are missing: they are not, as
+        # soon as a driver has gone on with it.
+        if self._can_look and self._newest is None:
             self._ledger.look()
 
     @staticmethod

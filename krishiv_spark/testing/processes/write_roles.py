@@ -35,6 +35,8 @@ __all__ = [
     "discard",
     "forge",
     "growth",
+    "has_target_record",
+    "locate_log",
     "locate_texts",
     "plan",
     "write",
@@ -180,6 +182,19 @@ def forge(job: Job, messages: Sequence[bytes], location: Location, text: str) ->
     log = committer.log(epoch.query)
     staged = [_with_text(item, location, text) for item in _staged(messages)]
     log.intend(log.state().owner, epoch.number, staged, epoch.offsets)
+
+
+def locate_log(job: Job) -> str:
+    """Return the location of the epoch log of a sink of ours."""
+    committer = _writer(job)._writer.committer()  # noqa: SLF001  Spark has no verb for it
+    return str(committer.log(job.query))
+
+
+def has_target_record(job: Job) -> bool:
+    """Return True if a target of a sink over an epoch log records its newest epoch."""
+    committer = _writer(job)._writer.committer()  # noqa: SLF001  as above
+    found = committer.participant.records(job.query)
+    return any((record.mark, record.generation) != (None, None) for record in found)
 
 
 def _staged(messages: Sequence[bytes]) -> list[Any]:

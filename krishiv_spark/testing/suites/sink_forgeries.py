@@ -15,7 +15,7 @@ from krishiv_spark.testing.subjects import SinkUnderTest
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
 
-__all__ = ["SinkForgeries"]
+__all__ = ["SinkForgeries", "skip_without_log"]
 
 _LINK = "krishiv-elsewhere"
 _FILE = "precious"
@@ -30,7 +30,7 @@ class SinkForgeries(ConnectorSuite[SinkUnderTest]):
         self, play: SinkPlayer, declared: SinkUnderTest
     ) -> None:
         """An intent that names files elsewhere is refused, and nothing elsewhere is touched."""
-        _skip_without_log(declared)
+        skip_without_log(declared)
         with play.driver() as driver:
             driver.expect_well(*STAGED)
             locations = driver.locate_texts()
@@ -43,7 +43,8 @@ class SinkForgeries(ConnectorSuite[SinkUnderTest]):
                 _judge(driver, elsewhere)
 
 
-def _skip_without_log(declared: SinkUnderTest) -> None:
+def skip_without_log(declared: SinkUnderTest) -> None:
+    """Skip the case for a sink that has no epoch log of krishiv-spark's."""
     made = getattr(declared.source, "writer_type", None)
     if not isinstance(made, type) or not _has_log(made):
         pytest.skip(f"{declared.source.__name__} has no epoch log of ours")

@@ -40,6 +40,7 @@ from krishiv_spark.testing.suites.playing import (
     SinkPlayer,
 )
 from krishiv_spark.testing.suites.random_steps import play_at_random
+from krishiv_spark.testing.suites.sink_copies import SinkCopies
 from krishiv_spark.testing.suites.sink_forgeries import SinkForgeries
 from krishiv_spark.testing.suites.sink_leftovers import SinkLeftovers
 from krishiv_spark.testing.suites.sink_numbers import SinkNumbers
@@ -51,7 +52,10 @@ __all__ = ["SinkConformance"]
 _DAY_S = 24 * 60 * 60
 
 
-class SinkConformance(SinkForgeries, SinkLeftovers, SinkNumbers, SinkValues, SinkSight):
+
+class SinkConformance(
+    SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, SinkValues, SinkSight
+):
     """Every case is a promise to users of the sink; its docstring is what a failure prints.
 
     What is checked in each case follows from the declared `Guarantee`: exactly once, or no row

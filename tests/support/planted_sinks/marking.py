@@ -19,6 +19,7 @@ from planted_sinks.twins import (
     FolderParticipant,
     FolderWriter,
     Part,
+    RecordingParticipant,
     TableFormat,
     TableWriter,
     ask,
@@ -369,3 +370,24 @@ class BelievesNames(FolderParticipant):
     """What an intent names is joined to a path, whoever has written it."""
 
     staged_type = AnyPiece
+
+
+@over_a_log
+class RecordsTheFirstEpoch(RecordingParticipant):
+    """Its record never moves on: a log that is older than the target looks as new as that."""
+
+    def newest_mark(self, query):
+        return min(self.records_of(query), default=None, key=lambda mark: mark.epoch)
+
+    def contains(self, epoch, staged):
+        del epoch, staged
+        return True
+
+
+@over_a_log
+class NeverLacksAnEpoch(RecordingParticipant):
+    """Does not compare its own record with an epoch that the log knows to be finished."""
+
+    def contains(self, epoch, staged):
+        del epoch, staged
+        return True

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -16,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.errors import CommitRejected
+from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.offsets import open_log
 from krishiv_spark.paths import FileName
 from krishiv_spark.sinks.base import (
@@ -29,6 +30,7 @@ from krishiv_spark.sinks.base import (
 )
 from krishiv_spark.sinks.logged import LogCommitter, Participant
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.testing import back_up_folder
 from planted_sinks.outside import Place, on_our_base, read_rows, rows_of, write_rows
 
 # ---------------------------------------------------------------- correct, in a database
@@ -408,6 +410,34 @@ class FolderParticipant(Participant[Piece]):
             (self.staged / piece.name).unlink(missing_ok=True)
 
 
+class RecordingParticipant(FolderParticipant):
+    """Correct: the folder also has a file for each finished epoch, which records its digest."""
+
+    def finish(self, epoch, staged):
+        if not self.record(epoch).exists():
+            self.check_there(epoch, staged)
+        super().finish(epoch, staged)
+        aside = self.folder / f"aside-{uuid.uuid4().hex}"
+        aside.write_text(json.dumps([epoch.number, epoch.digest]))
+        os.replace(aside, self.record(epoch))
+
+    def check_there(self, epoch, staged):
+        """Without its record, what is neither staged nor visible is in no copy of this age."""
+        for name in (piece.name for piece in staged):
+            if not ((self.staged / name).exists() or (self.visible / name).exists()):
+                raise CommitUnknown(f"epoch {epoch.number}: {name} is gone: put the folder back")
+
+    def record(self, epoch):
+        return self.folder / f"record-{epoch.query}-{epoch.number:06}"
+
+    def newest_mark(self, query):
+        return max(self.records_of(query), default=None, key=lambda mark: mark.epoch)
+
+    def records_of(self, query):
+        found = self.folder.glob(f"record-{query}-*")
+        return [Mark(*json.loads(file.read_text())) for file in found]
+
+
 class FolderWriter(Writer[Piece]):
     options_type = Place
     guarantee = Guarantee.EXACTLY_ONCE
@@ -424,10 +454,12 @@ class FolderWriter(Writer[Piece]):
             "any_value": ("text",),
             "whole_epochs": False,
             "batch": False,
+            "backup": partial(back_up_folder, folder),
         }
 
     def log(self, query):
-        return open_log(str(self.options.path / "log" / query))
+        # Beside the folder, which readers own: a copy of the one is no copy of the other.
+        return open_log(str(self.options.path.with_name(f"{self.options.path.name}-log") / query))
 
     def stage(self, batches, task, plan):
         del plan
@@ -453,6 +485,15 @@ def name_of(query, generation) -> str:
 class Folder(KrishivDataSource):
     format_name = "planted"
     writer_type = FolderWriter
+
+
+class RecordingWriter(FolderWriter):
+    participant_type = RecordingParticipant
+
+
+class RecordingFolder(KrishivDataSource):
+    format_name = "planted"
+    writer_type = RecordingWriter
 
 
 # ---------------------------------------------------------------- correct, at least once
