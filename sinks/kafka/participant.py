@@ -31,6 +31,7 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
 from krishiv_spark.sinks.kafka.markers import outcome_in_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.reach import reach_below
 from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_siblings
 from krishiv_spark.sinks.participant import LostIntentError, Participant
 from krishiv_spark.sinks.replays import Replay, kafka_cannot
@@ -154,6 +155,26 @@ class KafkaParticipant(Participant[StagedTransaction]):
         cluster = f"Kafka cluster {self._client.cluster_id()}"
         topic = None if self._options.job is None else self._options.topic
         return cluster if topic is None else f"{cluster}, topic {topic}"
+
+    def contains(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> bool:
+        """Planner: each topic that is still the same one reaches beyond the epoch's first records.
+
+        A cluster that was restored from older snapshots has the same id, and lower end offsets. A
+        topic that was deleted or created again since is not compared, nor is a partition that does
+        not answer in time.
+        """
+        del epoch
+        first = {
+            TopicPartition(item.topic, item.partition): item.offset
+            for item in staged
+            if item.offset >= 0
+        }
+        ids = {name: number for item in staged for name, number in item.topics}
+        try:
+            return not reach_below(self._client, first, ids)
+        except KafkaFailedError as error:
+            _log.warning("the end offsets of the newest epoch's topics are not known: %s", error)
+            return True
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
         """Planner: its topics are those that the cluster has by these names."""

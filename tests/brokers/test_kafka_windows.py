@@ -4,6 +4,7 @@ The kit's driver plays Spark; the broker is real.
 """
 
 import pickle
+import re
 import shutil
 import uuid
 
@@ -21,17 +22,22 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.sinks.kafka.reach import reach_below
 from krishiv_spark.testing import (
+    BackUp,
     Begin,
     Broken,
     Commit,
     Crash,
     Fault,
+    PutBack,
     SinkUnderTest,
     Stage,
     Switch,
     TakeOver,
+    back_up_folder,
 )
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
@@ -78,8 +84,24 @@ class Bench:
             row=lambda n: (f"row {n}",),
             oracle=lambda: [(each.value.decode(),) for each in self.onlooker.records(topic)],
             whole_epochs=False,
+            backup=self.back_up,
             outside=outside,
         )
+
+    def back_up(self):
+        """Copy all that the broker has on its disk, as a snapshot of that disk does."""
+        broker = self.cluster.brokers[0]
+        put_back = self._while_it_is_down(lambda: back_up_folder(broker.folder / "data"))
+        return lambda: self._while_it_is_down(put_back)
+
+    def _while_it_is_down(self, work):
+        broker = self.cluster.brokers[0]
+        broker.kill()
+        done = work()
+        broker.start()
+        self.cluster.wait()
+        self._look_anew()
+        return done
 
     def make_topic_anew(self) -> None:
         self.onlooker.remove(self.topic)
@@ -186,6 +208,26 @@ def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
         driver.do(Commit())
         assert "CommitRejected" in driver.story[-1]
         driver.settle()
+
+
+def test_a_cluster_that_was_restored_from_a_snapshot_is_refused(play):
+    """Its topics end before the records that it has acknowledged for the newest epoch."""
+    with play() as driver:
+        driver.run((*GOOD_EPOCH, BackUp("target"), *GOOD_EPOCH, PutBack("target")))
+        driver.do(Begin())
+        assert re.search("CheckpointMismatch: Kafka cluster .* lacks epoch 1", driver.story[-1])
+        driver.settle()
+
+
+def test_a_topic_that_was_made_anew_between_two_epochs_is_no_older_cluster(bench):
+    bench.sink(INTENT)
+    places = {TopicPartition(bench.topic, 0): 5}
+    before = {bench.topic: bench.client.topics([bench.topic])[bench.topic].id}
+    bench.make_topic_anew()
+    after = {bench.topic: bench.client.topics([bench.topic])[bench.topic].id}
+    assert reach_below(bench.client, places, before) == set()
+    assert reach_below(bench.client, places, {}) == set()  # a cluster without ids
+    assert reach_below(bench.client, places, after) == {*places}
 
 
 ENDED_AT_THE_LAST, BEGUN_AT_THE_LAST = LAST_EPOCH - 3, LAST_EPOCH - 4
