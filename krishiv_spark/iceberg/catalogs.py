@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.exception_chains import raise_alone
-from krishiv_spark.iceberg.embedded import find_embedded
+from krishiv_spark.iceberg.embedded import CatalogFile, CatalogReplacedError, find_embedded
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
 from krishiv_spark.redaction import excerpt
@@ -152,9 +152,19 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
         if options.is_embedded:
             find_embedded(options.embedded_file, create=create)
         key = _key(options)
-        if key not in _CATALOGS:
-            _CATALOGS[key] = _opened(options, properties)
-        return _CATALOGS[key]
+        known = _CATALOGS.get(key)
+        if known is not None and _is_replaced(known):
+            forget_catalog(options)
+            known = None
+        if known is None:
+            known = _CATALOGS[key] = _opened(options, properties)
+        return known
+
+
+def _is_replaced(catalog: Catalog) -> bool:
+    """Return True for a catalog in SQLite whose path leads to another file now."""
+    file = getattr(catalog, "catalog_file", None)
+    return isinstance(file, CatalogFile) and file.is_replaced()
 
 
 def forget_catalog(options: IcebergOptions) -> None:
@@ -243,7 +253,11 @@ def open_table(options: IcebergOptions) -> Table:
     catalog = open_catalog(options)
     with catalog_errors(options, f"load table {options.table_name}"):
         try:
-            return load_table(catalog, options)
+            try:
+                return load_table(catalog, options)
+            except CatalogReplacedError:  # since it was opened, a moment ago
+                catalog = open_catalog(options)
+                return load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
             raise OptionError(_not_there(options, catalog)) from None
 

@@ -3,6 +3,9 @@
 SQLite keeps two drivers apart by locks of the file system. Those of network file systems cannot be
 relied on (https://www.sqlite.org/howtocorrupt.html, section 2.1), so that two drivers on two
 machines may both believe that their commit has happened.
+
+A file that is deleted or renamed stays open in the processes that use it. `CatalogFile` notices
+that: a commit must not go into a database that the catalog's path no longer leads to.
 """
 
 from __future__ import annotations
@@ -21,9 +24,21 @@ from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.lru import LruCache
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from krishiv_spark.checkpoint import SparkCheckpoint
 
-__all__ = ["check_locks", "check_present", "find_embedded", "mount_of", "record_catalog"]
+__all__ = [
+    "CatalogFile",
+    "CatalogReplacedError",
+    "catalog_file_of",
+    "check_locks",
+    "check_present",
+    "file_in_uri",
+    "find_embedded",
+    "mount_of",
+    "record_catalog",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +52,9 @@ _NETWORK = frozenset(
 _MOUNTS = Path("/proc/self/mountinfo")
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
 
+_Identity = tuple[int, int]
+"""Device and number of a file (``st_dev`` and ``st_ino``)."""
+
 _RECORDS = "krishiv/iceberg.catalogs"
 """The folder of a checkpoint with one file for each catalog in SQLite that its query has used.
 
@@ -45,8 +63,74 @@ which may come from a reference to a secret, as the whole of 'catalog.uri' may."
 
 _RECORD = b"A catalog in SQLite that this query has used; its name is the SHA-256 of the path.\n"
 
-_recorded: LruCache[SparkCheckpoint, str] = LruCache(256)
-"""By checkpoint, the record that this process has seen or written last."""
+_recorded: LruCache[SparkCheckpoint, tuple[str, _Identity | None]] = LruCache(256)
+"""By checkpoint, the record that this process has read or written last, and of which file.
+
+A warehouse and a checkpoint that were deleted together, and made again, are recorded again."""
+
+
+class CatalogReplacedError(OSError):
+    """The path of a catalog in SQLite leads to another file than when it was opened, or to none.
+
+    `catalog_errors` turns it into `CatalogFailedError`, and a commit into `CommitRejected`.
+    """
+
+
+class CatalogFile(NamedTuple):
+    """The file of a catalog in SQLite, as it was when connections to it were opened. Driver.
+
+    The number of a file is not given to another one as long as a connection has it open.
+
+    Attributes:
+        path: Of the file, as SQLite is given it.
+        identity: Device and number; None if there is no file, as of ``:memory:``.
+    """
+
+    path: str
+    identity: _Identity | None
+
+    @classmethod
+    def at(cls, path: str) -> CatalogFile:
+        """Return the file that a path leads to now."""
+        return cls(path, _identity_of(path))
+
+    def is_replaced(self) -> bool:
+        """Return True if the path leads to another file now, or to none. Costs one ``stat``."""
+        return _identity_of(self.path) != self.identity
+
+    def check(self) -> None:
+        """Raise an error if the path leads elsewhere.
+
+        Raises:
+            CatalogReplacedError: If it does.
+        """
+        if self.is_replaced():
+            raise CatalogReplacedError(
+                f"the catalog {self.path} was removed, moved or replaced by another file while "
+                "this process used it. Nothing was committed to it. Restart the query, which opens "
+                "the catalog that is there then"
+            )
+
+
+def _identity_of(path: str | Path) -> _Identity | None:
+    """Return the device and the number of a file; None if there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def file_in_uri(uri: str) -> str | None:
+    """Return the path in an address of SQLite, as SQLAlchemy has it; None for other databases."""
+    named = _SQLITE.match(uri)
+    return None if named is None else named[1]
+
+
+def catalog_file_of(table: Table) -> CatalogFile | None:
+    """Return the file of the catalog that has loaded a table; None where it is no file."""
+    found = getattr(table.catalog, "catalog_file", None)
+    return found if isinstance(found, CatalogFile) else None
 
 
 def find_embedded(file: Path, *, create: bool) -> None:
@@ -55,14 +139,15 @@ def find_embedded(file: Path, *, create: bool) -> None:
     Raises:
         OptionError: If it is not there and none is to be made, or its folder is that of a table.
     """
-    if not file.is_file() and _is_table(file.parent):
+    is_there = file.is_file()
+    if not is_there and _is_table(file.parent):
         raise OptionError(
             f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by their "
             f"catalog. {REGISTER}"
         )
     if create:
         file.parent.mkdir(parents=True, exist_ok=True)
-    elif not file.is_file():
+    elif not is_there:
         raise OptionError(
             f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
             "were written with, or give 'catalog.*' for another catalog"
@@ -107,8 +192,8 @@ def _file_of(options: IcebergOptions) -> Path | None:
     """Return the file of a catalog in SQLite, embedded or named; None for another catalog."""
     if options.is_embedded:
         return options.embedded_file
-    named = _SQLITE.match(options.catalog.values.get("uri", ""))
-    return None if named is None else Path(named[1])
+    named = file_in_uri(options.catalog.values.get("uri", ""))
+    return None if named is None else Path(named)
 
 
 def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -> None:
@@ -145,7 +230,8 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
     if checkpoint is None or file is None:
         return
     name = _name_of_record(file)
-    if _recorded.get(checkpoint) == name:
+    recorded = name, _identity_of(file)
+    if _recorded.get(checkpoint) == recorded:
         return
     folder = checkpoint.folder(_RECORDS)
     try:
@@ -160,7 +246,7 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
             file,
             error,
         )
-    _recorded.put(checkpoint, name)
+    _recorded.put(checkpoint, recorded)
 
 
 def _name_of_record(file: Path) -> str:

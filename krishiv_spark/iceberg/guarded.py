@@ -16,6 +16,7 @@ from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg.embedded import CatalogFile
 from krishiv_spark.iceberg.file_access import (
     FileAccess,
     GuardedFileIO,
@@ -59,6 +60,8 @@ class GuardedCatalog(Catalog):
     """A catalog that takes no settings from its tables."""
 
     file_access = FileAccess()
+    catalog_file: CatalogFile | None = None
+    """The file of a catalog in SQLite; None of other catalogs."""
 
     @override
     def load_table(self, identifier: str | Identifier) -> Table:

@@ -4,10 +4,15 @@ PyIceberg reads and parses a table's metadata file whenever a table is loaded, t
 and copies all of it for the next one. A metadata file never changes, and its name has a UUID: once
 the catalog has said where the newest is, a process that has seen it need not read it again. What a
 commit is compared with and set by stays PyIceberg's own (`SqlCatalog.commit_table`).
+
+A catalog in SQLite is used only while its path leads to the file that was opened: each transaction
+checks that when it begins, and once more right before its COMMIT.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +20,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StagedTable, Table
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, event, select
 from typing_extensions import override
 
+from krishiv_spark.iceberg.embedded import CatalogFile, file_in_uri
 from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.lru import LruCache
@@ -26,11 +32,16 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.typedef import Identifier
+    from sqlalchemy import Connection
 
 __all__ = ["CachingSqlCatalog"]
 
 _MOST = 8
 _MOST_NAMES = 20
+_MOST_OPENINGS = 5
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""In the name of a metadata file. One without it, as ``v3.metadata.json``, may come again."""
 
 
 class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
@@ -40,9 +51,32 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
     """
 
     def __init__(self, name: str, **properties: str) -> None:
-        super().__init__(name, **properties)
+        self._open(name, properties)
         self._known: LruCache[str, TableMetadata] = LruCache(_MOST)
         self._files = MetadataFiles()
+
+    def _open(self, name: str, properties: Mapping[str, str]) -> None:
+        """Connect; again if the path of the catalog leads to another file while that is done."""
+        path = file_in_uri(properties.get("uri", ""))
+        for _ in range(_MOST_OPENINGS):
+            before = None if path is None else CatalogFile.at(path)
+            super().__init__(name, **properties)  # SQLite creates the file if there is none
+            self.catalog_file = None if path is None else CatalogFile.at(path)
+            if self.catalog_file == before:
+                break
+            self.close()
+        for moment in ("begin", "commit"):
+            event.listen(self.engine, moment, self._check_file)
+
+    def _check_file(self, connection: Connection) -> None:
+        """Refuse a transaction of a file that the catalog's path does not lead to any more.
+
+        Raises:
+            CatalogReplacedError: If it leads elsewhere.
+        """
+        del connection
+        if self.catalog_file is not None:
+            self.catalog_file.check()
 
     @cached_property
     def _row(self) -> Any:
@@ -81,7 +115,8 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         if metadata is None:
             file = self._load_file_io(location=location).new_input(location)
             metadata = self._files.read(file, self.file_access.max_metadata_bytes)
-            self._known.put(location, metadata)
+            if _UUID.search(location.rpartition("/")[2]):
+                self._known.put(location, metadata)
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         io = self._load_file_io(location=location)
         return self._guarded(Table(identifier, metadata, location, io, self))

@@ -65,6 +65,7 @@ class Staged(WriterCommitMessage):
         offsets: What Spark planned for the epoch, where that is known.
         rows: What the task was given, of a batch job with a number.
         seen: `Plan.seen`, for the committer.
+        skipped: True if the task did nothing, since the sink had the epoch when it was planned.
     """
 
     task: Task
@@ -72,6 +73,7 @@ class Staged(WriterCommitMessage):
     offsets: PlannedOffsets | None = None
     rows: RowChecksum | None = None
     seen: str | None = None
+    skipped: bool = False
 
     @property
     def epoch(self) -> Epoch:

@@ -152,7 +152,7 @@ class Write:
         staged = Staged(task, None, offsets, seen=plan.seen)
         batches = (conform(batch, self._writer.schema) for batch in promptly(iterator))
         if self._holds(staged.epoch, plan.mark):
-            return self._skipped(staged, batches)
+            return self._skipped(replace(staged, skipped=True), batches)
         return self._staged(staged, batches, plan)
 
     def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -198,6 +198,13 @@ class Write:
             committer.recall(epoch.query, seen)
         if self._is_held(committer, epoch, staged):
             _check_owner(committer, epoch)
+        elif any(message.skipped for message in received):
+            raise CheckpointMismatch(
+                f"the sink had epoch {epoch.number} of query {epoch.query} when it was planned, so "
+                "its tasks did nothing, and does not have it now: its target was replaced by an "
+                "older one, or made anew, in between. Nothing was written: restart the query, "
+                "which compares the target with the checkpoint again"
+            )
         # Without rows there is nothing to add; but what is replaced goes all the same, and a batch
         # job is over only when it has published.
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:

@@ -30,6 +30,7 @@ from krishiv_spark.errors import (
     OptionError,
 )
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.embedded import CatalogReplacedError, catalog_file_of
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.redaction import excerpt
@@ -105,6 +106,10 @@ class Committer:
         backoff = self._options.commit_backoff()
         self._attempt(table)
         while self._last is not None:
+            if isinstance(self._last, CatalogReplacedError):
+                # In another catalog the table is another one, or an older one, whose folders may
+                # lack what the tasks have staged.
+                raise self._failed()
             # Looked at once more even if time is up: the last attempt may have happened.
             may_go_on = backoff.pause()
             found = self._look()
@@ -225,7 +230,8 @@ class Committer:
         try:
             transaction.compare_and_set()
             self._last, self.committed, self._happened = None, True, transaction
-        except CommitFailedException as error:  # another commit was faster: it did not happen
+        # Another commit was faster, or the catalog was replaced: it did not happen.
+        except (CommitFailedException, CatalogReplacedError) as error:
             self._last = error
         except Exception as error:  # noqa: BLE001  anything else may have happened: look
             self._last, self.unknown = error, self.unknown or not isinstance(error, _REFUSALS)
@@ -287,10 +293,15 @@ class Committer:
     def _look(self) -> Table | None:
         """The table after an attempt that failed; None if the catalog does not answer."""
         try:
-            return open_table(self._options)
+            table = open_table(self._options)
         except CatalogFailedError as error:
             self._last, self.unknown = error, True
             return None
+        before = catalog_file_of(self._tried[0].table)
+        if before is not None and before != catalog_file_of(table):
+            self._last = CatalogReplacedError(f"the catalog {before.path} was replaced meanwhile")
+            return None
+        return table
 
     def _is_ours(self, table: Table) -> bool:
         """Whether one of the attempts happened, whatever was reported."""

@@ -102,6 +102,7 @@ def find_orphans(
             or may, since they are in a place of their own and `foreign_names` is not given.
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
+    _real_folder.cache_clear()  # a link of before may lead elsewhere now
     found = _listed(open_table(options), foreign_names=foreign_names)
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)

@@ -408,6 +408,17 @@ def test_a_commit_looks_at_the_truth_of_now_and_not_at_that_of_the_plan(make, ou
     assert "publish" not in outside.names()
 
 
+def test_an_epoch_that_tasks_skipped_and_the_sink_lacks_by_now_is_refused(make, outside, in_task):
+    outside.held["q"] = Mark(0)
+    write = shipped(StreamWrite(make(), "q"))
+    in_task(epoch=0)
+    message = write.write(batches(1))
+    outside.held.clear()  # its target was replaced by an older copy
+    with pytest.raises(CheckpointMismatch, match="and does not have it now"):
+        StreamWrite(make(), "q").commit([message], 0)
+    assert "publish" not in outside.names()
+
+
 def test_a_replay_of_the_whole_epoch_changes_nothing(make, outside, in_task):
     for _ in range(3):
         write = shipped(StreamWrite(make(), "q"))
