@@ -34,6 +34,12 @@ def iceberg() -> None:
     help="Remove files too of epochs that a query of krishiv-fanout has not finished. Only where "
     "no such query will start again: it would be blocked.",
 )
+@click.option(
+    "--other-lines",
+    is_flag=True,
+    help="Remove files too that belong to versions of the table which its catalog does not have. "
+    "Only where no other catalog has the table, as after a catalog was restored.",
+)
 @OLDER_THAN
 @DRY_RUN
 def iceberg_vacuum(
@@ -42,17 +48,25 @@ def iceberg_vacuum(
     *,
     foreign_names: bool,
     unfinished: bool,
+    other_lines: bool,
     dry_run: bool,
     **place: Any,
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot names."""
-    from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+    from krishiv_spark.iceberg.options import FORMAT
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 
     given = dict(map(name_and_value, place["given"]))
     warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
-    options = IcebergOptions.parse({"table": table, **warehouse, **given}, FORMAT)
-    found = find_orphans(options, guard_s, foreign_names=foreign_names, unfinished=unfinished)
+    options = IcebergSinkOptions.parse({"table": table, **warehouse, **given}, FORMAT)
+    found = find_orphans(
+        options,
+        guard_s,
+        foreign_names=foreign_names,
+        unfinished=unfinished,
+        other_lines=other_lines,
+    )
     clear(found.files, remover(options), dry_run=dry_run)
     if found.foreign:
         say(f"{found.foreign} files left whose names do not have this table's id: --help says more")

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.iceberg.embedded import CatalogFile, CatalogReplacedError, find_embedded
+from krishiv_spark.iceberg.moved import describe_missing
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
 from krishiv_spark.redaction import excerpt
@@ -101,7 +102,7 @@ def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001  clients of catalogs raise what they like
         name = type(error).__name__
-        told = f"{name}: {excerpt(str(error), options.secrets())}{_advice(error)}"
+        told = f"{name}: {excerpt(str(error), options.secrets())}{_advice(error, options)}"
         reason = options.redacted(_silence(error, options) or told)
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
@@ -128,10 +129,10 @@ _CODE = re.compile(r"AWS Error ([A-Z_]+)")
 """As Amazon's SDK for C++ writes what other clients call ``NoSuchBucket``."""
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, options: IcebergOptions) -> str:
     """What is to be added to an error of the store in which a table is."""
     if isinstance(error, FileNotFoundError):
-        return ": the catalog names it; was it removed, or is that another store?"
+        return describe_missing(str(error.filename or ""), options)
     code = _CODE.search(str(error)) if isinstance(error, OSError) else None
     return "" if code is None else f": {meaning(code[1].title().replace('_', ''))}"
 

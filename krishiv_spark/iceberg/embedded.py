@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError, StorageError
+from krishiv_spark.iceberg.moved import RELOCATED, read_destination
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.lru import LruCache
 
@@ -33,6 +34,7 @@ __all__ = [
     "CatalogReplacedError",
     "catalog_file_of",
     "check_locks",
+    "check_not_relocated",
     "check_present",
     "file_in_uri",
     "find_embedded",
@@ -137,9 +139,12 @@ def find_embedded(file: Path, *, create: bool) -> None:
     """Look whether the catalog is there, or make its folder.
 
     Raises:
-        OptionError: If it is not there and none is to be made, or its folder is that of a table.
+        OptionError: If it is not there and none is to be made, its folder is that of a table, or
+            the warehouse was relocated.
     """
     is_there = file.is_file()
+    if not is_there:
+        check_not_relocated(file)
     if not is_there and _is_table(file.parent):
         raise OptionError(
             f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by their "
@@ -151,6 +156,23 @@ def find_embedded(file: Path, *, create: bool) -> None:
         raise OptionError(
             f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
             "were written with, or give 'catalog.*' for another catalog"
+        )
+
+
+def check_not_relocated(file: Path) -> None:
+    """Refuse a warehouse that `krishiv-spark iceberg relocate` has moved.
+
+    Args:
+        file: The embedded catalog, which is not there.
+
+    Raises:
+        OptionError: If it was moved.
+    """
+    destination = read_destination(file.parent)
+    if destination is not None:
+        raise OptionError(
+            f"{FORMAT}: the warehouse {file.parent} was relocated to {destination}: set the option "
+            f"'warehouse' to that. To start a new warehouse here, remove {file.parent}/{RELOCATED}"
         )
 
 
@@ -210,11 +232,15 @@ def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -
     if checkpoint is None or file is None or file.is_file():
         return
     name = _name_of_record(file)
+    if read_destination(file.parent) is not None:
+        return  # `find_embedded` names the new warehouse
     if checkpoint.folder(_RECORDS).read(name) is not None:
         raise OptionError(
             f"{FORMAT}: the catalog {file}, through which this query has written, is away, and a "
             "new one would not have the rows of earlier epochs. Nothing was written. Mount or "
-            "restore the warehouse, then restart the query. If it was removed for good, remove "
+            "restore the warehouse, then restart the query. If it was moved, move it back, or "
+            "change it with 'krishiv-spark iceberg relocate' and set 'warehouse' to the new "
+            "folder. If it was removed for good, remove "
             f"{checkpoint.location}/{_RECORDS}/{name}: the query goes on into a new table, "
             f"without the rows of earlier epochs; or use {NEW_CHECKPOINT}"
         )

@@ -114,7 +114,11 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         metadata = self._known.get(location)
         if metadata is None:
             file = self._load_file_io(location=location).new_input(location)
-            metadata = self._files.read(file, self.file_access.max_metadata_bytes)
+            try:
+                metadata = self._files.read(file, self.file_access.max_metadata_bytes)
+            except FileNotFoundError as error:
+                error.filename = location
+                raise
             if _UUID.search(location.rpartition("/")[2]):
                 self._known.put(location, metadata)
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)

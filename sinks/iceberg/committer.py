@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.exception_chains import scrub
-from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.once import warn_once
@@ -73,7 +72,7 @@ class TableInHand:
 
     def look(self, options: IcebergSinkOptions) -> Table:
         """The table in hand, or else as it is now."""
-        return self._table or self.put(open_table(options))
+        return self._table or self.put(_open_own_table(options))
 
     def forget(self) -> None:
         """Load the table again at the next call: it was changed otherwise."""
@@ -82,7 +81,13 @@ class TableInHand:
     def take(self, options: IcebergSinkOptions) -> Table:
         """As `look`, for somebody who changes it: nobody has it in hand after that."""
         table, self._table = self._table, None
-        return table or open_table(options)
+        return table or _open_own_table(options)
+
+
+def _open_own_table(options: IcebergSinkOptions) -> Table:
+    from krishiv_spark.sinks.iceberg.copied import open_own_table  # tasks import no PyIceberg here
+
+    return open_own_table(options)
 
 
 def check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:

@@ -20,6 +20,7 @@ from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.iceberg.untrusted import iterate_ancestors
+from krishiv_spark.sinks.iceberg.lines import has_other_line
 from krishiv_spark.sinks.iceberg.retention import (
     Retention,
     is_expired_by_us,
@@ -91,7 +92,7 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
         after = table.metadata
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
         gone = [one for one in before.snapshots if one.snapshot_id not in there]
-        if gone and is_expired_by_us(after.properties):
+        if gone and is_expired_by_us(after.properties) and not has_other_line(table):
             with redact_errors(table.io, "delete files of expired snapshots"):
                 own = OwnFiles.named_by(after, guarded_io(table))
                 own.delete(set(_unused(table, before, gone)))

@@ -128,6 +128,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         min_length=1,
         description="Place of a table that is made. One that is there must be there.",
     )
+    copied_warehouse: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        validation_alias=AliasChoices("copiedWarehouse", "copied_warehouse"),
+        description="What happens to a table whose warehouse was copied or moved with its catalog "
+        "in SQLite, so that the catalog still names the folder that the copy was made from: the "
+        "query is refused (`refuse`), or its files go there (`allow`).",
+    )
     table_properties: Annotated[Mapping[str, str], BeforeValidator(_without_prefix)] = Field(
         default={},
         validation_alias="tableProperty.*",

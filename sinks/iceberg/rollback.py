@@ -18,12 +18,13 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError, SinkError
-from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog, open_table
+from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_KEY, query_of
 from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
+from krishiv_spark.sinks.iceberg.copied import open_own_table
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Rollback:
 
     def identity(self) -> str:
         """Return which table it is, by its UUID."""
-        return f"Iceberg table {open_table(self._options).metadata.table_uuid}"
+        return f"Iceberg table {open_own_table(self._options).metadata.table_uuid}"
 
     def lines(self, replay: Replay) -> list[str]:
         """Return what `run` would do, a line each; changes nothing.
@@ -78,7 +79,7 @@ class Rollback:
                 without a snapshot that has expired.
             CatalogFailedError: If the catalog or the table cannot be read.
         """
-        metadata = open_table(self._options).metadata
+        metadata = open_own_table(self._options).metadata
         found = self._find_undone(metadata, replay)
         name = f"{FORMAT} {self._options.table_name}"
         if found.base is None:
@@ -116,7 +117,7 @@ class Rollback:
 
     def _attempt(self, replay: Replay) -> bool:
         """Return True if the table is as it should be; False if another commit was faster."""
-        table = open_table(self._options)
+        table = open_own_table(self._options)
         found = self._find_undone(table.metadata, replay)
         if found.base is None and not found.is_marked:
             return True

@@ -17,7 +17,12 @@ from krishiv_spark.iceberg.catalogs import (
     open_catalog,
     open_table,
 )
-from krishiv_spark.iceberg.embedded import check_locks, check_present, record_catalog
+from krishiv_spark.iceberg.embedded import (
+    check_locks,
+    check_not_relocated,
+    check_present,
+    record_catalog,
+)
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.columns import (
     SchemaUpdate,
@@ -25,6 +30,7 @@ from krishiv_spark.sinks.iceberg.columns import (
     iceberg_columns,
     table_columns,
 )
+from krishiv_spark.sinks.iceberg.copied import check_own_warehouse
 from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_dropped, warn_of_unread
 from krishiv_spark.sinks.iceberg.enrolment import is_refusal
 from krishiv_spark.sinks.iceberg.retention import default_properties, warn_of_refused
@@ -72,6 +78,7 @@ def prepare_table(
     check_present(options, checkpoint)
     catalog = _opened_catalog(options, create=options.create_table == "ifMissing")
     table = _opened_or_made(options, catalog, rows)
+    check_own_warehouse(table, options)
     _check_version(table, options)
     _check_location(table)
     if accept is not None:
@@ -103,6 +110,7 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
         sort_order(options.sort_by, schema)
         return None
     check_declared(options, table)
+    check_own_warehouse(table, options)
     _check_version(table, options)
     _check_location(table)
     columns = table_columns(table.schema())
@@ -123,6 +131,7 @@ def find_table(options: IcebergSinkOptions) -> Table | None:
     if options.create_table == "never":
         return open_table(options)
     if options.is_embedded and not isfile(options.embedded_file):
+        check_not_relocated(options.embedded_file)
         return None
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 

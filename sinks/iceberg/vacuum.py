@@ -17,14 +17,19 @@ from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
 from krishiv_spark.iceberg.file_access import guarded_io
 from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.naming import id_in_name, id_of
-from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_store_time_s, read_table_uuid
+from krishiv_spark.sinks.iceberg.copied import open_own_table
+from krishiv_spark.sinks.iceberg.lines import check_one_line
 from krishiv_spark.sinks.iceberg.unfinished import find_unfinished
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
 from krishiv_spark.storage.ages import aging_time_s
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+    from krishiv_spark.iceberg.options import IcebergOptions
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["OrphanFile", "Orphans", "find_orphans", "remover"]
 
@@ -78,11 +83,12 @@ class _ListedFile(NamedTuple):
 
 
 def find_orphans(
-    options: IcebergOptions,
+    options: IcebergSinkOptions,
     older_than_s: float,
     *,
     foreign_names: bool = False,
     unfinished: bool = False,
+    other_lines: bool = False,
 ) -> Orphans:
     """What can go from a table's folders ``data`` and ``metadata``. Anywhere; reads all manifests.
 
@@ -96,14 +102,16 @@ def find_orphans(
             other programs have written, or this one before it put the id there. Those with the id
             of another table stay all the same.
         unfinished: Whether files may go of epochs that a fan-out has not finished in this table.
+        other_lines: Whether files may go that another catalog needs if it has the table too.
 
     Raises:
         OptionError: If there is no such table, its files cannot be listed or belong to others too,
-            or may, since they are in a place of their own and `foreign_names` is not given.
+            or may, since they are in a place of their own and `foreign_names` is not given; or
+            another catalog has the table (`lines`), or its warehouse was copied (`copied`).
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
     _real_folder.cache_clear()  # a link of before may lead elsewhere now
-    found = _listed(open_table(options), foreign_names=foreign_names)
+    found = _listed(open_own_table(options), foreign_names=foreign_names)
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     before = aging_time_s(partial(read_store_time_s, table), table.location()) - older_than_s
@@ -114,6 +122,8 @@ def find_orphans(
         inside = dict(_uuids(table, [file.path for file in unnamed]))
     _check_alone(table, inside)
     old = [file for file in unnamed if file.modified_s < before]
+    if not other_lines:
+        check_one_line(table, inside, {file.path for file in old})
     if old:
         live = {number for place in locations if (number := _inode(place)) is not None}
         old = [file for file in old if _inode(file.path) not in live]

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from iceberg_tables import catalog
-from pyspark.errors import PySparkException
 
 import krishiv_spark
 

@@ -1,0 +1,214 @@
+"""Other lines of a table: metadata files of its UUID that the catalog's history does not contain.
+
+Two catalogs may have one table: a warehouse was copied with its embedded catalog, the database of a
+catalog was restored beside the live one, or a metadata file was registered twice. Each catalog goes
+on in a line of its own, in the same folders, and to each the files of the other look like orphans.
+
+A commit that was refused leaves a metadata file too, and that is common. It was made from the
+version that was the newest then, at about the time when the commit that was faster was made; no
+other version was made from it; and if it has an epoch of a query, the query repeats that epoch. A
+file that is not like that is of another line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyarrow import fs
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.file_access import guarded_io
+from krishiv_spark.iceberg.locations import Location
+from krishiv_spark.iceberg.metadata_files import read_pieces
+from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
+from krishiv_spark.iceberg.query_marks import EPOCH_OF
+from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.lru import LruCache
+from krishiv_spark.once import warn_once
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+__all__ = ["check_one_line", "has_other_line"]
+
+_log = logging.getLogger(__name__)
+
+_SLACK_MS = 60 * 60 * 1000
+"""Clocks of drivers differ, and a driver may stand still while it writes a metadata file."""
+
+_REPEATED_S = 24 * 60 * 60.0
+"""After this time an epoch whose commit was refused is taken to have been repeated."""
+
+_VERDICTS: LruCache[tuple[str, str], bool] = LruCache(64)
+"""By the UUID and the location of a table, whether another line of it was found by this process."""
+
+
+class _Version(NamedTuple):
+    """A metadata file.
+
+    Attributes:
+        path: As the table or a listing has it.
+        time_ms: When it was made.
+        previous: The versions before it that it names, the oldest first.
+        epochs: By query, the newest epoch that it has; -1 for none yet.
+    """
+
+    path: str
+    time_ms: int
+    previous: tuple[_Version, ...] = ()
+    epochs: Mapping[str, int] = {}
+
+    @property
+    def identity(self) -> Location:
+        """The same for all spellings of the path."""
+        return Location.parse(self.path)
+
+
+def check_one_line(table: Table, unnamed: Iterable[str], old: Collection[str]) -> None:
+    """Refuse to remove files of a table that another catalog may have too. Operator.
+
+    Args:
+        table: As the catalog has it.
+        unnamed: Whole metadata files of its UUID that its metadata does not name.
+        old: Files whose epochs have been repeated, if they were not committed.
+
+    Raises:
+        OptionError: If one of them is of another line.
+    """
+    found = _find_other_line(table, list(unnamed), old)
+    if found is not None:
+        raise OptionError(
+            f"{FORMAT}: {found} is a version of this table (UUID {table.metadata.table_uuid}) that "
+            f"is not in the history of its catalog, whose newest is {table.metadata_location}. So "
+            "another catalog has the table too, as after a copy of a warehouse or a restore of a "
+            "catalog's database, and its files cannot be told from orphans. Nothing was removed. "
+            "If no catalog uses that version any more, give --other-lines. If one does, make its "
+            "tables independent first: 'krishiv-spark iceberg relocate --copy'"
+        )
+
+
+def has_other_line(table: Table) -> bool:
+    """Return True if another catalog seems to have the table too. Driver.
+
+    Lists the folder of metadata files once in a process, and logs a warning if there is one.
+    """
+    key = (str(table.metadata.table_uuid), table.location())
+    known = _VERDICTS.get(key)
+    if known is None:
+        found = _find_other_line(table, *_unnamed_files(table))
+        known = found is not None
+        _VERDICTS.put(key, known)
+        if known:
+            warn_once(
+                _log,
+                key,
+                "%s: files of expired snapshots of table %s are not deleted: %s is a version of "
+                "the table that its catalog does not have, so another catalog may need them. See "
+                "'krishiv-spark iceberg vacuum'",
+                FORMAT,
+                ".".join(table.name()),
+                found,
+            )
+    return known
+
+
+def _unnamed_files(table: Table) -> tuple[list[str], list[str]]:
+    """Return metadata files with the table's id that its metadata does not name; and the old ones.
+
+    Both are empty where files cannot be listed.
+    """
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    inner = guarded_io(table).inner
+    if not isinstance(inner, PyArrowFileIO):
+        return [], []
+    folder = table.location_provider().metadata_path
+    scheme, host, path = PyArrowFileIO.parse_location(folder)
+    selector = fs.FileSelector(path, allow_not_found=True)
+    listed: Any = inner.fs_by_scheme(scheme, host).get_file_info(selector)
+    own = id_of(table.metadata.table_uuid)
+    named = {table.metadata_location.rpartition("/")[2]}
+    named |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+    found = {
+        f"{folder}/{file.base_name}": file.mtime.timestamp()
+        for file in listed
+        if file.base_name.endswith(METADATA_SUFFIX)
+        and id_in_name(file.base_name) == own
+        and file.base_name not in named
+    }
+    before_s = time.time() - _REPEATED_S
+    return list(found), [path for path, modified_s in found.items() if modified_s < before_s]
+
+
+def _find_other_line(table: Table, unnamed: list[str], old: Collection[str]) -> str | None:
+    """Return one of the files that is of another line; None if there is none."""
+    if not unnamed:
+        return None
+    history = _history(table)
+    known = {one.identity for one in history}
+    next_ms = {one.identity: later.time_ms for one, later in pairwise(history)}
+    others = {place: path for path in unnamed if (place := Location.parse(path)) not in known}
+    for path in sorted(others.values()):
+        version = _read_version(table, path)
+        if version is None or not version.previous:
+            continue
+        base = version.previous[-1].identity
+        # A version that is older than all that is known may have been refused long ago.
+        limit_ms = next_ms.get(base) if base in known else history[0].time_ms
+        is_late = limit_ms is not None and version.time_ms > limit_ms + _SLACK_MS
+        is_ahead = path in old and _has_more_epochs(table, version)
+        if base in others or is_late or is_ahead:
+            return path
+    return None
+
+
+def _has_more_epochs(table: Table, version: _Version) -> bool:
+    """Return True if a version has an epoch of a query that the table does not have."""
+    now = _epochs_in(table.properties)
+    return any(epoch > now.get(query, -2) for query, epoch in version.epochs.items())
+
+
+def _epochs_in(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the newest epoch of each query; -1 for none yet, and for what is no number."""
+    marks = (pair for pair in properties.items() if pair[0].startswith(EPOCH_OF))
+    found = {name.removeprefix(EPOCH_OF): parse_count(text) for name, text in marks}
+    return {query: -1 if epoch is None else epoch for query, epoch in found.items()}
+
+
+def _history(table: Table) -> list[_Version]:
+    """Return the versions that led to the catalog's newest, the oldest first.
+
+    Metadata names a number of them, and the oldest of these names those before it, if it is there.
+    """
+    metadata = table.metadata
+    found = [_Version(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+    found.append(_Version(table.metadata_location, metadata.last_updated_ms))
+    known = {one.identity for one in found}
+    while (oldest := _read_version(table, found[0].path)) is not None:
+        before = [one for one in oldest.previous if one.identity not in known]
+        if not before:
+            break
+        known |= {one.identity for one in before}
+        found = [*before, *found]
+    return found
+
+
+def _read_version(table: Table, path: str) -> _Version | None:
+    """Return a metadata file; None if it is not there, or no whole one."""
+    limit = guarded_io(table).access.access.max_metadata_bytes
+    # OptionError, of a file that is too large, is a ValueError.
+    with contextlib.suppress(FileNotFoundError, EOFError, ValueError, LookupError, TypeError):
+        found = json.loads(b"".join(read_pieces(table.io.new_input(path), limit)))
+        log = found.get("metadata-log") or []
+        named = (_Version(one["metadata-file"], int(one["timestamp-ms"])) for one in log)
+        epochs = _epochs_in(found.get("properties") or {})
+        return _Version(path, int(found["last-updated-ms"]), tuple(named), epochs)
+    return None
