@@ -75,3 +75,24 @@ def iceberg_vacuum(
             f"{found.unfinished} files left of epochs that a query of krishiv-fanout may not have "
             "finished: its next start finishes them. --help says more"
         )
+
+
+@iceberg.command("relocate")
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Keep the old warehouse; the tables of the new one get UUIDs of their own.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the tables; change nothing.")
+def iceberg_relocate(old: str, new: str, *, copy: bool, dry_run: bool) -> None:
+    """Move the warehouse OLD of an embedded catalog to the folder NEW.
+
+    If NEW has a catalog already, since its files were moved or copied there, only the paths in its
+    catalog and metadata are changed. Stop the queries that write to it first. A command that was
+    ended in the middle is completed by running it again.
+    """
+    from krishiv_spark.iceberg.relocation.warehouse import relocate
+
+    relocate(old, new, copy=copy, dry_run=dry_run, say=say)

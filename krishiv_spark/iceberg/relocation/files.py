@@ -1,0 +1,136 @@
+"""Files of a warehouse that is relocated: their paths, and how they get to the new folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
+
+__all__ = ["WarehouseFiles"]
+
+_PART = ".relocating"
+
+
+class WarehouseFiles:
+    """Files below the old folder, which get the same path below the new one. Operator.
+
+    Files of Iceberg never change. So one that is at the new path with the same size is the same.
+
+    Args:
+        paths: The two folders.
+        in_place: True if the files were copied or moved already, with their catalog.
+        link: True if a file may be the same one in both folders: where the old one is removed.
+    """
+
+    def __init__(self, paths: PathMap, *, in_place: bool, link: bool) -> None:
+        self.paths = paths
+        self._in_place, self._link = in_place, link
+        self._new = PathMap(paths.new, paths.new)
+        self.sizes: dict[str, int] = {}
+        """By path, the sizes of the new files that exist."""
+
+    def relative(self, location: str) -> str | None:
+        """Return the path below the old folder or the new one; None if it is in neither."""
+        found = self.paths.relative(location)
+        return self._new.relative(location) if found is None else found
+
+    def source(self, location: str) -> str:
+        """Return the path of the file that a location names.
+
+        Raises:
+            OptionError: If it is in a store.
+        """
+        relative = self.relative(location)
+        if relative is None:
+            path = local_path(location)
+            if path is None:
+                raise OptionError(f"{FORMAT}: {location!r} is not on a disk. Nothing was switched")
+            return path
+        new = f"{self.paths.new}/{relative}"
+        if not self.paths.is_below(location) or (self._in_place and os.path.exists(new)):
+            return new
+        return f"{self.paths.old}/{relative}"
+
+    def read(self, location: str) -> bytes:
+        """Return the bytes of a file.
+
+        Raises:
+            OptionError: If it is not there.
+        """
+        path = self.source(location)
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            raise OptionError(
+                f"{FORMAT}: {path}, which the table needs, is not there: have it restored. Nothing "
+                "was switched"
+            ) from None
+
+    def exists(self, location: str) -> bool:
+        """Return True if the file is there."""
+        return os.path.isfile(self.source(location))
+
+    def write(self, location: str, data: bytes) -> int:
+        """Create the new file of a location with other bytes; return its size."""
+        target = self._target(location)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        part = f"{target}{_PART}"
+        Path(part).write_bytes(data)
+        with contextlib.suppress(OSError):
+            shutil.copystat(self.source(location), part)  # its age counts for vacuum
+        os.replace(part, target)
+        self.sizes[target] = len(data)
+        return len(data)
+
+    def transfer(self, location: str) -> None:
+        """Bring a file to the new folder unchanged; does nothing for one outside of the old one.
+
+        Raises:
+            OptionError: If it is not there.
+        """
+        source = self.source(location)
+        target = source if self.relative(location) is None else self._target(location)
+        if target in self.sizes:
+            return
+        try:
+            size = os.stat(source).st_size
+        except FileNotFoundError:
+            raise OptionError(
+                f"{FORMAT}: {source}, which the table needs, is not there: have it restored. "
+                "Nothing was switched"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(target).st_size == size:
+                self.sizes[target] = size
+                return
+        self._copy(source, target)
+        self.sizes[target] = size
+
+    def _copy(self, source: str, target: str) -> None:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        part = f"{target}{_PART}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+        try:
+            if not self._link:
+                raise OSError("a copy has files of its own")
+            os.link(source, part, follow_symlinks=False)
+        except OSError:
+            shutil.copyfile(source, part)
+            shutil.copystat(source, part)
+        os.replace(part, target)
+
+    def _target(self, location: str) -> str:
+        relative = self.relative(location)
+        if relative is None:
+            raise OptionError(
+                f"{FORMAT}: {location!r} is outside of the warehouse {self.paths.old}, and names "
+                "files in it, so it would have to be changed where it is. Nothing was switched: "
+                "have the table's owner rewrite its manifests first"
+            )
+        return f"{self.paths.new}/{relative}"

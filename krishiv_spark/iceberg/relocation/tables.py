@@ -1,0 +1,329 @@
+"""The metadata of a table, rewritten for another folder. Operator.
+
+From its metadata file down: lists of manifests, manifests, delete files that contain paths. Data
+files, equality deletes and statistics are brought over unchanged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.relocation.avro import AvroRecords, read_avro, write_avro
+from krishiv_spark.iceberg.relocation.deletes import (
+    rewrite_deletion_vectors,
+    rewrite_position_deletes,
+)
+from krishiv_spark.iceberg.relocation.files import WarehouseFiles
+from krishiv_spark.iceberg.relocation.paths import local_path
+
+__all__ = ["RelocatedTable", "TableRewriter", "read_metadata", "verify_table"]
+
+_NEWEST_VERSION = 3
+_PROPERTIES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+_STATISTICS = ("statistics", "partition-statistics")
+_DELETED, _POSITION_DELETES = 2, 1
+_PATH_FIELD = 2147483546
+"""Id of the column ``file_path`` of position deletes (Iceberg spec, "Reserved Field IDs")."""
+
+_VERSION = re.compile(r"^v?(\d+)\b")
+_SUFFIX = ".metadata.json"
+
+
+class RelocatedTable(NamedTuple):
+    """A table in its new folder.
+
+    Attributes:
+        metadata: Location of its new metadata file.
+        rows: By snapshot, the rows of its data files.
+    """
+
+    metadata: str
+    rows: dict[int, int]
+
+
+class TableRewriter:
+    """Rewrites the files of one table.
+
+    Args:
+        files: Where they are, and where they go.
+        name: Of the table, for messages.
+        uuid: Of the new table; None to keep the old one.
+    """
+
+    def __init__(self, files: WarehouseFiles, name: str, uuid: str | None) -> None:
+        self._files, self._name, self._uuid = files, name, uuid
+        self._manifests: dict[str, tuple[int, int]] = {}
+        self._deletes: dict[str, int] = {}
+
+    def rewrite(self, location: str) -> RelocatedTable:
+        """Rewrite a table by its metadata file.
+
+        The new one is a version of its own, whose name no process knows.
+
+        Raises:
+            OptionError: If a file is missing or damaged, or is one that cannot be rewritten.
+        """
+        files = self._files
+        metadata = read_metadata(files, location)
+        self._check(metadata)
+        rows = {
+            snapshot["snapshot-id"]: self._rewrite_snapshot(snapshot)
+            for snapshot in metadata.get("snapshots") or []
+        }
+        for kind in _STATISTICS:
+            for one in metadata.get(kind) or []:
+                files.transfer(one["statistics-path"])
+        for old in [location, *_history_of(metadata)]:
+            if files.relative(old) is not None and files.exists(old):
+                found = read_metadata(files, old)
+                files.write(old, _packed(old, self._translated(found)))
+        new = files.paths.translate(location)
+        translated = self._translated(metadata)
+        entry = {"metadata-file": new, "timestamp-ms": metadata["last-updated-ms"]}
+        translated["metadata-log"] = [*(translated.get("metadata-log") or []), entry]
+        name = _next_name(new, translated["table-uuid"])
+        files.write(name, json.dumps(translated).encode())
+        return RelocatedTable(name, rows)
+
+    def rewrite_others(self, location: str) -> None:
+        """Rewrite metadata files that stand beside a table's and are of no version that it has."""
+        own = read_metadata(self._files, location)["table-uuid"]
+        folder = Path(local_path(self._files.paths.translate(location)) or "").parent
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            try:
+                found = json.loads(_unpacked(path.name, path.read_bytes()))
+                if found["table-uuid"] == own:
+                    self._files.write(str(path), _packed(path.name, self._translated(found)))
+            except (ValueError, LookupError, TypeError, EOFError, OSError):
+                continue  # no whole one
+
+    def _check(self, metadata: dict[str, Any]) -> None:
+        if metadata.get("encryption-keys"):
+            raise self._refusal("it is encrypted")
+        if metadata["format-version"] > _NEWEST_VERSION:
+            raise self._refusal(f"it has format version {metadata['format-version']}")
+
+    def _refusal(self, reason: str) -> OptionError:
+        return OptionError(
+            f"{FORMAT}: table {self._name} cannot be relocated: {reason}. Nothing was switched: "
+            "the old warehouse is as it was"
+        )
+
+    def _translated(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Return metadata with new locations, and with a new UUID where one is given."""
+        translate = self._files.paths.translate
+        found = {**metadata, "location": translate(metadata["location"])}
+        if self._uuid is not None:
+            found["table-uuid"] = self._uuid
+        properties = dict(metadata.get("properties") or {})
+        found["properties"] = properties | {
+            key: translate(properties[key]) for key in _PROPERTIES if key in properties
+        }
+        named = {"snapshots": "manifest-list", "metadata-log": "metadata-file"}
+        for key, field in {**named, **dict.fromkeys(_STATISTICS, "statistics-path")}.items():
+            if key in found:
+                found[key] = [
+                    {**one, field: translate(one[field])} if field in one else dict(one)
+                    for one in found[key] or []
+                ]
+        for snapshot in found.get("snapshots") or []:
+            if "manifests" in snapshot:  # as version 1 may have it
+                snapshot["manifests"] = [translate(path) for path in snapshot["manifests"]]
+        return found
+
+    def _rewrite_snapshot(self, snapshot: dict[str, Any]) -> int:
+        """Rewrite a snapshot's list and manifests; return the rows of its data files."""
+        if "manifest-list" not in snapshot:
+            return sum(self._rewrite_manifest(path)[1] for path in snapshot.get("manifests", ()))
+        location, rows = snapshot["manifest-list"], 0
+        content = self._read(location)
+        for record in content.records:
+            if record.get("key_metadata") is not None:
+                raise self._refusal("it is encrypted")
+            size, found = self._rewrite_manifest(record["manifest_path"])
+            record["manifest_path"] = self._files.paths.translate(record["manifest_path"])
+            record["manifest_length"] = size
+            rows += 0 if record.get("content") else found
+        self._files.write(location, write_avro(content))
+        return rows
+
+    def _rewrite_manifest(self, location: str) -> tuple[int, int]:
+        """Return the size of the new manifest, and the rows of its files that are not deleted."""
+        if location not in self._manifests:
+            content = self._read(location)
+            rows = 0
+            for entry in content.records:
+                self._rewrite_entry(entry)
+                if entry["status"] != _DELETED:
+                    rows += entry["data_file"]["record_count"]
+            self._manifests[location] = self._files.write(location, write_avro(content)), rows
+        return self._manifests[location]
+
+    def _read(self, location: str) -> AvroRecords:
+        try:
+            return read_avro(self._files.read(location))
+        except (ValueError, LookupError, TypeError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise self._refusal(f"{location} is damaged: {error}") from error
+
+    def _rewrite_entry(self, entry: dict[str, Any]) -> None:
+        """Bring over the file of an entry, and have the entry name the new one."""
+        file, translate = entry["data_file"], self._files.paths.translate
+        location = file["file_path"]
+        if file.get("key_metadata") is not None:
+            raise self._refusal(f"{location} is encrypted")
+        is_needed = entry["status"] != _DELETED or self._files.exists(location)
+        if file.get("content", 0) == _POSITION_DELETES:
+            if is_needed:
+                file["file_size_in_bytes"] = self._rewrite_deletes(location, file["file_format"])
+            for bounds in ("lower_bounds", "upper_bounds"):
+                if file.get(bounds):
+                    file[bounds] = list(self._translated_bounds(file[bounds]))
+        elif is_needed:
+            self._files.transfer(location)
+        file["file_path"] = translate(location)
+        if file.get("referenced_data_file") is not None:
+            file["referenced_data_file"] = translate(file["referenced_data_file"])
+
+    def _translated_bounds(self, bounds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Translate the bounds of the paths in a delete file; leave out one that is cut short."""
+        paths = self._files.paths
+        for bound in bounds:
+            if bound["key"] != _PATH_FIELD:
+                yield bound
+                continue
+            text = bound["value"].decode(errors="replace")
+            if paths.is_below(text):
+                yield {**bound, "value": paths.translate(text).encode()}
+            elif not str(paths.old).startswith(local_path(text) or "/"):
+                yield bound
+
+    def _rewrite_deletes(self, location: str, kind: str) -> int:
+        """Rewrite a file of position deletes; return its new size."""
+        if location not in self._deletes:
+            rewrite = {
+                "PARQUET": rewrite_position_deletes,
+                "PUFFIN": rewrite_deletion_vectors,
+            }.get(kind.upper())
+            if rewrite is None:
+                raise self._refusal(f"{location} has position deletes in the format {kind}")
+            try:
+                data = rewrite(self._files.read(location), self._files.paths)
+            except (ValueError, LookupError, TypeError) as error:
+                if isinstance(error, OptionError):
+                    raise
+                raise self._refusal(f"{location} is damaged: {error}") from error
+            self._deletes[location] = self._files.write(location, data)
+        return self._deletes[location]
+
+
+def read_metadata(files: WarehouseFiles, location: str) -> dict[str, Any]:
+    """Return a metadata file.
+
+    Raises:
+        OptionError: If it is not there, or damaged.
+    """
+    data = files.read(location)
+    try:
+        found: dict[str, Any] = json.loads(_unpacked(location, data))
+        _ = found["table-uuid"], found["location"], found["format-version"]
+    except (ValueError, LookupError, TypeError, EOFError, OSError) as error:
+        raise OptionError(f"{FORMAT}: {location} is damaged: {error}") from error
+    return found
+
+
+def _is_packed(name: str) -> bool:
+    return name.endswith((".gz.metadata.json", ".metadata.json.gz"))
+
+
+def _unpacked(name: str, data: bytes) -> bytes:
+    return gzip.decompress(data) if _is_packed(name) else data
+
+
+def _packed(name: str, metadata: dict[str, Any]) -> bytes:
+    text = json.dumps(metadata).encode()
+    return gzip.compress(text) if _is_packed(name) else text
+
+
+def _history_of(metadata: dict[str, Any]) -> list[str]:
+    return [entry["metadata-file"] for entry in metadata.get("metadata-log") or []]
+
+
+def _next_name(location: str, uuid: str) -> str:
+    """Return a location for the version after that of a metadata file."""
+    folder, _, name = location.rpartition("/")
+    found = _VERSION.match(name)
+    number = int(found[1]) + 1 if found else 0
+    return f"{folder}/{number:05d}-{marked_uuid(UUID(uuid))}{_SUFFIX}"
+
+
+def verify_table(files: WarehouseFiles, table: RelocatedTable, name: str) -> None:
+    """Read a table in its new folder, and compare it with the old one.
+
+    Raises:
+        OptionError: If a file is missing, has another size or names the old folder, or a snapshot
+            has other rows.
+    """
+    new = WarehouseFiles(files.paths, in_place=True, link=False)
+    metadata = read_metadata(new, table.metadata)
+    seen: dict[str, int] = {}
+    for snapshot in metadata.get("snapshots") or []:
+        rows = sum(_verified_rows(files, path, name, seen) for path in _manifests_in(new, snapshot))
+        expected = table.rows[snapshot["snapshot-id"]]
+        if rows != expected:
+            raise _unverified(
+                name, f"snapshot {snapshot['snapshot-id']} has {rows} rows, not {expected}"
+            )
+
+
+def _manifests_in(new: WarehouseFiles, snapshot: dict[str, Any]) -> Iterator[str]:
+    if "manifest-list" not in snapshot:
+        yield from snapshot.get("manifests", ())
+        return
+    for record in read_avro(new.read(snapshot["manifest-list"])).records:
+        yield record["manifest_path"]
+
+
+def _verified_rows(files: WarehouseFiles, manifest: str, name: str, seen: dict[str, int]) -> int:
+    """Return the rows of a manifest's data files, all of which are there."""
+    if manifest not in seen:
+        rows = 0
+        for entry in read_avro(Path(_checked(files, manifest, name)).read_bytes()).records:
+            file = entry["data_file"]
+            if entry["status"] != _DELETED:
+                _checked(files, file["file_path"], name)
+                rows += 0 if file.get("content") else file["record_count"]
+        seen[manifest] = rows
+    return seen[manifest]
+
+
+def _checked(files: WarehouseFiles, location: str, name: str) -> str:
+    """Return the path of a file that is in its new place with the size that it must have."""
+    if files.paths.is_below(location):
+        raise _unverified(name, f"{location} is in the old folder")
+    path = files.source(location)
+    if not Path(path).is_file() or Path(path).stat().st_size != files.sizes.get(path, -1):
+        raise _unverified(name, f"{path} is missing, or has another size than the old file")
+    return path
+
+
+def _unverified(name: str, reason: str) -> OptionError:
+    return OptionError(
+        f"{FORMAT}: table {name} is not whole in its new folder: {reason}. Nothing was switched: "
+        "was the old warehouse changed meanwhile? Run the command again"
+    )

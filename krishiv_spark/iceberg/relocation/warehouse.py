@@ -1,0 +1,314 @@
+"""A warehouse of the embedded catalog that gets another folder. Operator.
+
+All files are complete in the new folder before its catalog is: to rename the new database to
+``catalog.db`` is the step that makes the new warehouse true. A process that dies before it leaves
+the old warehouse as it was, and one that dies after it leaves the new one whole. What remains to be
+done is in a file beside the new catalog, so that the same command completes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from krishiv_spark.durable import sync_folder
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.moved import RELOCATED
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.relocation.database import (
+    CatalogRow,
+    create_database,
+    open_database,
+    read_rows,
+)
+from krishiv_spark.iceberg.relocation.files import WarehouseFiles
+from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
+from krishiv_spark.iceberg.relocation.tables import TableRewriter, read_metadata, verify_table
+
+__all__ = ["relocate"]
+
+_CATALOG = "catalog.db"
+_STATE = "catalog.db.relocating"
+_NEXT = "catalog.db.new"
+
+_MOVE = (
+    "set the option 'warehouse' of queries and readers to the new folder; their checkpoints go on"
+)
+_COPY = (
+    "its tables have new UUIDs, and are independent of the original. A stream that reads one of "
+    "them does not go on with a checkpoint of the original: it reads all rows of the table again"
+)
+
+
+def relocate(old: str, new: str, *, copy: bool, dry_run: bool, say: Callable[[str], None]) -> None:
+    """Move or copy a warehouse; completes one that was begun.
+
+    Args:
+        old: The folder that catalog and metadata name.
+        new: The other folder. If it has a catalog already, the files were moved or copied there
+            by other means, and only what names the old folder is changed.
+        copy: True if the old warehouse stays, so that the new tables must be other ones.
+        dry_run: True to change nothing.
+        say: Shows a line.
+
+    Raises:
+        OptionError: If that cannot be done; then the old warehouse is as it was.
+    """
+    paths = PathMap(old, new)
+    _check_apart(paths)
+    state = _State.read(paths, copy=copy)
+    is_true = (paths.new / _CATALOG).exists() and state.is_begun and not state.in_place
+    if is_true and _complete(paths, state, say, dry_run=dry_run):
+        return
+    _Relocation(paths, state, say).run(dry_run=dry_run)
+
+
+def _reached(step: str) -> None:
+    """Do nothing; tests end the process here."""
+    del step
+
+
+def _check_apart(paths: PathMap) -> None:
+    old, new = os.path.realpath(paths.old), os.path.realpath(paths.new)
+    if f"{old}/".startswith(f"{new}/") or f"{new}/".startswith(f"{old}/"):
+        raise OptionError(
+            f"{FORMAT}: {paths.new} and {paths.old} must be two folders, neither in the other"
+        )
+
+
+@dataclass
+class _State:
+    """What a relocation has begun, as the new folder has it.
+
+    Attributes:
+        file: Where it is stored.
+        old: The old folder.
+        copy: True if the old warehouse stays.
+        in_place: True if the files were in the new folder before.
+        is_begun: True if it is stored.
+        uuids: By UUID of an old table, that of the new one.
+        before: By table, the location of its metadata file in the old catalog.
+        after: Likewise in the new one.
+    """
+
+    file: Path
+    old: str
+    copy: bool
+    in_place: bool
+    is_begun: bool = False
+    uuids: dict[str, str] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
+    after: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, paths: PathMap, *, copy: bool) -> _State:
+        """Return what was begun, or what is to begin.
+
+        Raises:
+            OptionError: If something else was begun.
+        """
+        file, old = paths.new / _STATE, str(paths.old)
+        in_place = (paths.new / _CATALOG).exists()
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return cls(file, old, copy, in_place)
+        except ValueError as error:
+            raise OptionError(f"{FORMAT}: {file} is damaged: {error}. Remove it") from error
+        if (found["old"], found["copy"]) != (old, copy):
+            begun = f"relocate {found['old']} {paths.new}{' --copy' * found['copy']}"
+            raise OptionError(
+                f"{FORMAT}: '{begun}' was begun, and must be completed first: run it again"
+            )
+        return cls(file, is_begun=True, **found)
+
+    def store(self) -> None:
+        """Write it down; the folder is created."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        kept = {key: value for key, value in vars(self).items() if key not in {"file", "is_begun"}}
+        part = self.file.with_name(f"{_STATE}.part")
+        part.write_text(json.dumps(kept), encoding="utf-8")
+        os.replace(part, self.file)
+
+    def uuid_for(self, old: str) -> str | None:
+        """Return the UUID of a new table; None if it keeps the one that it has."""
+        if not self.copy or old in self.uuids.values():
+            return None
+        return self.uuids.setdefault(old, str(uuid4()))
+
+
+class _Relocation:
+    """One run, up to the new catalog and, of a move, the end of the old one."""
+
+    def __init__(self, paths: PathMap, state: _State, say: Callable[[str], None]) -> None:
+        self._paths, self._state, self._say = paths, state, say
+        is_move = not state.copy
+        self._files = WarehouseFiles(
+            paths, in_place=state.in_place, link=is_move and not state.in_place
+        )
+
+    def run(self, *, dry_run: bool) -> None:
+        paths, state = self._paths, self._state
+        if state.in_place and not state.copy and (paths.old / _CATALOG).exists():
+            raise OptionError(
+                f"{FORMAT}: {paths.old} has a catalog too, so {paths.new} is a copy: give --copy, "
+                "and its tables become independent of the original"
+            )
+        base = (paths.new if state.in_place else paths.old) / _CATALOG
+        is_locked = not dry_run and (state.in_place or not state.copy)
+        with open_database(base, lock=is_locked) as connection:
+            rows = read_rows(connection)
+            concerned = self._choose(rows)
+            if dry_run:
+                for row in concerned:
+                    self._say(f"table {row.name} would be relocated")
+                return
+            state.before = {row.key: row.metadata for row in rows}
+            state.store()
+            locations = self._rewrite(concerned)
+            self._switch(base, rows, locations)
+            if not state.copy and not state.in_place:
+                _retire(paths)
+        self.end()
+
+    def end(self) -> None:
+        """Remove what is left of the old warehouse, and what was written down."""
+        if not self._state.copy and not self._state.in_place:
+            _delete_old_files(self._paths)
+        _reached("deleted")
+        self._state.file.unlink()
+        self._say(f"the warehouse is {self._paths.new}: {_COPY if self._state.copy else _MOVE}")
+
+    def _choose(self, rows: list[CatalogRow]) -> list[CatalogRow]:
+        """Return the tables that name the old folder.
+
+        Raises:
+            OptionError: If a view does.
+        """
+        found = []
+        for row in rows:
+            if row.is_view:
+                raise OptionError(
+                    f"{FORMAT}: {row.name} is a view of another engine, which cannot be relocated: "
+                    "drop it first, and create it again in the new warehouse"
+                )
+            if self._names_old_folder(row):
+                found.append(row)
+            elif not self._state.is_begun:
+                verb = "is not in the copy's catalog" if self._is_shared(row) else "stays there"
+                self._say(f"table {row.name} has its metadata at {row.metadata}, and {verb}")
+        if not found and not self._state.is_begun:
+            named = rows[0].metadata if rows else "it has no table"
+            raise OptionError(
+                f"{FORMAT}: no table of the catalog is in {self._paths.old}. Give the folder that "
+                f"the catalog names: {named}"
+            )
+        return found
+
+    def _names_old_folder(self, row: CatalogRow) -> bool:
+        """Return True for a table whose catalog or metadata names the old folder."""
+        path = local_path(row.metadata)
+        if path is None or not self._files.exists(row.metadata):
+            return path is not None and self._paths.is_below(row.metadata)
+        metadata = read_metadata(self._files, row.metadata)
+        if metadata["table-uuid"] in self._state.uuids.values():
+            return True
+        return any(map(self._paths.is_below, (row.metadata, metadata["location"])))
+
+    def _is_shared(self, row: CatalogRow) -> bool:
+        """Return True for a table outside of both folders, which two catalogs would have."""
+        new = PathMap(self._paths.new, self._paths.new)
+        return self._state.copy and not new.is_below(row.metadata)
+
+    def _rewrite(self, rows: list[CatalogRow]) -> dict[CatalogRow, str]:
+        found = {}
+        for row in rows:
+            uuid = self._state.uuid_for(read_metadata(self._files, row.metadata)["table-uuid"])
+            self._state.store()
+            _reached("table")
+            rewriter = TableRewriter(self._files, row.name, uuid)
+            if self._state.in_place:
+                rewriter.rewrite_others(row.metadata)
+            table = rewriter.rewrite(row.metadata)
+            verify_table(self._files, table, row.name)
+            self._say(f"table {row.name}: {len(table.rows)} snapshots, all files are there")
+            found[row] = table.metadata
+        return found
+
+    def _switch(
+        self,
+        base: Path,
+        rows: list[CatalogRow],
+        locations: dict[CatalogRow, str],
+    ) -> None:
+        """Make the new warehouse true."""
+        paths, others = self._paths, [row for row in rows if row not in locations]
+        new = {row: None for row in others if self._is_shared(row)}
+        self._state.after = {row.key: row.metadata for row in others if row not in new}
+        self._state.after |= {row.key: location for row, location in locations.items()}
+        self._state.store()
+        _reached("database")
+        create_database(base, paths.new / _NEXT, {**new, **locations}, paths)
+        _reached("switch")
+        os.replace(paths.new / _NEXT, paths.new / _CATALOG)
+        sync_folder(paths.new)
+        _reached("switched")
+
+
+def _retire(paths: PathMap) -> None:
+    """Have the old folder name the new one, in the place of a catalog."""
+    part = paths.old / f"{RELOCATED}.part"
+    part.write_text(f"{paths.new}\n", encoding="utf-8")
+    os.replace(part, paths.old / RELOCATED)
+    _reached("noted")
+    (paths.old / _CATALOG).unlink(missing_ok=True)
+    sync_folder(paths.old)
+    _reached("retired")
+
+
+def _delete_old_files(paths: PathMap) -> None:
+    """Delete the files of the old folder that the new one has, and folders that are empty then."""
+    for folder, _, names in os.walk(paths.old, topdown=False):
+        relative = os.path.relpath(folder, paths.old)
+        for name in names:
+            if name != RELOCATED and (paths.new / relative / name).is_file():
+                os.unlink(f"{folder}/{name}")
+        if folder != str(paths.old) and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def _complete(paths: PathMap, state: _State, say: Callable[[str], None], *, dry_run: bool) -> bool:
+    """Complete a relocation whose new catalog is there; return False if it has to begin again.
+
+    Raises:
+        OptionError: If both warehouses have been written to since.
+    """
+    if dry_run:
+        say(f"{paths.new} is complete: what remains is to remove what is left of the old one")
+        return True
+    if not state.copy and (paths.old / _CATALOG).exists():
+        with open_database(paths.old / _CATALOG, lock=True) as connection:
+            before = {row.key: row.metadata for row in read_rows(connection)}
+            if before != state.before:
+                _check_untouched(paths, state)
+                (paths.new / _CATALOG).unlink()
+                return False
+            _retire(paths)
+    _Relocation(paths, state, say).end()
+    return True
+
+
+def _check_untouched(paths: PathMap, state: _State) -> None:
+    with open_database(paths.new / _CATALOG, lock=True) as connection:
+        after = {row.key: row.metadata for row in read_rows(connection)}
+    if after != state.after:
+        raise OptionError(
+            f"{FORMAT}: both {paths.old} and {paths.new} have been written to since a relocation "
+            f"was begun. Decide which of them counts: remove the other one's {_CATALOG}, and, if "
+            f"it is the new one, {paths.new}/{_STATE}"
+        )
