@@ -36,6 +36,14 @@ from pyroaring import BitMap
 
 NAME = "db.t"
 
+_ID = "PARQUET:field_id"
+_POSITION_DELETES = pa.schema(  # Iceberg spec, "Reserved Field IDs"; Java finds columns by them
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={_ID: "2147483546"}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={_ID: "2147483545"}),
+    ]
+)
+
 
 def catalog(folder: Path) -> SqlCatalog:
     """The catalog that ``warehouse`` means without further options."""
@@ -180,12 +188,8 @@ def paths(folder: Path) -> list[str]:
 def delete_rows(folder: Path, positions: Mapping[str, Iterable[int]]) -> int:
     """A snapshot with one file of position deletes, for rows of several files."""
     named = sorted((path, at) for path, found in positions.items() for at in found)
-    rows = pa.table(
-        {
-            "file_path": pa.array([path for path, _ in named], pa.string()),
-            "pos": pa.array([at for _, at in named], pa.int64()),
-        }
-    )
+    given = [[path for path, _ in named], [at for _, at in named]]
+    rows = pa.table(given, schema=_POSITION_DELETES)
     return _delete(folder, rows, DataFileContent.POSITION_DELETES, None)
 
 
