@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from krishiv_spark.iceberg.avro_blocks import block_decompressor
 
@@ -129,21 +129,22 @@ def _form(schema: Any, named: dict[str, _AvroType]) -> _AvroType:
     """
     if isinstance(schema, list):
         return _union([_form(one, named) for one in schema], schema)
-    kind = schema if isinstance(schema, str) else schema["type"]
+    given = cast("Mapping[str, Any]", {"type": schema} if isinstance(schema, str) else schema)
+    kind = given["type"]
     if isinstance(kind, dict | list):
         return _form(kind, named)
     if kind in named:
         return named[kind]
     if kind == "array":
-        found = _array(_form(schema["items"], named))
+        found = _array(_form(given["items"], named))
     elif kind == "map":
-        found = _pairs(_form(schema["values"], named))
+        found = _pairs(_form(given["values"], named))
     elif kind == "record":
-        found = _record(schema, named)
+        found = _record(given, named)
     else:
-        found = _bytes_of(int(schema["size"])) if kind == "fixed" else _primitive(kind)
-    if isinstance(schema, dict) and "name" in schema:
-        named[schema["name"]] = found
+        found = _bytes_of(int(given["size"])) if kind == "fixed" else _primitive(kind)
+    if "name" in given:
+        named[given["name"]] = found
     return found
 
 
