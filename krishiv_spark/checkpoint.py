@@ -16,6 +16,7 @@ from krishiv_spark.lru import LruCache
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
+from krishiv_spark.targets import QueryTarget
 
 __all__ = [
     "BATCH_PREFIX",
@@ -25,6 +26,7 @@ __all__ = [
     "QUERY_ID_FILE",
     "QUERY_ID_PROPERTY",
     "REWOUND",
+    "TARGET_FILES",
     "SparkCheckpoint",
     "checked_id",
 ]
@@ -54,6 +56,10 @@ REWOUND = "krishiv-rewound"
 
 The names of these folders sort by time.
 """
+
+TARGET_FILES = re.compile(r"target(?:\.([A-Za-z0-9_-]+))?\.json")
+"""The records of what the query writes to; of several outputs of a batch, each with its name. No
+log has such a name, since a dot is in it."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -143,23 +149,135 @@ class SparkCheckpoint:
             CheckpointMismatch: If another id is recorded.
             StorageError: If the recorded id cannot be read.
         """
-        if self._check_recorded(query) or time.monotonic() < (_next_write_s.get(self) or 0.0):
+        if self._check_recorded(query) or self._is_resting():
             return
+        if self._record(
+            QUERY_ID_FILE,
+            f"{line_of_id(query)}\n",
+            f"the id of query {query}",
+            "if the file 'metadata' of the checkpoint is lost",
+        ):
+            _recorded.put(self, query)
+
+    def _is_resting(self) -> bool:
+        """Return True if a record could not be stored a short time ago."""
+        return time.monotonic() < (_next_write_s.get(self) or 0.0)
+
+    def _record(self, file: str, text: str, content: str, lapse: str) -> bool:
+        """Store a small file in `KRISHIV` durably; return False if that failed, which is logged.
+
+        Args:
+            file: Name of the file.
+            text: Its whole content. Another process that stores it at the same time stores the
+                same.
+            content: What the file contains, for the warning.
+            lapse: The event that will not be noticed without it, for the warning.
+        """
         try:
-            # Another process that does this at the same time writes the same bytes.
-            self.folder(KRISHIV).replace(QUERY_ID_FILE, f"{line_of_id(query)}\n".encode())
+            self.folder(KRISHIV).replace(file, text.encode())
         except (OSError, StorageError) as error:
             _log.warning(
-                "the id of query %s could not be stored in %s/%s: %s. The query goes on; but if "
-                "the file 'metadata' of the checkpoint is lost, that will not be noticed",
-                query,
+                "%s could not be stored in %s/%s: %s. The query goes on; but %s, that will not be "
+                "noticed",
+                content,
                 self.location,
                 KRISHIV,
                 error,
+                lapse,
             )
             _next_write_s.put(self, time.monotonic() + _REST_S)
-            return
-        _recorded.put(self, query)
+            return False
+        return True
+
+    def known_query(self) -> str | None:
+        """Return the id of the query; None if the checkpoint is new. Changes nothing.
+
+        Raises:
+            OptionError: If the checkpoint cannot be read.
+            CheckpointMismatch: If the id is another one than the recorded one, or was lost.
+            StorageError: If the checkpoint cannot be read now.
+        """
+        if self.folder().read("metadata") is not None:
+            return self.query_id()
+        recorded = self._recorded_id()
+        if recorded is None:
+            return None
+        raise CheckpointMismatch(
+            f"the checkpoint {self.location} is that of query {recorded}, and its file 'metadata' "
+            "is lost: Spark would make a new id, under which sinks would write again what they "
+            f"have. Nothing was written: {restore_metadata(recorded)}; or use a new checkpoint and "
+            "a new target"
+        )
+
+    # --- the target
+
+    def recorded_target(self, output: str | None = None) -> QueryTarget | None:
+        """Return what the query has written to; None if that is not recorded.
+
+        Args:
+            output: Of several outputs of a batch, the name of one.
+
+        Raises:
+            CheckpointMismatch: If the record is damaged.
+            OptionError, StorageError: If it cannot be read.
+        """
+        name = _target_file(output)
+        text = self.folder(KRISHIV).read(name)
+        try:
+            return None if text is None else QueryTarget.parse(text.decode())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            file = f"{self.location}/{KRISHIV}/{name}"
+            raise CheckpointMismatch(
+                f"{file} is damaged ({error}), so it cannot be checked that the query writes to "
+                f"the same target as before. Nothing was written: if it does, remove {file}, which "
+                "is then written again"
+            ) from error
+
+    def recorded_targets(self) -> dict[str | None, QueryTarget]:
+        """Return all recorded targets by output; that of a query with one sink is under None.
+
+        Raises:
+            CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
+        """
+        names = map(TARGET_FILES.fullmatch, self.folder(KRISHIV).names())
+        outputs = sorted((match[1] for match in names if match), key=lambda name: name or "")
+        found = {output: self.recorded_target(output) for output in outputs}
+        return {output: target for output, target in found.items() if target is not None}
+
+    def record_target(self, target: QueryTarget, output: str | None = None) -> QueryTarget | None:
+        """Store what the query writes to from now on, durably, unless it is stored. Driver.
+
+        It is called when an epoch has passed all checks, and before any row moves.
+
+        Args:
+            target: Of the epoch.
+            output: As `recorded_target`.
+
+        Returns:
+            The recorded target if it is another one, which is replaced; None otherwise.
+
+        Raises:
+            CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
+        """
+        before = self.recorded_target(output)
+        if before != target and not self._is_resting():
+            self._record(
+                _target_file(output),
+                target.record(),
+                f"the target {target}",
+                "if the query is given another target",
+            )
+        return None if before is None or before.is_same(target) else before
+
+    def forget_target(self) -> None:
+        """Remove the record of the target: the next epoch records its own. Operator.
+
+        Raises:
+            OptionError, StorageError: If it cannot be removed.
+        """
+        self.folder(KRISHIV).remove([_target_file(None)])
+
+    # --- Spark's files
 
     def begins_after(self) -> int | None:
         """Return the epoch after which a copy or an import begins; None if it is not recorded.
@@ -375,6 +493,10 @@ class SparkCheckpoint:
         """A folder of the checkpoint, such as ``offsets``; without a name, all of it."""
         url = StoreUrl.parse(self.location)
         return self.storage.folder(url / name if name else url)
+
+
+def _target_file(output: str | None) -> str:
+    return "target.json" if output is None else f"target.{output}.json"
 
 
 def _id_in(text: str) -> str:

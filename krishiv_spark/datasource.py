@@ -20,6 +20,7 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
 from krishiv_spark.plain_secrets import secrets_among, warn_of_plain_secrets
+from krishiv_spark.references import referenced_values
 from krishiv_spark.start_check import StartCheck
 
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
@@ -129,7 +130,8 @@ class KrishivDataSource(DataSource):
         if location is None:
             return StreamWrite(writer)
         checkpoint = SparkCheckpoint(location, Storage.given(self.options))
-        return StreamWrite(writer, checkpoint=checkpoint)
+        hidden = referenced_values(self.options)
+        return StreamWrite(writer, checkpoint=checkpoint, hidden=hidden)
 
     def _checked(self, asked: StartCheck) -> StructType:
         """Raise what keeps a query from being started; else a schema, of rows that nobody reads."""
@@ -139,7 +141,7 @@ class KrishivDataSource(DataSource):
                 options[key] = text
         schema = StructType.fromJson(json.loads(asked.schema))
         write: Any = type(self)(options).streamWriter(schema, asked.overwrite)
-        write.check_start()
+        write.check_start(new_target=asked.new_target)
         return StructType().add("checked", "boolean")
 
     def _reader_of(

@@ -105,8 +105,8 @@ class CheckpointMismatch(KrishivError):
     """The checkpoint plans another epoch than the one of its number that the sink holds.
 
     It was rolled back, restored from an older copy, or begun anew by a pipeline's full refresh; or
-    it has lost the file with the id of its query. Nothing was written: to skip the epoch would lose
-    rows, to write it would repeat some.
+    it has lost the file with the id of its query, or belongs to another target. Nothing was
+    written: to skip the epoch would lose rows, to write it would repeat some.
     """
 
 

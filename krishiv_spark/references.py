@@ -20,6 +20,7 @@ __all__ = [
     "Referenced",
     "has_reference",
     "read_small",
+    "referenced_values",
     "resolved",
     "resolved_options",
     "variables",
@@ -102,6 +103,17 @@ def resolved(text: str) -> str:
     front, bracket, rest = text.rpartition("}")
     found = _REFERENCE.sub(_value, front + bracket) + rest  # see `_references_in`
     return text if found == text else Referenced(found, text)
+
+
+def referenced_values(given: Mapping[str, str]) -> frozenset[str]:
+    """Return the values of the options that name where they are; any of them may be a secret.
+
+    Raises:
+        ValueError: As `resolved`.
+    """
+    return frozenset(
+        str.__str__(resolved(text)) for text in given.values() if has_reference(text)
+    ) - {""}
 
 
 def resolved_options(given: Mapping[str, str]) -> dict[str, str]:

@@ -23,14 +23,18 @@ class StartCheck:
     Attributes:
         schema: Of its rows, as Spark writes it in JSON.
         overwrite: Whether each epoch replaces what was there.
+        new_target: Whether another target than the one in the checkpoint is accepted.
     """
 
     schema: str
     overwrite: bool
+    new_target: bool = False
 
     def added_to(self, options: Mapping[str, str]) -> dict[str, str]:
         """Options of a reader that ask it."""
-        return {**options, _KEY: json.dumps([self.schema, self.overwrite])}
+        # A server of an earlier version knows two parts.
+        more = [True] if self.new_target else []
+        return {**options, _KEY: json.dumps([self.schema, self.overwrite, *more])}
 
     @classmethod
     def asked_in(cls, options: Mapping[str, str]) -> StartCheck | None:

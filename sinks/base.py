@@ -34,6 +34,7 @@ from krishiv_spark.sinks.values import (
     Salvaged,
     Task,
 )
+from krishiv_spark.targets import QueryTarget
 
 __all__ = [
     "AtLeastOnceWriter",
@@ -99,6 +100,14 @@ class TwoPhaseCommitter(Publisher[StagedT]):
             Its number and digest, as `publish` was given them, or None when it holds none.
         """
 
+    def peek_committed(self, query: str) -> Mark | None:
+        """Return the newest epoch, as `last_committed`, and change nothing. Planner.
+
+        It is asked before a query starts. The default, None, says that this cannot be told.
+        """
+        del query
+        return None
+
     @abstractmethod
     def discard(self, staged: Sequence[StagedT]) -> None:
         """Remove staged things that will never be published. Best effort, any number of times."""
@@ -154,6 +163,15 @@ class Writer(ABC, Generic[StagedT, PlanT]):
             OptionError, SchemaError: As `check`, and `plan` where that can be told.
         """
         self.check()
+
+    def describe_target(self) -> QueryTarget | None:
+        """Return the external system that rows go to, for the checkpoint's record. Planner.
+
+        Asked before a query starts, and in its first epoch in a process, after `plan`. Another
+        target under the same checkpoint is then refused, or warned of. Make and change nothing. The
+        default, None, records nothing.
+        """
+        return None
 
     def plan(self, ownership: Ownership[StagedT] | None) -> PlanT:
         """Find out what all tasks of an epoch have to know. Planner, after `check`.

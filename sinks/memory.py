@@ -23,6 +23,7 @@ from krishiv_spark.memory.upserts import check_kept_keys, check_keys, upserted
 from krishiv_spark.options import ByteSize, DistinctNames
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.targets import QueryTarget
 
 __all__ = ["MemorySinkOptions", "MemoryWriter"]
 
@@ -112,6 +113,18 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
                 "krishiv-memory: batches that upsert need numbers, 'txnAppId' and 'txnVersion', as "
                 "krishiv_spark.upsert() gives them in foreachBatch: two at once would lose rows"
             )
+
+    def describe_target(self) -> QueryTarget | None:
+        """Driver: the result, by a name that the options give it.
+
+        Spark's ``queryName`` is none: it may change, and the rows are found by it all the same.
+        """
+        name = self.options.name or self.options.path
+        return None if name is None else QueryTarget.of("krishiv-memory", name)
+
+    def peek_committed(self, query: str) -> Mark | None:
+        """Driver: as `last_committed`, which changes nothing either."""
+        return self.last_committed(query)
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> EncodedRows:
         """Executor: the rows travel in the value. Never None: an empty result has a schema."""

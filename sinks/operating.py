@@ -159,6 +159,8 @@ class Operator:
         # What the target records of a log before this one is no newer epoch of this one.
         self._participant.sweep(self._query, taken.owner, clean=False)
         self._log.adopt(taken, claim)
+        if self._checkpoint is not None:
+            self._checkpoint.forget_target()  # or the next start would compare with the old one
         return planned
 
     def _take_over(self, state: State) -> State:

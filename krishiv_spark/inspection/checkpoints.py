@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from krishiv_spark.checkpoint import KRISHIV, QUERY_ID_FILE, SparkCheckpoint
-from krishiv_spark.errors import OptionError
+from krishiv_spark.checkpoint import KRISHIV, QUERY_ID_FILE, TARGET_FILES, SparkCheckpoint
+from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.inspection.outlook import Outlook
 from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.inspection.tables import TableStatus, look_at_table
@@ -98,6 +98,8 @@ class CheckpointStatus:
         log: Its epoch log; None if none was found.
         table: What its table says, of a sink without a log; None if the options name none.
         next: What a start would do next, in words.
+        targets: What the query writes to, by output of `forEachBatchMode`; under an empty text for
+            a query with one sink. Empty if the checkpoint does not record it.
     """
 
     location: str
@@ -106,6 +108,7 @@ class CheckpointStatus:
     log: LogStatus | None
     table: TableStatus | None
     next: str
+    targets: Mapping[str, str] = field(default_factory=dict)
 
 
 def look_at(
@@ -138,7 +141,16 @@ def look_at(
             break
         newest, log, held = _look(checkpoint, query, place, given)
     then = _next(checkpoint, newest, log, held)
-    return CheckpointStatus(checkpoint.location, query, newest, log, held, then)
+    targets = _targets(checkpoint)
+    return CheckpointStatus(checkpoint.location, query, newest, log, held, then, targets)
+
+
+def _targets(checkpoint: SparkCheckpoint) -> dict[str, str]:
+    try:
+        found = checkpoint.recorded_targets()
+    except CheckpointMismatch as error:
+        return {"": f"not known: {error}"}
+    return {output or "": str(target) for output, target in found.items()}
 
 
 def _look(
@@ -238,9 +250,13 @@ def sizes_in(storage: Storage, folder: StoreUrl) -> list[int]:
     except FileNotFoundError:
         return []
     files = (entry for entry in found if not entry.is_dir())
-    # They are beside a log that is in the checkpoint, and are not part of it.
-    others = (QUERY_ID_FILE, RECORD_SUFFIX)
-    return [_size(entry) for entry in files if not entry.name.endswith(others)]
+    # Records lie beside a log that is in the checkpoint, and are not part of it.
+    return [_size(entry) for entry in files if not _is_record(entry.name)]
+
+
+def _is_record(name: str) -> bool:
+    is_of_query = name == QUERY_ID_FILE or TARGET_FILES.fullmatch(name) is not None
+    return is_of_query or name.endswith(RECORD_SUFFIX)
 
 
 def _size(entry: Any) -> int:

@@ -21,6 +21,8 @@ def status_lines(status: CheckpointStatus, live: LiveStatus) -> list[str]:
 def _status_lines(status: CheckpointStatus, live: LiveStatus) -> Iterator[str]:
     yield f"query       {status.query}"
     yield f"checkpoint  {status.location}"
+    for output, target in status.targets.items():
+        yield f"writes to   {f'{output}: ' if output else ''}{target}"
     if status.newest is None:
         yield "newest      no epoch was planned yet"
     else:

@@ -16,6 +16,7 @@ from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import LogError
 from krishiv_spark.lifecycle.plans import Plan
+from krishiv_spark.lifecycle.resuming import check_resumption, record_target
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
@@ -43,6 +44,7 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         writer: An author's writer, sealed.
         query: Id of the streaming query, if it is known; otherwise the checkpoint says it.
         checkpoint: Of the query; None for a sink that was not told, or is not to read it.
+        hidden: Values of options that no record may contain.
     """
 
     def __init__(
@@ -50,14 +52,24 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         writer: Writer[Any, Any],
         query: str | None = None,
         checkpoint: SparkCheckpoint | None = None,
+        hidden: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(writer)
+        self._hidden = hidden
         self._given = query
         self._checkpoint = checkpoint
 
-    def check_start(self) -> None:
-        """Planner, before there is a query: what its first epoch would be refused for."""
+    def check_start(self, *, new_target: bool = False) -> None:
+        """Planner, before the query starts: raise what its first epoch would be refused for.
+
+        Args:
+            new_target: Whether another target than the recorded one is accepted.
+        """
         self._writer.check_start()
+        if self._checkpoint is not None and self._given is None:
+            check_resumption(
+                self._checkpoint, self._writer, new_target=new_target, hidden=self._hidden
+            )
 
     def _query(self) -> str | None:
         if self._given is not None or self._checkpoint is None:
@@ -80,6 +92,7 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
     def _record_query(self, query: str) -> None:
         if self._checkpoint is not None and self._given is None:
             self._checkpoint.record_query_id(query)
+            record_target(self._checkpoint, query, self._writer, self._hidden)
 
     def _unseen_offsets(self, context: TaskContext, plan: Plan) -> PlannedOffsets | None:
         if self._given is None or self._checkpoint is not None:

@@ -11,7 +11,15 @@ from krishiv_spark.errors import LogError, NotExclusiveError, OptionError, Stora
 from krishiv_spark.routes import whole_query
 from krishiv_spark.storage import Folder, StoreUrl
 
-__all__ = ["Pointer", "has_pointer", "read_pointer", "read_text", "table_id", "write_pointer"]
+__all__ = [
+    "Pointer",
+    "has_pointer",
+    "read_pointer",
+    "read_table_id",
+    "read_text",
+    "table_id",
+    "write_pointer",
+]
 
 _TABLE, _POINTER = "table-id", "epoch-log"
 
@@ -37,6 +45,15 @@ def table_id(meta: Folder) -> str | None:
         # Another process's id may have taken the name first: then that is the table's.
         found = read_text(meta, _TABLE)
     return found
+
+
+def read_table_id(meta: Folder) -> str | None:
+    """Return the id of a table, as `table_id`; None if it has none yet. Changes nothing.
+
+    Raises:
+        LogError, StorageError: As `read_text`.
+    """
+    return read_text(meta, _TABLE)
 
 
 def read_text(folder: Folder, name: str) -> str | None:

@@ -21,8 +21,12 @@ _log = logging.getLogger(__name__)
 _OURS = "krishiv-"
 
 
-def check(writer: DataStreamWriter) -> None:
-    """Have the sink of a query say what it would refuse: options, rows, target; nothing is changed.
+def check(writer: DataStreamWriter, *, new_target: bool = False) -> None:
+    """Have the sink of a query say what it would refuse; nothing is changed.
+
+    The sink checks its options, the rows and the target. With the checkpoint, it checks that this
+    is the one of the query, that the target is the same as before, and that the newest epochs of
+    checkpoint, epoch log and target fit each other.
 
     Spark itself asks a Python sink when the first epoch is planned: of a source that is idle, that
     may be days after the start. The sink is asked where Spark would ask it, in a Python process of
@@ -31,6 +35,8 @@ def check(writer: DataStreamWriter) -> None:
 
     Args:
         writer: From ``frame.writeStream``, with its format and options, not started.
+        new_target: Accept another target than the one that the query has written to, which does
+            not get the rows of earlier epochs.
 
     Raises:
         QueryFailed: If it would refuse the first epoch, or cannot reach its target.
@@ -47,7 +53,7 @@ def check(writer: DataStreamWriter) -> None:
     if said.mode == "update":
         raise QueryFailed(_update(said.format), name="OptionError")
     try:
-        _ask(said)
+        _ask(said, new_target=new_target)
     except Exception as error:
         found = failure_of(error)
         raise QueryFailed(found.line, passes=found.passes, name=found.name) from error
@@ -60,8 +66,8 @@ def _update(name: str) -> str:
     )
 
 
-def _ask(said: WriterSays) -> None:
-    asked = StartCheck(said.rows.schema.json(), overwrite=said.mode == "complete")
+def _ask(said: WriterSays, *, new_target: bool) -> None:
+    asked = StartCheck(said.rows.schema.json(), said.mode == "complete", new_target)
     reader = said.rows.sparkSession.read.format(said.format)
     given: Any = asked.added_to(said.options)
     _ = reader.options(**given).load().schema  # under Connect, that is when it is asked

@@ -26,6 +26,7 @@ from krishiv_spark.sinks.fanout.values import RoutePlans, StagedParts
 from krishiv_spark.sinks.log_places import log_in_checkpoint
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.targets import QueryTarget
 
 __all__ = ["FanoutWriter"]
 
@@ -61,6 +62,16 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         for name, route in self._routes.items():
             with naming(name):
                 check(route)
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: the targets of all routes."""
+        found = {name: route.describe_target() for name, route in sorted(self._routes.items())}
+        shown = "; ".join(f"{name}: {target or 'not known'}" for name, target in found.items())
+        ids = {name: None if target is None else target.identity for name, target in found.items()}
+        identity = None
+        if all(ids.values()):
+            identity = "; ".join(f"{name}: {known}" for name, known in ids.items())
+        return QueryTarget.of(FORMAT, shown, identity, self.options.secrets())
 
     def plan(self, ownership: Ownership[StagedParts] | None) -> RoutePlans:
         """Planner: what the tasks of each route have to know."""

@@ -74,6 +74,10 @@ class TableInHand:
         """The table in hand, or else as it is now."""
         return self._table or self.put(_open_own_table(options))
 
+    def peek(self) -> Table | None:
+        """Return the table in hand; None if it was not loaded."""
+        return self._table
+
     def forget(self) -> None:
         """Load the table again at the next call: it was changed otherwise."""
         self._table = None
@@ -175,6 +179,17 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 
         return last_committed_epoch(self.table().metadata, query)
+
+    def peek_committed(self, query: str) -> Mark | None:
+        """Driver: as `newest_mark`; None of a table that is not there."""
+        from krishiv_spark.sinks.iceberg.tables import find_table
+
+        if self._in_hand.peek() is None:
+            found = find_table(self._options)
+            if found is None:
+                return None
+            self._in_hand.put(found)
+        return self.newest_mark(query)
 
     def enrol(self, query: str) -> None:
         """Driver: make sure that the catalog keeps the mark of a new query. See `enrol_query`.

@@ -32,6 +32,7 @@ from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.targets import QueryTarget
 
 __all__ = ["IcebergParticipant", "IcebergRoute"]
 
@@ -62,6 +63,10 @@ class IcebergRoute(LoggedWriter[StagedForTable, Target]):
         """Planner: what tasks need of the table, as `check` has seen it."""
         del ownership
         return self._target
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: as the sink itself does."""
+        return self._sink.describe_target()
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target

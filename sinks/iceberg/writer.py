@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+    from krishiv_spark.targets import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
 
@@ -61,6 +62,16 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
             self.committer().check_key(None)  # a query's is checked once its id is known
         self._warn_of_order()
         return target_of(table, self.options.target_file_size)
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: the table, by its UUID, through whichever catalog or URL it is reached."""
+        from krishiv_spark.sinks.iceberg.tables import find_table
+        from krishiv_spark.targets import QueryTarget
+
+        table = self._in_hand.peek() or find_table(self.options)
+        identity = None if table is None else f"Iceberg table {table.metadata.table_uuid}"
+        secrets = self.options.secrets()
+        return QueryTarget.of(FORMAT, self.options.table_name, identity, secrets)
 
     def _warn_of_order(self) -> None:
         """Warn once in a process of upserts in which Spark's order of rows decides. Planner."""

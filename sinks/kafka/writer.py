@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from krishiv_spark.kafka.client import open_client
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
@@ -32,6 +33,7 @@ from krishiv_spark.sinks.kafka.topics import PlannedTopic
 from krishiv_spark.sinks.log_places import log_in_checkpoint
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.targets import QueryTarget, digest_of
 
 __all__ = ["KafkaAtLeastOnceWriter", "KafkaPlan", "KafkaWriter", "StagedTransaction"]
 
@@ -68,6 +70,10 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
     def check(self) -> None:
         """Planner: the rows can be records, and the cluster and its topic are there."""
         check(self.options, self.schema, self.mode, streaming=self.streaming)
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: the cluster and the topic."""
+        return _describe(self.options)
 
     def plan(self, ownership: Ownership[StagedTransaction] | None) -> KafkaPlan:
         """Planner: the topic as `check` has seen it, and what the log has said."""
@@ -112,6 +118,10 @@ class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
         """Planner: the rows can be records, and the cluster and its topic are there."""
         check(self.options, self.schema, self.mode, streaming=self.streaming)
 
+    def describe_target(self) -> QueryTarget:
+        """Driver: the cluster and the topic."""
+        return _describe(self.options)
+
     def plan(self, ownership: Ownership[None] | None) -> PlannedTopic | None:
         """Planner: the topic as `check` has seen it."""
         del ownership
@@ -125,3 +135,13 @@ class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
 
     def publish(self, epoch: Epoch, staged: Sequence[None]) -> None:
         """Nothing is left to do."""
+
+
+def _describe(options: KafkaSinkOptions) -> QueryTarget:
+    """Return the cluster by its own id, with the topic that the options name for all rows."""
+    cluster = f"Kafka cluster {open_client(options.kafka).cluster_id()}"
+    if options.topic is None:
+        return QueryTarget.of("krishiv-kafka", "topics of a column", cluster)
+    # Only a digest: the name may come from a reference to a secret.
+    identity = f"{cluster}, topic {digest_of(options.topic)[:12]}"
+    return QueryTarget.of("krishiv-kafka", options.topic, identity, options.secrets())

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import Fenced, UploadGoneError
 from krishiv_spark.openfiles import chunks
-from krishiv_spark.parquet.identity import Pointer
+from krishiv_spark.parquet.identity import Pointer, read_table_id
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.log_view import LogView
@@ -35,8 +35,11 @@ from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.storage import StoreUrl
+from krishiv_spark.targets import QueryTarget
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]
+
+_FORMAT = "krishiv-parquet"
 
 
 class ParquetWriter(LoggedWriter[StagedFiles]):
@@ -68,6 +71,12 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
         is_stream = self.streaming and self.options.job is None
         if self.mode is OutputMode.APPEND or is_stream:
             check_partitioning(table, self.options.partition_by)
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: the table, by the id in its folder, wherever that is mounted."""
+        found = read_table_id(self._kind.table.meta())
+        identity = None if found is None else f"Parquet table {found}"
+        return QueryTarget.of(_FORMAT, str(self._kind.table), identity, self.options.secrets())
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: None

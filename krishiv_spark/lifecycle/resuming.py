@@ -1,0 +1,162 @@
+"""What a checkpoint and an epoch log say against a query, before it starts and when it does.
+
+Spark asks a Python sink no sooner than for its first rows. The checks here read the checkpoint, the
+log and the target, and change nothing, so that they can be made before the query starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from krishiv_spark.advice import NEW_CHECKPOINT
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import CheckpointMismatch
+from krishiv_spark.lru import LruCache
+from krishiv_spark.offsets import Claim
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.options import Options
+from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
+from krishiv_spark.sinks.history import check_first, check_history, check_target
+from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.targets import QueryTarget
+
+__all__ = ["check_resumption", "check_same_target", "record_target"]
+
+_log = logging.getLogger(__name__)
+
+_described: LruCache[tuple[SparkCheckpoint, str], Options] = LruCache(64)
+"""By checkpoint and query, the options of the sink whose target is recorded."""
+
+
+def check_resumption(
+    checkpoint: SparkCheckpoint,
+    writer: Writer[Any, Any],
+    *,
+    new_target: bool,
+    hidden: Collection[str] = (),
+) -> None:
+    """Refuse a query that its first epoch would refuse by the checkpoint. Planner.
+
+    Args:
+        checkpoint: Of the query, which need not be there yet.
+        writer: Of its sink.
+        new_target: Whether another target than the recorded one is accepted.
+        hidden: Values that no message may contain.
+
+    Raises:
+        CheckpointMismatch: If the checkpoint has lost the id of its query, if another target is
+            recorded in it, or if it does not fit the epochs that the sink has.
+        LogError: If the epoch log is missing, or is that of another target.
+        OptionError, StorageError: If the checkpoint cannot be read.
+    """
+    query = checkpoint.known_query()
+    if query is None:
+        return
+    now = _described_by(writer, hidden)
+    if not new_target:
+        check_same_target(checkpoint, now)
+    if not checkpoint.has_offsets():
+        return
+    try:
+        planned = checkpoint.planned_offsets()
+    except (OSError, ValueError):
+        return  # Spark reads it first, and says what is wrong with it
+    _check_epochs(writer.committer(), checkpoint, query, planned, now)
+
+
+def check_same_target(
+    checkpoint: SparkCheckpoint, now: QueryTarget | None, output: str | None = None
+) -> None:
+    """Refuse another target than the one that is recorded in a checkpoint. Driver.
+
+    Args:
+        checkpoint: Of the query.
+        now: The target by the options of today; None if it is not known, which refuses nothing.
+        output: Of several outputs of a batch, the name of one.
+
+    Raises:
+        CheckpointMismatch: If another one is recorded.
+    """
+    before = None if now is None else checkpoint.recorded_target(output)
+    if now is None or before is None or before.is_same(now):
+        return
+    named = "" if output is None else f"output {output!r} of "
+    removed = before.identity is not None and now.identity is None
+    where = "which is not there, or is new" if removed else "which is another target"
+    raise CheckpointMismatch(
+        f"{named}the query of checkpoint {checkpoint.location} has written to {before}, and would "
+        f"now write to {now}, {where}: it would not get the rows of earlier epochs. Nothing was "
+        "written. Ways on: give the old target; or, for another query, another "
+        "'checkpointLocation', as after a job file was copied; or, to go on in the new target "
+        "without the rows of earlier epochs, start it once with 'krishiv-spark run --new-target "
+        "OUTPUT', or from Python with queries.start(writer, check=False) until its next epoch"
+    )
+
+
+def _check_epochs(
+    committer: object,
+    checkpoint: SparkCheckpoint,
+    query: str,
+    planned: PlannedOffsets,
+    now: QueryTarget | None,
+) -> None:
+    from krishiv_spark.sinks.logged import LogCommitter
+
+    epoch = Epoch(query, planned.epoch, offsets=planned)
+    if not isinstance(committer, LogCommitter):
+        if isinstance(committer, TwoPhaseCommitter):
+            is_held(epoch, committer.peek_committed(query))  # for its error
+        return
+    log = committer.log(query)
+    state = log.state()
+    following = planned.epoch + checkpoint.is_committed(planned.epoch)
+    first = Epoch(query, following, offsets=planned)
+    check_first(log, first, state, lambda _: None)
+    # A participant may give a target its identity when it is asked for it first.
+    if now is not None and now.identity is not None:
+        claim = Claim(query=query, target=committer.participant.target())
+        check_target(log, claim, state)
+    check_history(log, epoch, planned, state)
+
+
+def _described_by(writer: Writer[Any, Any], hidden: Collection[str]) -> QueryTarget | None:
+    found = writer.describe_target()
+    return None if found is None else found.hiding(hidden)
+
+
+def record_target(
+    checkpoint: SparkCheckpoint, query: str, writer: Writer[Any, Any], hidden: Collection[str] = ()
+) -> None:
+    """Store in the checkpoint what the query writes to; warn if it was another target. Planner.
+
+    It costs nothing after the first epoch in a process.
+
+    Args:
+        checkpoint: Of the query.
+        query: Id of the query.
+        writer: Of its sink, which has planned the epoch.
+        hidden: Values that the record may not contain.
+
+    Raises:
+        CheckpointMismatch: If the record is damaged.
+    """
+    key = checkpoint, query
+    if _described.get(key) == writer.options:
+        return
+    now = _described_by(writer, hidden)
+    if now is None:
+        _described.put(key, writer.options)
+        return
+    before = checkpoint.record_target(now)
+    if before is not None:
+        _log.warning(
+            "query %s has written to %s, and from now on writes to %s, which does not get the rows "
+            "of earlier epochs. If that is not meant, stop it, and use the old target, or %s",
+            query,
+            before,
+            now,
+            NEW_CHECKPOINT,
+        )
+    _described.put(key, writer.options)
