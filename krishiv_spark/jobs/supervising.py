@@ -6,15 +6,34 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
-from krishiv_spark.errors import QueryFailed
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import KrishivError, QueryFailed
 from krishiv_spark.jobs.models import JobSpec
 from krishiv_spark.queries.handle import Query
 from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.restarting import Restarts
 
-__all__ = ["Supervisor", "restarts_of", "waited"]
+__all__ = ["QueryMaker", "Supervisor", "restarts_of", "waited"]
+
+
+@dataclass(frozen=True)
+class QueryMaker:
+    """A function that starts one query.
+
+    Attributes:
+        make: The function.
+        checkpoint: Of the query.
+    """
+
+    make: Callable[[], Query]
+    checkpoint: SparkCheckpoint
+
+    def __call__(self) -> Query:
+        """Start the query."""
+        return self.make()
 
 
 class Supervisor:
@@ -22,16 +41,20 @@ class Supervisor:
 
     Args:
         job: Says limits, restarts and grace.
-        makes: Each starts one of the queries, on its checkpoint.
+        makes: Each starts one of the queries, on its checkpoint; with that, if it is known.
         stop: When it is set, all are stopped, between two epochs if that is possible in time.
         again: Given a query that has ended without an error, whether it is to be started again.
         say: Given each line that tells what happens.
+
+    Attributes:
+        stalled: Names of the queries that were stopped although there was work, and had completed
+            no epoch.
     """
 
     def __init__(
         self,
         job: JobSpec,
-        makes: Sequence[Callable[[], Query]],
+        makes: Sequence[Callable[[], Query] | QueryMaker],
         stop: threading.Event,
         again: Callable[[Query], bool],
         say: Callable[[str], object],
@@ -41,7 +64,11 @@ class Supervisor:
         self._stop = stop
         self._again = again
         self._grace_s = job.grace_time / 1000
-        self._runs = [_Run(make, restarts_of(job)) for make in makes]
+        self._runs = [
+            _Run(make, restarts_of(job), make.checkpoint if isinstance(make, QueryMaker) else None)
+            for make in makes
+        ]
+        self.stalled: list[str] = []
 
     def run(self) -> None:
         """Until the end.
@@ -54,11 +81,16 @@ class Supervisor:
         try:
             was_told = self._watch()
         finally:
-            left = self._end()
-        for failed in left:
+            self._end()
+        for run in self._runs:
+            failed = None if run.is_over else run.failure
+            if failed is None:
+                continue
             if not was_told or not failed.passes:
                 raise failed
             self._say(waited(str(failed)))
+            if not run.has_progressed:
+                self.stalled.append("a query that had failed")
 
     def _watch(self) -> bool:
         """Until it is to end; whether somebody has said so."""
@@ -80,13 +112,30 @@ class Supervisor:
         idle = [run.idle_s() for run in self._runs if not run.is_over]
         return bool(idle) and min(idle) >= self._job.stop_after_idle / 1000
 
-    def _end(self) -> list[QueryFailed]:
-        """Stop what runs; of what has failed since it was last seen to work, the errors."""
+    def _end(self) -> None:
+        """Stop what runs."""
         active = [run.query for run in self._runs if run.query is not None and run.query.is_active]
         if active:
             self._stop_all(active)
-        failures = (run.failure for run in self._runs if not run.is_over)
-        return [failed for failed in failures if failed is not None]
+            self._report(active)
+
+    def _report(self, stopped: Sequence[Query]) -> None:
+        """Say which epochs were given up, and note which queries have completed none."""
+        for run in self._runs:
+            query = run.query
+            if query not in stopped or query is None or not (query.given_up or query.was_unready):
+                continue
+            name = query.name or query.id
+            if query.given_up:
+                epoch = run.name_epoch()
+                self._say(
+                    f"{name}: {epoch} was given up after {self._grace_s:g} s ('graceTime'); the "
+                    "next start does it again"
+                )
+            else:
+                self._say(f"{name}: it was stopped before it had looked for rows")
+            if query.made_no_progress and not run.has_progressed:
+                self.stalled.append(name)
 
     def _stop_all(self, queries: Sequence[Query]) -> None:
         with ThreadPoolExecutor(len(queries)) as pool:
@@ -104,12 +153,23 @@ class _Run:
 
     make: Callable[[], Query]
     restarts: Restarts
+    checkpoint: SparkCheckpoint | None
     query: Query | None = None
     idle: IdleTime | None = None
     next_start_s: float = 0
     is_over: bool = False
     failed: QueryFailed | None = None
     """The error that it has last ended with; a new start alone does not say that it is over."""
+    has_progressed: bool = False
+    """Whether it has completed an epoch before it was started again."""
+
+    def name_epoch(self) -> str:
+        """Return the epoch that was given up, by its number if the checkpoint can be read here."""
+        with suppress(KrishivError, OSError):
+            epochs = () if self.checkpoint is None else self.checkpoint.epochs()
+            if epochs:
+                return f"epoch {epochs[-1]}"
+        return "the epoch under way"
 
     @property
     def failure(self) -> QueryFailed | None:
@@ -151,6 +211,7 @@ class _Run:
         elif not again(query):
             self.is_over = True
             return
+        self.has_progressed = self.has_progressed or query.has_epochs
         self.query, self.idle, self.failed = None, None, failed
 
 

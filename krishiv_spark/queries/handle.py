@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Query", "Seconds", "in_seconds", "start"]
 
 Seconds: TypeAlias = float | timedelta
+
+_log = logging.getLogger(__name__)
 
 
 def in_seconds(given: Seconds) -> float:
@@ -66,10 +69,17 @@ class Query(AbstractContextManager["Query"]):
 
     Args:
         spark: Spark's own handle, which stays usable.
+
+    Attributes:
+        given_up: Whether `stop` did not wait for the end of an epoch: it is not visible, and the
+            next start does it again. With `timeout` and `idle` as well.
+        was_unready: Whether `stop` has come before the query had once looked for rows.
     """
 
     def __init__(self, spark: StreamingQuery) -> None:
         self.spark = spark
+        self.given_up = False
+        self.was_unready = False
 
     def __repr__(self) -> str:
         return f"Query({self.name or self.id}, {self.status.state.value})"
@@ -162,7 +172,8 @@ class Query(AbstractContextManager["Query"]):
     def stop(self, grace: Seconds = 60) -> bool:
         """Stop it between two epochs, if that is possible in time.
 
-        An epoch that is stopped in the middle is not seen, and done again by the next start.
+        An epoch that is stopped in the middle is given up: it is not visible, and the next start
+        does it again. A query whose epochs always take longer than `grace` never goes on.
 
         Args:
             grace: How long the epoch under way may take, seconds.
@@ -177,8 +188,28 @@ class Query(AbstractContextManager["Query"]):
             if not in_time:
                 break
             time.sleep(POLL_S)
+        status: Any = self.spark.status
+        is_active, is_in_epoch = self.is_active, not in_time and status["isDataAvailable"]
+        starts = status["message"].startswith("Initializing") or not in_time
         self.spark.stop()
+        # The epoch may have ended meanwhile.
+        self.given_up = bool(is_in_epoch and self._newest() == begun)
+        self.was_unready = bool(is_active and starts and self.spark.lastProgress is None)
         return in_time
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether it has completed an epoch, of the newest hundred times busy or idle."""
+        told: Any = self.spark.recentProgress
+        return not all(map(is_idle, told))
+
+    @property
+    def made_no_progress(self) -> bool:
+        """Whether it was stopped although there was work, and had completed no epoch.
+
+        It makes none at its next start either, unless it is given more time.
+        """
+        return (self.given_up or self.was_unready) and not self.has_epochs
 
     def cancel(self) -> None:
         """Stop it now, in the middle of an epoch if there is one; see `stop`."""
@@ -246,8 +277,17 @@ class _Watch:
         while self._query.is_active:
             if self._is_over():
                 self._query.stop(self._grace)
+                self._warn()
                 return
             time.sleep(POLL_S)
+
+    def _warn(self) -> None:
+        if self._query.given_up or self._query.was_unready:
+            _log.warning(
+                "query %s: an epoch was given up after %g s; the next start does it again",
+                self._query.name or self._query.id,
+                in_seconds(self._grace),
+            )
 
     def _is_over(self) -> bool:
         if self._until_s is not None and time.monotonic() >= self._until_s:

@@ -57,7 +57,7 @@ def run(
     restarts: int = 5,
     pause: Seconds = 1,
     longest_pause: Seconds = 60,
-) -> None:
+) -> Query:
     """Run a query until it ends, and again after errors that may pass by themselves.
 
     Those are a broker, catalog or store that cannot be reached, and a commit of which nobody knows
@@ -69,6 +69,9 @@ def run(
         restarts: How often it may start again without an epoch in between.
         pause: Before the first new start, seconds; each next one doubles it.
         longest_pause: Seconds.
+
+    Returns:
+        The query that has ended; see `Query.made_no_progress`.
 
     Raises:
         QueryFailed: If it has ended with an error that does not pass, or has not passed.
@@ -86,4 +89,4 @@ def run(
             name, progressed = query.name or query.id, query.last_progress is not None
             time.sleep(policy.pause_after(failed, name, progressed=progressed))
         else:
-            return
+            return query

@@ -312,8 +312,9 @@ def cannot_start():
 
 def has_failed(failure=NO_BROKER):
     return SimpleNamespace(
-        spark=None, is_active=False, failure=failure, name="rows", id="1", last_progress=None
-    )
+        spark=None, is_active=False, failure=failure, name="rows", id="1", last_progress=None,
+        has_epochs=False,
+    )  # fmt: skip
 
 
 class Running:
@@ -322,9 +323,11 @@ class Running:
     spark = SimpleNamespace(lastProgress=None, status={"message": "", "isDataAvailable": False})
     name, id, failure = "rows", "2", None
 
-    def __init__(self, last_progress=None, fails=None):
+    def __init__(self, last_progress=None, fails=None, *, given_up=False):
         self.last_progress, self._fails = last_progress, fails
-        self.is_active = True
+        self.is_active, self.given_up, self.was_unready = True, given_up, False
+        self.has_epochs = last_progress is not None
+        self.made_no_progress = given_up and not self.has_epochs
 
     def stop(self, _grace):
         self.is_active, self.failure = False, self._fails
@@ -364,6 +367,17 @@ def test_an_epoch_that_fails_while_the_time_is_up_is_an_error(small):
     make = one_after_the_other(Running(last_progress="an epoch", fails=NO_BROKER))
     with pytest.raises(QueryFailed, match="no broker"):
         supervised(small("timeout: 100 ms\n"), make, threading.Event(), []).run()
+
+
+@pytest.mark.parametrize("progress", [None, "an epoch"])
+def test_an_epoch_that_was_given_up_is_said_and_counts_if_there_was_no_other(small, progress):
+    said = []
+    make = one_after_the_other(Running(progress, given_up=True))
+    supervisor = supervised(small("timeout: 100 ms\n"), make, threading.Event(), said)
+    supervisor.run()
+    (line,) = said
+    assert line.startswith("rows: the epoch under way was given up after 60 s ('graceTime')")
+    assert supervisor.stalled == ([] if progress else ["rows"])
 
 
 @pytest.mark.parametrize("make", [cannot_start, has_failed])
