@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,14 @@ from krishiv_spark.commands.common import name_and_value, open_session, say
 from krishiv_spark.commands.validate import JOB_FILE, loaded
 from krishiv_spark.jobs.ready import LoadedJobs
 from krishiv_spark.logs import write_to_terminal
+from krishiv_spark.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from krishiv_spark.jobs.running import JobRunner
 
 __all__ = ["run"]
 
-_FAILED, _NO_SPARK = 1, 3
+_FAILED, _WRONG, _NO_SPARK, _NOTHING_DONE = 1, 2, 3, 4
 _ECHOES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers by which PySpark writes each error of Spark's to standard error as well, with the text of
 the query, in which values of variables are."""
@@ -33,6 +34,14 @@ the query, in which values of variables are."""
 @JOB_FILE
 @click.option("--dry-run", is_flag=True, help="Let Spark understand all; start nothing.")
 @click.option("--strict", is_flag=True, help="What Spark cannot do as it is written is an error.")
+@click.option(
+    "--new-target",
+    "new_targets",
+    multiple=True,
+    metavar="OUTPUT",
+    help="An output that may write to another target than before, or has a new name and writes all "
+    "rows again. Give it for one run.",
+)
 @click.option("--master", help="As for spark-submit, which gives it if it runs this.")
 @click.option("--remote", help="Spark Connect, as sc://host:15002.")
 @click.option("--conf", multiple=True, help="A setting of Spark, as name=value.")
@@ -40,12 +49,14 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     """Run the jobs of a file until they end.
 
     SIGTERM and SIGINT end streams between two epochs, if that is possible within 'graceTime'; what
-    was under way otherwise is done by the next start.
+    was under way otherwise is given up, and done by the next start.
 
     Exit codes: 0 all have ended, or were told to; 1 a job has failed; 2 the file is wrong, and
-    nothing was started; 3 there is no Spark session.
+    nothing was started; 3 there is no Spark session; 4 it was ended, by 'timeout' or a signal,
+    before a query with work had completed an epoch, or a job or output was begun.
     """
     found = loaded(file, depots, given)
+    _check_outputs(found, said["new_targets"])
     write_to_terminal(found.redacted)
     for name in _ECHOES:
         logging.getLogger(name).disabled = True
@@ -56,7 +67,12 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
 
     from krishiv_spark.jobs.running import JobRunner
 
-    runner = JobRunner(spark, lambda line: say(found.redacted(line)), strict=said["strict"])
+    runner = JobRunner(
+        spark,
+        lambda line: say(found.redacted(line)),
+        strict=said["strict"],
+        new_targets=said["new_targets"],
+    )
     _end_on_signals(runner)
     try:
         if said["dry_run"]:
@@ -70,6 +86,20 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
         sys.exit(_FAILED)
     finally:
         _stop(spark)
+    if runner.unfinished:
+        for line in runner.unfinished:
+            say(found.redacted(f"not done: {line}"), err=True)
+        sys.exit(_NOTHING_DONE)
+
+
+def _check_outputs(found: LoadedJobs, named: Collection[str]) -> None:
+    names = [(job.name, output.model.name) for job in found.jobs for output in job.outputs]
+    known = {output for _, output in names} | {f"{job}.{output}" for job, output in names}
+    for name in named:
+        if name not in known:
+            hint = did_you_mean(name, sorted(known), f"known: {', '.join(sorted(known))}")
+            say(f"--new-target {name}: there is no such output; {hint}", err=True)
+            sys.exit(_WRONG)
 
 
 def _try(runner: JobRunner, found: LoadedJobs) -> None:

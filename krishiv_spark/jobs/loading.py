@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 
@@ -71,7 +72,7 @@ def load(
         notes.append(f"not used here: {', '.join(unused)}")
     notes += _never_reached(jobs, side_by_side=side_by_side)
     shown = tuple(dict.fromkeys(map(hide, notes)))
-    return LoadedJobs(jobs, side_by_side, shown, known.secrets(), values.hide)
+    return LoadedJobs(_with_others(jobs), side_by_side, shown, known.secrets(), values.hide)
 
 
 def _form_of(tree: Located) -> type[Workflow | JobList | JobSpec]:
@@ -122,6 +123,14 @@ def _place_of(checkpoint: str) -> tuple[str, str, str]:
         return scheme.lower(), "", normpath(rest)
     # HDFS's own names of services are not those of viewfs; other kinds have one place of a name.
     return url.scheme if url.kind == "hdfs" else url.kind, url.authority, normpath(url.path)
+
+
+def _with_others(jobs: tuple[ReadyJob, ...]) -> tuple[ReadyJob, ...]:
+    known = [frozenset(job.checkpoints) for job in jobs]
+    others = (frozenset().union(*known[:n], *known[n + 1 :]) for n in range(len(jobs)))
+    return tuple(
+        replace(job, other_checkpoints=each) for job, each in zip(jobs, others, strict=True)
+    )
 
 
 def _never_reached(jobs: tuple[ReadyJob, ...], *, side_by_side: bool) -> Iterator[str]:

@@ -54,6 +54,7 @@ class ReadyJob:
         inputs: In order.
         outputs: In order.
         checkpoint: Folder of the job, in which each query has its own; None for a batch.
+        other_checkpoints: Those of the queries of the other jobs of the file.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ReadyJob:
     inputs: tuple[ReadyInput, ...]
     outputs: tuple[ReadyOutput, ...]
     checkpoint: str | None
+    other_checkpoints: frozenset[str] = frozenset()
 
     @property
     def writes_batches(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,8 @@ from krishiv_spark.jobs.checkpoints import check_mode_is_kept
 from krishiv_spark.jobs.previews import show_plans, show_rows
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.sessions import active_again, session_of_job
-from krishiv_spark.jobs.supervising import Supervisor, restarts_of, waited
+from krishiv_spark.jobs.supervising import QueryMaker, Supervisor, restarts_of, waited
+from krishiv_spark.jobs.targets import JobTargets
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
 from krishiv_spark.queries.checking import check
@@ -25,6 +26,7 @@ from krishiv_spark.queries.handle import Query, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["JobRunner"]
 
@@ -52,6 +54,11 @@ class JobRunner:
         on_session: Given each session that is made, of a job or for its previews: Spark's listeners
             and registered sources are those of one session.
         is_in_batch: Whether a batch is being written, which nothing but an exception ends.
+        new_targets: Outputs, by name or as ``job.output``, that may write to another target than
+            their checkpoint records, or have a new name.
+        unfinished: What has ended before it had done anything, although there was work, a line
+            each: queries that were stopped and had completed no epoch, outputs and jobs that were
+            not begun. `run` adds to it.
     """
 
     spark: SparkSession
@@ -60,6 +67,8 @@ class JobRunner:
     stop: threading.Event = field(default_factory=threading.Event)
     on_session: Callable[[SparkSession], object] | None = None
     is_in_batch: bool = False
+    new_targets: Collection[str] = ()
+    unfinished: list[str] = field(default_factory=list)
 
     def run(self, loaded: LoadedJobs) -> None:
         """Run all jobs of a file.
@@ -76,13 +85,21 @@ class JobRunner:
 
     def _one_by_one(self, jobs: Sequence[ReadyJob]) -> None:
         for job in jobs:
-            if not self.stop.is_set():
+            if self.stop.is_set():
+                self._leave(f"{job.name}: was not started")
+            else:
                 self.run_job(job)
+
+    def _leave(self, line: str) -> None:
+        """Say what was not done, and note it."""
+        self.unfinished.append(line)
+        self.say(line)
 
     def run_job(self, job: ReadyJob) -> None:
         """Run one job; raises as `run`."""
         spark = self._prepared_in_the_end(job)
         if spark is None:
+            self.unfinished.append(f"{job.name}: was not started")
             return
         if job.model.is_streaming:
             self._stream(spark, job)
@@ -98,6 +115,8 @@ class JobRunner:
         """
         self._check_trigger(job)
         check_mode_is_kept(job)
+        for line in JobTargets(job, self.new_targets).check():
+            self.say(f"{job.name}: {line}")
         show_rows(self._session(job), job, self.say)
         show_plans(self._session(job), job, self.say)
         spark = self._session(job)
@@ -118,8 +137,16 @@ class JobRunner:
         with active_again(self.spark):
             spark = self.prepared(job)
             if job.model.is_streaming:
-                for writer in stream_writers(spark, job):
-                    check(writer)
+                accepted = self._accepted(job)
+                for writer, is_new in zip(stream_writers(spark, job), accepted, strict=True):
+                    check(writer, new_target=is_new)
+
+    def _accepted(self, job: ReadyJob) -> list[bool]:
+        """Of each query of a job, whether it may have a new target."""
+        if job.writes_batches:
+            return [False]  # its outputs are compared one by one
+        targets = JobTargets(job, self.new_targets)
+        return [targets.is_accepted(output) for output in job.outputs]
 
     def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
         """As `prepared`, again after what may pass; None if everything is to end."""
@@ -142,13 +169,28 @@ class JobRunner:
         writers = stream_writers(spark, job)
         for output in job.outputs:
             self.say(f"{job.name}: {output.model.name} goes to {output.place.shown}")
-        makes = [partial(start, writer) for writer in writers]
-        Supervisor(job.model, makes, self.stop, _has_more(job), self._of(job)).run()
+        targets = JobTargets(job, self.new_targets)
+        targets.forget_accepted()
+        makes = [
+            QueryMaker(
+                partial(_start, writer, is_new, partial(targets.record, number)),
+                targets.checkpoint_at(number),
+            )
+            for number, (writer, is_new) in enumerate(
+                zip(writers, self._accepted(job), strict=True)
+            )
+        ]
+        supervisor = Supervisor(job.model, makes, self.stop, _has_more(job), self._of(job))
+        try:
+            supervisor.run()
+        finally:
+            self.unfinished += [f"{name}: completed no epoch" for name in supervisor.stalled]
 
     def _batch(self, spark: SparkSession, job: ReadyJob) -> None:
         for output in job.outputs:
             if self.stop.is_set():
-                return
+                self._leave(f"{job.name}: {output.model.name} was not written")
+                continue
             self.is_in_batch = True
             try:
                 did = write_batch(spark, output)
@@ -182,6 +224,15 @@ class JobRunner:
         if self.strict:
             raise OptionError(f"job {job.name!r}: {_CONTINUOUS}. Without --strict it runs so")
         self.say(f"{job.name}: {_CONTINUOUS}")
+
+
+def _start(writer: DataStreamWriter, is_new: bool, record: Callable[[], object]) -> Query:
+    """Start a query of a job, and record the targets that no sink records."""
+    if is_new:
+        check(writer, new_target=True)
+    query = start(writer, check=not is_new)
+    record()
+    return query
 
 
 def _has_more(job: ReadyJob) -> Callable[[Query], bool]:

@@ -1,0 +1,291 @@
+"""That each output of a job goes on into its own target, under its own name. Driver.
+
+A sink of this package compares its target with the one that the checkpoint records when it is asked
+before its start (`krishiv_spark.lifecycle.resuming`). Functions of ``foreachBatch`` and formats of
+other packages are not asked, so the job compares and records for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError
+from krishiv_spark.exception_chains import scrub
+from krishiv_spark.formats import format_of
+from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
+from krishiv_spark.lifecycle.resuming import check_same_target
+from krishiv_spark.paths import url_scheme
+from krishiv_spark.redaction import redact
+from krishiv_spark.references import Referenced
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.targets import QueryTarget
+
+__all__ = ["JobTargets"]
+
+_log = logging.getLogger(__name__)
+
+_NAMING = (
+    *("path", "url", "table", "dbtable", "topic", "database", "collection", "keyspace", "index"),
+    *("resource", "es.resource", "stream", "queue"),
+)
+"""Options of foreign formats that name a target, in lower case. Addresses of brokers and the like
+may change under a query, and are none."""
+
+
+@dataclass(frozen=True)
+class JobTargets:
+    """The targets of a job's outputs, beside those that its checkpoints record. Driver.
+
+    Attributes:
+        job: Whose outputs they are.
+        accepted: Outputs, by name or as ``job.output``, whose new target, or new name, is accepted.
+    """
+
+    job: ReadyJob
+    accepted: Collection[str]
+
+    def is_accepted(self, output: ReadyOutput) -> bool:
+        """Return True if an output may have a new target, or a new name."""
+        name = output.model.name
+        return name in self.accepted or f"{self.job.name}.{name}" in self.accepted
+
+    def checkpoint_at(self, number: int) -> SparkCheckpoint:
+        """Return the checkpoint of a query of the job, by its place among them."""
+        return self._checkpoint_of(self.job.outputs[number])
+
+    def check(self) -> Iterator[str]:
+        """Refuse an output with another target or name than before; changes nothing.
+
+        Yields:
+            Lines about what cannot be decided.
+
+        Raises:
+            CheckpointMismatch: If an output would lose rows, or write them again.
+        """
+        if not self.job.model.is_streaming:
+            return
+        for output in self._recorded_here():
+            if not self.is_accepted(output):
+                check_same_target(*self._compared(output))
+        if self.job.writes_batches:
+            self._check_names_of_batches()
+        else:
+            yield from self._check_names()
+
+    def forget_accepted(self) -> None:
+        """Remove the records of outputs whose new target is accepted: the next epoch makes others.
+
+        So it is accepted once, also if this run has no rows. An error is logged.
+        """
+        for output in self.job.outputs:
+            if self.job.writes_batches or not self.is_accepted(output):
+                continue
+            checkpoint = self._checkpoint_of(output)
+            try:
+                if checkpoint.recorded_target() is not None:
+                    checkpoint.forget_target()
+            except (KrishivError, OSError) as error:
+                _log.warning(
+                    "the old target of output %r is still recorded until its next epoch",
+                    output.model.name,
+                    exc_info=scrub(error),
+                )
+
+    def record(self, number: int) -> None:
+        """Store the targets of a query that has started, where no sink does. An error is logged.
+
+        Args:
+            number: Which query of the job, as for `checkpoint_at`.
+        """
+        of_query = self.job.outputs if self.job.writes_batches else [self.job.outputs[number]]
+        for output in self._recorded_here():
+            if output not in of_query:
+                continue
+            checkpoint, now, name = self._compared(output)
+            try:
+                if now is not None:
+                    checkpoint.record_target(now, name)
+            except (KrishivError, OSError) as error:
+                _log.warning(
+                    "the target of output %r is not recorded, so that another one will not be "
+                    "noticed",
+                    output.model.name,
+                    exc_info=scrub(error),
+                )
+
+    # --- targets
+
+    def _recorded_here(self) -> Iterator[ReadyOutput]:
+        """Return the outputs whose targets no sink compares and records."""
+        for output in self.job.outputs:
+            by_function = self.job.writes_batches or output.model.output_mode == "update"
+            if by_function or not output.place.is_ours:
+                yield output
+
+    def _compared(
+        self, output: ReadyOutput
+    ) -> tuple[SparkCheckpoint, QueryTarget | None, str | None]:
+        name = output.model.name if self.job.writes_batches else None
+        return self._checkpoint_of(output), self._describe(output), name
+
+    def _checkpoint_of(self, output: ReadyOutput) -> SparkCheckpoint:
+        location = output.checkpoint or self.job.batches_checkpoint
+        return SparkCheckpoint(location, Storage.given(output.place.options).also_at(location))
+
+    def _describe(self, output: ReadyOutput) -> QueryTarget | None:
+        """Return the target by the options of the job; None if that is not known here."""
+        try:
+            return describe_output(output)
+        # Spark's driver may run elsewhere, with other packages, networks and folders.
+        except (KrishivError, OSError, ImportError) as error:
+            _log.debug("output %r is not compared", output.model.name, exc_info=scrub(error))
+            return None
+
+    # --- names
+
+    def _check_names(self) -> Iterator[str]:
+        root = self.job.checkpoint
+        news = [
+            output
+            for output in self.job.outputs
+            if output.checkpoint == f"{root}/{output.model.name}"
+            if not self.is_accepted(output) and not _has_query(self._checkpoint_of(output))
+        ]
+        if root is None or not news:
+            return
+        for name in self._folders_without_output:
+            folder = SparkCheckpoint(f"{root}/{name}", self._storage)
+            before = _recorded(folder)
+            for output in news:
+                if before is None:
+                    yield (
+                        f"{folder.location} is the checkpoint of no output, and output "
+                        f"{output.model.name!r} is new: if it is the same one under another name, "
+                        "its rows are written again; stop it and rename that folder"
+                    )
+                elif (now := self._describe(output)) is not None and before.is_same(now):
+                    raise _renamed(self.job.name, folder.location, name, output, now)
+
+    @cached_property
+    def _storage(self) -> Storage:
+        root = self.job.checkpoint or ""
+        return Storage.given(self.job.outputs[0].place.options).also_at(root)
+
+    @cached_property
+    def _folders_without_output(self) -> list[str]:
+        """The folders of the job's checkpoint that are those of a query, and of no output."""
+        root = self.job.checkpoint or ""
+        used = {*self.job.checkpoints, *self.job.other_checkpoints, f"{root}/{BATCHES}"}
+        try:
+            place = StoreUrl.parse(root)
+            found = list(self._storage.files(place).entries(str(place)))
+        except (KrishivError, OSError):
+            return []  # there is none yet, or only Spark can read it
+        names = sorted(entry.name.rstrip("/") for entry in found if entry.is_dir())
+        folders = (name for name in names if f"{root}/{name}" not in used)
+        return [
+            name for name in folders if _has_query(SparkCheckpoint(f"{root}/{name}", self._storage))
+        ]
+
+    def _check_names_of_batches(self) -> None:
+        """Refuse a new name before the newest batch, which comes again, is over."""
+        checkpoint = self._checkpoint_of(self.job.outputs[0])
+        with suppress(OSError, OptionError):
+            epochs = checkpoint.epochs()
+            if not epochs or checkpoint.is_committed(epochs[-1]):
+                return
+            recorded = checkpoint.recorded_targets()
+            names = {output.model.name for output in self.job.outputs}
+            olds = {str(name): each for name, each in recorded.items() if name not in names}
+            for output in self.job.outputs:
+                if output.model.name in recorded or self.is_accepted(output):
+                    continue
+                now = self._describe(output)
+                for name, before in olds.items():
+                    if now is not None and before.is_same(now):
+                        raise _renamed_batch(self.job.name, epochs[-1], name, output, now)
+
+
+def describe_output(output: ReadyOutput) -> QueryTarget | None:
+    """Return the target of an output; None if the options of a foreign format name none.
+
+    Raises:
+        KrishivError, OSError: If it cannot be reached from here.
+        ImportError: If a package is missing here.
+    """
+    place = output.place
+    if not place.is_ours:
+        return _foreign_target(place.format, place.options)
+    source = format_of(place.format.removeprefix("krishiv-"))
+    if source.writer_type is None:
+        return None
+    options = source.writer_type.options_type.parse(place.options, place.format)
+    kind = source.writer_for(options) or source.writer_type
+    found = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True).describe_target()
+    hidden = {str.__str__(t) for t in place.options.values() if isinstance(t, Referenced)}
+    return None if found is None else found.hiding(hidden)
+
+
+def _foreign_target(name: str, options: Mapping[str, str]) -> QueryTarget | None:
+    given = {key.lower(): text for key, text in options.items()}
+    parts = [f"{key}={_normal(key, given[key])}" for key in _NAMING if key in given]
+    return QueryTarget.of(name.lower(), ", ".join(parts)) if parts else None
+
+
+def _normal(key: str, text: str) -> str:
+    """Return one form of a name, without logins: they may change, and are not stored."""
+    if isinstance(text, Referenced) and text.is_secret is not False:
+        return text.reference
+    if key == "url":
+        return redact(text.partition("?")[0].partition(";")[0])
+    if key == "path" and url_scheme(text) in {None, "file"}:
+        return os.path.realpath(StoreUrl.parse(text).path)
+    return redact(text)
+
+
+def _has_query(checkpoint: SparkCheckpoint) -> bool:
+    try:
+        return checkpoint.folder().read("metadata") is not None
+    except (KrishivError, OSError):
+        return False  # only Spark can read it, and will say what it finds
+
+
+def _recorded(checkpoint: SparkCheckpoint) -> QueryTarget | None:
+    try:
+        return checkpoint.recorded_target()
+    except (KrishivError, OSError):
+        return None
+
+
+def _renamed(
+    job: str, folder: str, name: str, output: ReadyOutput, now: QueryTarget
+) -> CheckpointMismatch:
+    new = output.model.name
+    return CheckpointMismatch(
+        f"job {job!r}: output {new!r} is new, and writes to {now}, as output {name!r} has done, "
+        f"whose checkpoint is {folder}: all rows would be written again. Nothing was written. Ways "
+        f"on: call the output {name!r} again; or rename the folder {folder!r} to "
+        f"{folder.removesuffix(name) + new!r}, and the query goes on; or, if all rows are to be "
+        f"written again, 'krishiv-spark run --new-target {new}'"
+    )
+
+
+def _renamed_batch(
+    job: str, epoch: int, name: str, output: ReadyOutput, now: QueryTarget
+) -> CheckpointMismatch:
+    new = output.model.name
+    return CheckpointMismatch(
+        f"job {job!r}: output {new!r} is new, and writes to {now}, as output {name!r} has done: "
+        f"epoch {epoch} is not over, and its rows would be written again. Nothing was written. "
+        f"Ways on: call the output {name!r} until that epoch is over; or, if its rows are to be "
+        f"written again, 'krishiv-spark run --new-target {new}'"
+    )
