@@ -42,7 +42,7 @@ def iceberg() -> None:
 )
 @OLDER_THAN
 @DRY_RUN
-def iceberg_vacuum(
+def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
     table: str,
     guard_s: float,
     *,

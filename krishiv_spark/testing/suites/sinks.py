@@ -52,10 +52,7 @@ __all__ = ["SinkConformance"]
 _DAY_S = 24 * 60 * 60
 
 
-
-class SinkConformance(
-    SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, SinkValues, SinkSight
-):
+class SinkConformance(SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, SinkValues, SinkSight):
     """Every case is a promise to users of the sink; its docstring is what a failure prints.
 
     What is checked in each case follows from the declared `Guarantee`: exactly once, or no row
