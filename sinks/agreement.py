@@ -112,7 +112,7 @@ def _ahead(log: EpochLog, query: str, common: int, seen: str) -> CheckpointMisma
 
     Args:
         log: Of the query.
-        query: Its id.
+        query: Id of the query that the log belongs to.
         common: The newest epoch that log and target can have in common; -1 for none.
         seen: What the target has.
     """
@@ -171,7 +171,10 @@ def _behind(
 
 def _write_again(first: int, how: str) -> str:
     if first == 0:
-        return "start with a new checkpoint and a new target, into which all rows are written"
+        return (
+            "start with a new checkpoint and a new target, into which all rows are written again; "
+            "those that the sources no longer have are lost"
+        )
     return (
         f"'krishiv-spark replay CHECKPOINT --from {first}' {how} all targets and has the epochs "
         "written again (no Kafka topic can go back)"
