@@ -44,6 +44,10 @@ RUN_BY = {
         "unit/test_fanout_resolve.py::test_a_route_that_is_not_given_is_not_taken_for_finished",
         "brokers/test_kafka_windows.py::test_an_epoch_whose_topic_was_made_anew_is_not_passed_over",
     ),
+    "iceberg relocate": (
+        "unit/test_iceberg_relocate.py::test_a_warehouse_that_was_moved_by_hand_is_put_right",
+        "unit/test_iceberg_relocate.py::test_a_copy_that_was_made_by_hand_and_written_becomes_independent",
+    ),
     "log adopt": (
         f"{UNIT}::test_a_log_is_adopted_for_a_query_that_was_stopped_in_good_order",
         f"{UNIT}::test_the_target_is_changed_by_adopting",
