@@ -6,16 +6,14 @@ before a driver takes the log over:
 * A target that records an epoch which the log does not have is ahead: the log is the older copy.
 * A target that lacks an epoch which the log knows to be finished is behind: the target is.
 
-A driver compares when it starts, and again after a pause. In between, the log shows that the same
-process has run every epoch; then only targets that cost no request are compared, with the newest
-epoch alone.
+A driver compares when it starts, and again after a pause; in between, the log shows that the same
+process has run every epoch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from krishiv_spark.advice import NEW_CHECKPOINT
@@ -28,7 +26,7 @@ from krishiv_spark.sinks.participant import Participant, TargetRecord
 
 __all__ = ["check_targets", "is_comparison_due", "note_epoch"]
 
-_PAUSE_S = 10.0
+_PAUSE_S = 1.0
 """An operator who stops a query, restores a target and starts the query again needs longer."""
 
 _epochs: LruCache[str, tuple[int, float]] = LruCache(64)
@@ -49,14 +47,8 @@ def note_epoch(log: EpochLog, generation: int) -> None:
     _epochs.put(str(log), (generation, time.monotonic()))
 
 
-def check_targets(  # noqa: PLR0913  what a driver knows before it takes a log over
-    log: EpochLog,
-    participant: Participant[Any],
-    query: str,
-    state: State,
-    load: Load,
-    *,
-    looks_back: bool = True,
+def check_targets(
+    log: EpochLog, participant: Participant[Any], query: str, state: State, load: Load
 ) -> None:
     """Refuse a log whose targets are ahead of it or behind it; nothing has changed. Planner.
 
@@ -66,7 +58,6 @@ def check_targets(  # noqa: PLR0913  what a driver knows before it takes a log o
         query: Id of the query.
         state: The log before the owner entry of this driver.
         load: For the values that intents name.
-        looks_back: Whether entries are read where the newest intent tells nothing.
 
     Raises:
         CheckpointMismatch: If the log or a target is an older copy.
@@ -77,10 +68,7 @@ def check_targets(  # noqa: PLR0913  what a driver knows before it takes a log o
     try:
         for record in participant.records(query):
             _check_not_ahead(log, query, state, record)
-        finished = _finished(log, query, state, load)
-        if not looks_back:
-            finished = islice(finished, 0 if state.intent is None else 1)
-        _check_not_behind(log, participant, query, finished)
+        _check_not_behind(log, participant, query, _finished(log, query, state, load))
     except CheckpointMismatch as error:
         if log.state().number == state.number:
             raise

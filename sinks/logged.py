@@ -166,10 +166,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     def _check_agreement(self, log: EpochLog, query: str, state: State) -> None:
         """Refuse a log that is older than a target, or a target that is older than the log."""
-        is_due = is_comparison_due(log, state)
-        if is_due or self.participant.compares_each_epoch:
-            load = partial(self.loaded, log)
-            check_targets(log, self.participant, query, state, load, looks_back=is_due)
+        if is_comparison_due(log, state):
+            check_targets(log, self.participant, query, state, partial(self.loaded, log))
 
     def _note_over(self, log: EpochLog, epoch: Epoch, state: State) -> None:
         """Spark plans an epoch when it has written down that the one before is over."""

@@ -78,14 +78,11 @@ class Participant(ABC, Generic[ModelT]):
         may_lose: Whether `finish` may raise `LostIntentError`.
         salvages: Whether the rest of an epoch can be staged again of which a part is visible: then
             `Writer.plan` is told that part, by `Ownership.salvaged`.
-        compares_each_epoch: Whether `records` and `contains` cost no request, so that they are
-            called for each epoch, and not only when a driver starts and after a pause.
     """
 
     staged_type: type[ModelT]
     may_lose: ClassVar[bool] = True
     salvages: ClassVar[bool] = False
-    compares_each_epoch: bool = False
 
     def load(self, text: str) -> ModelT:
         """Return a staged value from the JSON that an entry of the log holds. Driver.

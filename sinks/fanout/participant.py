@@ -51,7 +51,6 @@ class FanoutParticipant(Participant[StagedParts]):
 
     def __init__(self, parts: Mapping[str, _Part]) -> None:
         self._parts = dict(sorted(parts.items(), key=_precedence))
-        self.compares_each_epoch = all(part.compares_each_epoch for part in parts.values())
 
     def load(self, text: str) -> StagedParts:
         """Return what an intent names, with what each route calls staged: all of it is checked.

@@ -101,7 +101,6 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     staged_type = StagedForTable
     may_lose = False
-    compares_each_epoch = True  # the table is loaded for each
 
     def __init__(self, options: IcebergSinkOptions, committer: IcebergCommitter) -> None:
         self._options = options

@@ -43,7 +43,6 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     staged_type = StagedFiles
     may_lose = False
-    compares_each_epoch = True  # it lists a small folder
 
     def __init__(
         self,

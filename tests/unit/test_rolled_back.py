@@ -440,7 +440,8 @@ def test_a_log_that_was_removed_and_adopted_counts_from_one(elsewhere, checkpoin
     refused(elsewhere, 8, "lacks epoch 7", place)
 
 
-def test_a_target_that_is_put_back_while_the_session_lives_is_found(elsewhere, place):
+def test_a_target_that_is_put_back_while_the_session_lives_is_found(elsewhere, place, monkeypatch):
+    monkeypatch.setattr(agreement, "_PAUSE_S", 0.0)
     old = Copy(place / "t")
     elsewhere.run(2)
     shutil.rmtree(place / "t")
@@ -450,7 +451,7 @@ def test_a_target_that_is_put_back_while_the_session_lives_is_found(elsewhere, p
 
 
 def test_a_driver_compares_when_it_starts_and_after_a_pause(elsewhere, monkeypatch):
-    monkeypatch.setattr(DiskParticipant, "compares_each_epoch", False)
+    monkeypatch.setattr(agreement, "_PAUSE_S", 60.0)
     looked = []
     original = DiskParticipant.contains
     monkeypatch.setattr(
