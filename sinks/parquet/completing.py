@@ -61,6 +61,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         self._table = table
         self._mode = mode
         self._is_due = False
+        self._newest: dict[str, int | None] = {}
 
     # --- committer
 
@@ -153,15 +154,18 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         return f"Parquet table {found}" if self._streaming else None
 
     def newest_generation(self, query: str) -> int | None:
-        """Planner: by the mark that `finish` leaves. A request."""
-        return self._table.log_of(query).finished_generation()
+        """Planner: by the mark that `finish` leaves. A request, whose answer `contains` uses."""
+        self._newest[query] = self._table.log_of(query).finished_generation()
+        return self._newest[query]
 
     def contains(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> bool:
         """Planner: by the mark; one that is older is believed if no file is there either.
 
         A driver that was taken over from may have written its own mark over a later one.
         """
-        finished = self._table.log_of(epoch.query).finished_generation()
+        if epoch.query not in self._newest:
+            self.newest_generation(epoch.query)
+        finished = self._newest[epoch.query]
         if finished is None or finished >= (epoch.generation or 0):
             return True
         return Became.VISIBLE in self._look(_files(staged)).values()
