@@ -66,7 +66,7 @@ def test_files_that_went_are_kept_where_no_reader_and_no_glob_finds_them(query, 
     assert all("_krishiv" in path.parts for path in table.rglob("*.replayed"))
     query.run(3)
     done = CliRunner().invoke(
-        main, ["parquet", "vacuum", str(table), "--older-than", "0s", "--source-state", "0s"]
+        main, ["parquet", "vacuum", str(table), "--older-than", "0s", "--source-state", "2h"]
     )
     assert done.exit_code == 0, done.output
     assert len(list(table.rglob("*.replayed"))) == 2
