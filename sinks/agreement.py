@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.errors import CheckpointMismatch, Fenced
+from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.history import held_mark
+from krishiv_spark.sinks.history import check_not_overtaken, held_mark
 from krishiv_spark.sinks.participant import Participant, TargetRecord
 
 __all__ = ["check_targets", "is_comparison_due", "note_epoch"]
@@ -70,12 +70,8 @@ def check_targets(
             _check_not_ahead(log, query, state, record)
         _check_not_behind(log, participant, query, _finished(log, query, state, load))
     except CheckpointMismatch as error:
-        if log.state().number == state.number:
-            raise
-        raise Fenced(
-            f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
-            "drivers run on one checkpoint, stop one of them"
-        ) from error
+        check_not_overtaken(log, state, error)
+        raise
 
 
 def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetRecord) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "ADOPT",
     "check_first",
     "check_history",
+    "check_not_overtaken",
     "check_target",
     "held_mark",
     "operators_claim",
@@ -63,9 +64,22 @@ def check_first(
             _check_number(log, epoch)
         verify_empty_log(epoch.query)
     except LogError as error:
-        if log.state().number == state.number:
-            raise
-        # What the target shows may be younger than what the log has shown.
+        check_not_overtaken(log, state, error)
+        raise
+
+
+def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
+    """Blame another driver for a difference between log and target, if it has gone on. Planner.
+
+    Args:
+        log: Of the query.
+        state: Its state before the target was asked: the target's answer may be a newer one.
+        error: The difference.
+
+    Raises:
+        Fenced: If the log has a later entry now.
+    """
+    if log.state().number != state.number:
         raise Fenced(
             f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
             "drivers run on one checkpoint, stop one of them"

@@ -72,36 +72,29 @@ def to_parquet(folder, name="table", output="output"):
     )
 
 
-def test_a_table_of_each_batch_that_was_restored_from_an_older_copy_is_refused(stream):
-    write = krishiv_spark.each_batch(to_parquet(stream.folder))
+def refuses_an_older(stream, folder, write, ids):
     stream.after(2, function=write)
-    stream.save("table", "older")
+    stream.save(folder, "older")
     stream.after(4, function=write)
-    stream.save("table", "newest")
-    stream.restore("older", "table")
+    stream.save(folder, "newest")
+    stream.restore("older", folder)
     stream.add(6)
     with pytest.raises(StreamingQueryException, match=r"batch 1 .* was committed into this target"):
         stream.run(write)
-    assert stream.parquet("table") == [2]
-    stream.restore("newest", "table")
+    assert ids() == [2]
+    stream.restore("newest", folder)
     stream.run(write)
-    assert stream.parquet("table") == [2, 4, 6]
+    assert ids() == [2, 4, 6]
+
+
+def test_a_table_of_each_batch_that_was_restored_from_an_older_copy_is_refused(stream):
+    write = krishiv_spark.each_batch(to_parquet(stream.folder))
+    refuses_an_older(stream, "table", write, lambda: stream.parquet("table"))
 
 
 def test_a_table_of_upsert_that_was_restored_from_an_older_copy_is_refused(stream):
     write = krishiv_spark.upsert("db.t", "id", warehouse=str(stream.folder / "warehouse"))
-    stream.after(2, function=write)
-    stream.save("warehouse", "older")
-    stream.after(4, function=write)
-    stream.save("warehouse", "newest")
-    stream.restore("older", "warehouse")
-    stream.add(6)
-    with pytest.raises(StreamingQueryException, match=r"batch 1 .* was committed into this target"):
-        stream.run(write)
-    assert stream.iceberg("db.t") == [2]
-    stream.restore("newest", "warehouse")
-    stream.run(write)
-    assert stream.iceberg("db.t") == [2, 4, 6]
+    refuses_an_older(stream, "warehouse", write, lambda: stream.iceberg("db.t"))
 
 
 def test_outputs_that_are_left_out_added_and_not_saved_are_no_gap(stream):
