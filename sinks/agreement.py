@@ -7,50 +7,70 @@ before a driver takes the log over:
 * A target that lacks an epoch which the log knows to be finished is behind: the target is.
 
 A driver compares when it starts, and again after a pause; in between, the log shows that the same
-process has run every epoch.
+process has run every epoch. When it starts, it reads the log back until each target has answered;
+after a pause it still has the intents that this needs.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets import EpochLog, State
+from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.history import check_not_overtaken, held_mark
 from krishiv_spark.sinks.participant import Participant, TargetRecord
 
-__all__ = ["check_targets", "is_comparison_due", "note_epoch"]
+__all__ = ["check_targets", "note_epoch"]
 
 _PAUSE_S = 1.0
 """An operator who stops a query, restores a target and starts the query again needs longer."""
 
-_epochs: LruCache[str, tuple[int, float]] = LruCache(64)
-"""By log, the generation of the last epoch that this process began, and when."""
+_Intent = tuple[int, Entry]
+"""With its generation."""
+
+
+class _Begun(NamedTuple):
+    """The last epoch that this process began with a log, or looked at.
+
+    Attributes:
+        generation: The owner entry at the end of the log, as far as epochs go.
+        began_s: When; without an end of the pause if it was only looked at.
+        newest: The newest intent that is finished, and those before it that left something in
+            targets in which no later one did. None if that is not known for all targets.
+    """
+
+    generation: int
+    began_s: float
+    newest: tuple[_Intent, ...] | None = None
+
+
+_epochs: LruCache[str, _Begun] = LruCache(64)
+"""By log."""
 
 Load = Callable[[Sequence[object]], Sequence[Any]]
 """Makes staged values of what an entry of the log names."""
 
 
-def is_comparison_due(log: EpochLog, state: State) -> bool:
-    """Return False if this process ran the epoch before, a moment ago. Planner."""
-    owner, began_s = _epochs.get(str(log)) or (-1, 0.0)
-    return owner != state.owner or time.monotonic() - began_s > _PAUSE_S
-
-
 def note_epoch(log: EpochLog, generation: int) -> None:
     """Remember that this process began an epoch, with all targets in agreement. Planner."""
-    _epochs.put(str(log), (generation, time.monotonic()))
+    before = _epochs.get(str(log))
+    newest = None if before is None else before.newest
+    _epochs.put(str(log), _Begun(generation, time.monotonic(), newest))
 
 
 def check_targets(
     log: EpochLog, participant: Participant[Any], query: str, state: State, load: Load
 ) -> None:
     """Refuse a log whose targets are ahead of it or behind it; nothing has changed. Planner.
+
+    Targets are not compared if this process ran the epoch before, a moment ago.
 
     Args:
         log: Of the query.
@@ -65,13 +85,94 @@ def check_targets(
     """
     if state.number == 0:
         return  # `Participant.verify_empty_log`
-    try:
-        for record in participant.records(query):
-            _check_not_ahead(log, query, state, record)
-        _check_not_behind(log, participant, query, _finished(log, query, state, load))
-    except CheckpointMismatch as error:
-        check_not_overtaken(log, state, error)
-        raise
+    begun = _begun(log, participant, state)
+    if time.monotonic() - begun.began_s > _PAUSE_S:
+        try:
+            records = participant.records(query)
+            for record in records:
+                _check_not_ahead(log, query, state, record)
+            seen = _Seen(_intents(log, state, begun))
+            _check_not_behind(log, participant, query, _loaded(seen, query, load))
+        except CheckpointMismatch as error:
+            check_not_overtaken(log, state, error)
+            raise
+        if begun.newest is None:
+            begun = begun._replace(newest=seen.newest(participant, len(records)))
+    _epochs.put(str(log), begun)
+
+
+def _begun(log: EpochLog, participant: Participant[Any], state: State) -> _Begun:
+    """Return the memory of this process, with the intent that the log has got since."""
+    before = _epochs.get(str(log))
+    if before is None or before.generation != state.owner:
+        return _Begun(state.owner, -math.inf)
+    if before.newest is None or state.intent is None:  # an intent that came to nothing is not known
+        return before._replace(newest=None)
+    newest = next(_newest(log, state), None)
+    if newest is None:  # it is finished first, and then met again
+        return before
+    if before.newest and before.newest[0][0] == newest[0]:
+        return before
+    return before._replace(newest=_needed(participant, (newest, *before.newest))[0])
+
+
+def _intents(log: EpochLog, state: State, begun: _Begun) -> Iterator[_Intent]:
+    """Yield the intents to compare with, the newest first; all of them are finished."""
+    if begun.newest is not None:
+        yield from begun.newest
+    else:
+        for generation, intent in log.intents(state):
+            is_open = generation == state.intent_generation and not log.is_finished(state)
+            if intent.epoch is not None and not is_open:
+                yield generation, intent
+
+
+def _newest(log: EpochLog, state: State) -> Iterator[_Intent]:
+    """Yield the newest intent if it is finished."""
+    if state.intent is not None and state.intent.epoch is not None and log.is_finished(state):
+        yield state.intent_generation, state.intent
+
+
+class _Seen(Iterator[_Intent]):
+    """Intents of which those are kept that were asked for."""
+
+    def __init__(self, intents: Iterator[_Intent]) -> None:
+        self._intents = intents
+        self._seen: list[_Intent] = []
+        self._is_all = False
+
+    def __next__(self) -> _Intent:
+        """Return the next older intent."""
+        try:
+            self._seen.append(next(self._intents))
+        except StopIteration:
+            self._is_all = True
+            raise
+        return self._seen[-1]
+
+    def newest(self, participant: Participant[Any], count: int) -> tuple[_Intent, ...] | None:
+        """Return the intents that a later comparison needs; None if older ones may be needed too.
+
+        Args:
+            participant: With the targets.
+            count: Of the targets.
+        """
+        needed, names = _needed(participant, self._seen)
+        return needed if self._is_all or len(names) == count else None
+
+
+def _needed(
+    participant: Participant[Any], intents: Iterable[_Intent]
+) -> tuple[tuple[_Intent, ...], set[str]]:
+    """Return the newest intent, and those that left something in further targets; and these."""
+    needed: list[_Intent] = []
+    names: set[str] = set()
+    for intent in intents:
+        found = {*participant.targets_of(intent[1].staged)}
+        if not needed or not found <= names:
+            needed.append(intent)
+            names |= found
+    return tuple(needed), names
 
 
 def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetRecord) -> None:
@@ -129,13 +230,11 @@ def _check_not_behind(
         raise _behind(log, query, missing, lacking)
 
 
-def _finished(
-    log: EpochLog, query: str, state: State, load: Load
+def _loaded(
+    intents: Iterable[_Intent], query: str, load: Load
 ) -> Iterator[tuple[Epoch, Sequence[Any]]]:
-    """Yield the epochs that were finished, the newest first."""
-    for generation, intent in log.intents(state):
-        is_open = generation == state.intent_generation and not log.is_finished(state)
-        if intent.epoch is not None and not is_open:
+    for generation, intent in intents:
+        if intent.epoch is not None:
             yield Epoch(query, intent.epoch, generation), load(intent.staged)
 
 

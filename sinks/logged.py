@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
-from krishiv_spark.sinks.agreement import check_targets, is_comparison_due, note_epoch
+from krishiv_spark.sinks.agreement import check_targets, note_epoch
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
 from krishiv_spark.sinks.history import (
     check_first,
@@ -73,7 +73,6 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
-        note_epoch(log, state.owner)
         return Ownership(state.owner, state.generations, self._salvaged(log, state))
 
     def seen(self, query: str) -> str:
@@ -130,6 +129,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """
         while True:
             state = log.begin(claim, check)
+            if check is not None:
+                note_epoch(log, state.owner)  # the check is made once more if this loop goes on
             try:
                 was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:
@@ -166,8 +167,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     def _check_agreement(self, log: EpochLog, query: str, state: State) -> None:
         """Refuse a log that is older than a target, or a target that is older than the log."""
-        if is_comparison_due(log, state):
-            check_targets(log, self.participant, query, state, partial(self.loaded, log))
+        check_targets(log, self.participant, query, state, partial(self.loaded, log))
 
     def _note_over(self, log: EpochLog, epoch: Epoch, state: State) -> None:
         """Spark plans an epoch when it has written down that the one before is over."""

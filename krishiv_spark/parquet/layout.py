@@ -4,7 +4,7 @@
     <table>/day=2013-01-01/part-....parquet                        the same, partitioned
     <table>/_krishiv/<query id>/log/                               the epoch log: the point of truth
     <table>/_krishiv/<query id>/staged/<generation>/*.staged       what no glob for Parquet finds
-    <table>/_krishiv/<query id>/staged/<generation>.done/          empty: its epoch is visible
+    <table>/_krishiv/<query id>/staged/<generation>.done/keep      empty: its epoch is visible
     <table>/_krishiv/<query id>/replayed/<replay>/*.replayed       taken out, for the user to keep
 
 and in any folder that is read, since ``_krishiv`` tells a table from a copy of some of its files:
@@ -31,6 +31,7 @@ from krishiv_spark.parquet.tails import look
 
 __all__ = [
     "DONE_SUFFIX",
+    "KEEP",
     "META",
     "PATH_OPTION",
     "SINK_LOG",
@@ -51,6 +52,9 @@ PATH_OPTION = "krishiv-parquet: 'path'"
 """How messages name the option that says where the folder is."""
 
 DONE_SUFFIX = ".done"
+
+KEEP = "keep"
+"""Empty, in the folder of a generation that is done."""
 
 SINK_LOG = "_spark_metadata"
 """Where Spark's own file sink says which files of a folder count, for Spark's readers."""

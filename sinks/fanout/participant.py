@@ -176,6 +176,12 @@ class FanoutParticipant(Participant[StagedParts]):
             lacking += [f"route {route!r}: {target}" for target in own or ()]
         return None if is_unknown and not lacking else lacking
 
+    def targets_of(self, staged: Sequence[object]) -> set[str]:
+        """Planner: the routes."""
+        parts = [item.get("parts") for item in staged if isinstance(item, dict)]
+        found = (part for part in parts if isinstance(part, dict))
+        return {name for part in found for name in self._parts if part.get(name)}
+
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
         """Planner: each part."""
         for route, part in self._parts.items():

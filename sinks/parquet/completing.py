@@ -158,7 +158,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         self._newest[query] = self._table.log_of(query).finished_generation()
         return self._newest[query]
 
-    def contains(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> bool:
+    def contains(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> bool | None:
         """Planner: by the mark; one that is older is believed if no file is there either.
 
         A driver that was taken over from may have written its own mark over a later one.
@@ -166,9 +166,12 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         if epoch.query not in self._newest:
             self.newest_generation(epoch.query)
         finished = self._newest[epoch.query]
-        if finished is None or finished >= (epoch.generation or 0):
+        if finished is None and self._has_begun(epoch.query):
+            return True  # an earlier version has finished all
+        if finished is not None and finished >= (epoch.generation or 0):
             return True
-        return Became.VISIBLE in self._look(_files(staged)).values()
+        files = _files(staged)
+        return Became.VISIBLE in self._look(files).values() if files else None
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: whatever is open of this query is of earlier generations.

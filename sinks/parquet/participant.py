@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from krishiv_spark.advice import NEW_CHECKPOINT
+from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import LogError, OptionError
-from krishiv_spark.parquet.identity import Pointer, table_id, write_pointer
+from krishiv_spark.parquet.identity import Pointer, has_pointer, table_id, write_pointer
 from krishiv_spark.parquet.layout import replayed_within, visible_files
 from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag
 from krishiv_spark.sinks.base import Epoch
@@ -72,6 +73,15 @@ class TableParticipant(Participant[StagedT]):
     def _point_to_log(self, query: str) -> None:
         """First of all: whoever finds files of a query must find its log."""
         write_pointer(self.folder.meta(query), self._view.pointer(query))
+
+    def _has_begun(self, query: str) -> bool:
+        """Return False if a stream whose log is elsewhere has never begun to write to the table.
+
+        A table that was restored from before its first epoch has no pointer to its log either.
+        """
+        if query.startswith(BATCH_PREFIX) or self._view.pointer(query) is None:
+            return True
+        return has_pointer(self.folder.meta(query))
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a stream without a log must not have files in the table."""

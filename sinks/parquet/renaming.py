@@ -17,7 +17,7 @@ from krishiv_spark.beneath import (
 from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.durable import exists, remove_file
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LinkError
-from krishiv_spark.parquet.layout import DONE_SUFFIX, META, done_generations, staged_within
+from krishiv_spark.parquet.layout import DONE_SUFFIX, KEEP, META, done_generations, staged_within
 from krishiv_spark.parquet.names import staged_name
 from krishiv_spark.parquet.progress import TableLog, table_logs
 from krishiv_spark.sinks.base import Epoch, OutputMode
@@ -94,14 +94,14 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         # The staged folder goes last: as long as it is there, all of this is done again.
         with _delayed_by_links(epoch):
             if not self._reveal(folder, staged):
-                self._check_done(epoch)
+                self._check_done(epoch, staged)
             self._sync(each for name in _by_folder(staged) for each in _find_above(name))
             self._remove_replaced(staged)
             self._end_generation(folder)
 
-    def _check_done(self, epoch: Epoch) -> None:
-        """Refuse a table that has neither the folder of a generation, nor the trace of its end."""
-        if not self.is_finished(epoch):
+    def _check_done(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> None:
+        """Refuse a table that has neither the folder of a generation, nor a trace of its end."""
+        if self.contains(epoch, staged) is False:
             raise CommitUnknown(
                 f"epoch {epoch.number} of query {epoch.query}: its intent is logged, but "
                 f"{self._table} has nothing of it: the table was restored from an older copy. Put "
@@ -130,8 +130,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """
         generation = epoch.generation or 0
         names = self._generations(epoch.query)
+        if str(generation) in names:
+            return False
         done = done_generations(names)
-        return str(generation) not in names and (not done or done[-1] >= generation)
+        return done[-1] >= generation if done else self._has_begun(epoch.query)
 
     def discard(self, staged: Sequence[StagedFiles]) -> None:
         """Anywhere: remove staged files."""
@@ -183,7 +185,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """Planner: by the name of a folder. None of tables that earlier versions have written."""
         return max(done_generations(self._generations(query)), default=None)
 
-    def contains(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> bool:
+    def contains(self, epoch: Epoch, staged: Sequence[StagedFiles]) -> bool | None:
         """Planner: by the newest generation that is done, or else by the files themselves.
 
         Files that were deleted, moved or compacted since do not matter, as long as ``_krishiv`` is
@@ -192,9 +194,12 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         generation = epoch.generation or 0
         names = self._generations(epoch.query)
         done = done_generations(names)
-        if not done or done[-1] >= generation:
+        if done[-1] >= generation if done else self._has_begun(epoch.query):
             return True
-        visible = (exists(f"{self._table}/{path}") for path in _paths(staged))
+        paths = [*_paths(staged)]
+        if not paths:
+            return None
+        visible = (exists(f"{self._table}/{path}") for path in paths)
         # A power cut may take the last rename from a disk. A copy that was made in the middle of
         # the epoch has this folder too, and not all of the files.
         return all(visible) if str(generation) in names else any(visible)
@@ -333,8 +338,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def _end_generation(self, folder: str, *, must_be_there: bool = True) -> None:
         """Say in one step that the epoch of a generation is finished.
 
-        The folder in which a stream stages gets another name, and is left empty: that shows how new
-        the table is. That of a batch job goes.
+        The folder in which a stream stages gets another name, and stays with an empty file in it:
+        that shows how new the table is. That of a batch job goes.
 
         Args:
             folder: In which files were staged.
@@ -350,15 +355,18 @@ class DiskParticipant(TableParticipant[StagedFiles]):
             except FileNotFoundError:  # another recovery was faster
                 if not must_be_there:
                     make_folder_in(parent, f"{self._table}/{above}/{done}")
+                    _keep_folder(parent, done)
                 return
             except OSError:  # what a recovery has left under the second name, which died
                 remove_tree(self._table, f"{above}/{done}")
                 os.rename(name, done, src_dir_fd=parent, dst_dir_fd=parent)
             if not self._streaming:
                 remove_tree(self._table, f"{above}/{done}")
-            elif self._emptied != folder:  # attempts that lost may have left something in it
+                return
+            if self._emptied != folder:  # attempts that lost may have left something in it
                 for left in list_folder(self._table, f"{above}/{done}"):
                     remove_tree(self._table, f"{above}/{done}/{left}")
+            _keep_folder(parent, done)
 
 
 def _remove_empty(above: int, name: str) -> bool:
@@ -370,6 +378,12 @@ def _remove_empty(above: int, name: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _keep_folder(above: int, name: str) -> None:
+    """Put a file into a folder, which clean-ups and many kinds of copies leave out if empty."""
+    with suppress(FileNotFoundError):  # a later generation has removed it meanwhile
+        os.close(os.open(f"{name}/{KEEP}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=above))
 
 
 def _paths(staged: Sequence[StagedFiles]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets import PlannedOffsets, open_log
+from krishiv_spark.offsets.stored import StoredEntries
 from krishiv_spark.sinks import agreement
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant
@@ -131,7 +132,7 @@ def test_the_mark_of_a_table_alone_shows_that_the_log_is_older(fan, checkpoint, 
     old = Copy(checkpoint)
     fan.run(3)
     for folder in (place / "t/_krishiv").glob("*/staged/*"):
-        folder.rmdir()  # as an earlier version leaves it
+        shutil.rmtree(folder)  # as an earlier version leaves it
     old.put_back()
     start_again()
     why = r"route 'lake': Iceberg table .* has epoch 3 of query"
@@ -277,6 +278,65 @@ def test_a_table_whose_log_is_elsewhere_is_put_back(elsewhere, place):
     assert table_rows(place / "t") == exactly(20)
 
 
+@pytest.mark.parametrize("is_stripped", [False, True], ids=["whole", "without empty folders"])
+def test_a_table_is_put_back_from_before_the_first_epoch(checkpoint, place, is_stripped):
+    """Other writers had the table before: it has an id, and nothing of the query yet."""
+    run_another(place)
+    old = Copy(place / "t")
+    query = Stream(ParquetWriter, checkpoint, path=f"{place}/t", epochLog=f"{place}/log")
+    for epoch in range(2):
+        query.run(epoch)
+    if is_stripped:
+        remove_empty(old.copy)
+    old.put_back()
+    refused(query, 2, "lacks epochs 0 to 1", place)
+
+
+def test_a_first_epoch_is_not_finished_where_the_table_is_put_back(checkpoint, place, monkeypatch):
+    run_another(place)
+    old = Copy(place / "t")
+    query = Stream(ParquetWriter, checkpoint, path=f"{place}/t", epochLog=f"{place}/log")
+    with monkeypatch.context() as dying:
+        dying.setattr(DiskParticipant, "finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            query.run(0)
+    old.put_back()
+    with pytest.raises(PlanningFailed, match=r"CommitUnknown: .* has nothing of it"):
+        query.run(0)
+
+
+def test_a_copy_without_empty_folders_is_an_older_copy(elsewhere, place):
+    """As stores, git and 'rsync -m' make it."""
+    old = Copy(place / "t")
+    remove_empty(old.copy)
+    elsewhere.run(2)
+    old.put_back()
+    refused(elsewhere, 3, "lacks epoch 2", place)
+
+
+def test_a_clean_up_of_empty_folders_changes_nothing(elsewhere, place):
+    elsewhere.run(2)
+    remove_empty(place)
+    for path in (place / "t").glob("part-*.parquet"):
+        path.unlink()
+    start_again()
+    elsewhere.run(3)
+    assert table_rows(place / "t") == Counter(range(30, 40))
+
+
+def run_another(place):
+    other = make_checkpoint(place / "other", -1)
+    (other / "metadata").write_text('{"id":"5e1f0d6c-3a55-4d0e-9a52-0d7a0f1d2c3b"}')
+    Stream(ParquetWriter, other, path=f"{place}/t", epochLog=f"{place}/others").run(0)
+
+
+def remove_empty(folder):
+    """Remove what 'find -empty -delete' removes of folders."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
 def test_replay_writes_again_what_the_older_copy_lacks(elsewhere, checkpoint, place):
     old = Copy(place / "t")
     elsewhere.run(2)
@@ -397,7 +457,7 @@ def test_a_table_of_an_earlier_version_goes_on(elsewhere, place):
             elsewhere.run(epoch)
             start_again()
     for folder in (place / "t/_krishiv").glob("*/staged/*.done"):
-        folder.rmdir()
+        shutil.rmtree(folder)
     for epoch in (4, 5, 6):
         elsewhere.run(epoch)
         start_again()
@@ -472,3 +532,30 @@ def test_what_stays_staged_after_an_epoch_is_one_empty_folder(elsewhere, place):
     names = sorted(path.name for path in (place / "t/_krishiv").glob("*/staged/*"))
     assert len(names) == 2
     assert all(name.endswith(".done") for name in names)
+
+
+def test_a_route_without_rows_does_not_have_the_log_read_back_after_each_pause(
+    fan, place, monkeypatch
+):
+    """A process remembers the newest epoch of each target; a restored target is still found."""
+    monkeypatch.setattr(agreement, "_PAUSE_S", -1.0)
+    fan.without_lake = {*range(3, 20)}
+    fan.run(3)
+    start_again()
+    fan.run(4)
+    reads = []
+    original = StoredEntries.backwards
+    monkeypatch.setattr(StoredEntries, "backwards", lambda self: reads.append(1) or original(self))
+    for epoch in range(5, 9):
+        fan.run(epoch)
+    assert not reads
+    old = Copy(place / "w")
+    fan.without_lake.discard(9)
+    for epoch in (9, 10):
+        fan.run(epoch)
+    assert not reads
+    shutil.rmtree(place / "w")
+    shutil.copytree(old.copy, place / "w")
+    forget()
+    with pytest.raises(PlanningFailed, match=r"route 'lake': .* lacks epoch 9 of query"):
+        fan.run(11)
