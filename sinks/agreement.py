@@ -41,7 +41,7 @@ class _Begun(NamedTuple):
 
     Attributes:
         generation: The owner entry at the end of the log, as far as epochs go.
-        began_s: When; without an end of the pause if it was only looked at.
+        began_s: When; minus infinity if this process has only compared, and begun nothing.
         newest: The newest intent that is finished, and those before it that left something in
             targets in which no later one did. None if that is not known for all targets.
     """

@@ -193,7 +193,8 @@ class Operator:
             raise LogError(
                 f"the newest intent in the epoch log {self._log}, of epoch "
                 f"{state.committed_epoch}, may not be finished: 'krishiv-spark log resolve' "
-                "finishes it, in its old target"
+                "finishes it, in its old target; where that is refused, since the target is an "
+                "older copy, 'krishiv-spark log resolve --assume committed' passes over it"
             )
 
     def _check_rows(self, planned: PlannedOffsets) -> None:
