@@ -52,7 +52,8 @@ class TestNamedParquetSink(TestParquetSink):
     def sink(self, folder):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
-        return replace(found, options={**found.options, **named})
+        # Marks are in the log, which the kit leaves as it is when it restores the table.
+        return replace(found, options={**found.options, **named}, can_be_restored=False)
 
 
 @pytest.mark.variant  # the same epochs, as batch jobs with numbers
