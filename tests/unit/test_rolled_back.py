@@ -559,3 +559,15 @@ def test_a_route_without_rows_does_not_have_the_log_read_back_after_each_pause(
     forget()
     with pytest.raises(PlanningFailed, match=r"route 'lake': .* lacks epoch 9 of query"):
         fan.run(11)
+
+
+def test_a_table_of_a_named_query_is_put_back(checkpoint, place):
+    query = Stream(
+        ParquetWriter, checkpoint, path=f"{place}/t", epochLog=f"{place}/log", queryId="n"
+    )
+    for epoch in range(2):
+        query.run(epoch)
+    old = Copy(place / "t")
+    query.run(2)
+    old.put_back()
+    refused(query, 3, "lacks epoch 2", place)
