@@ -52,7 +52,7 @@ class TestNamedParquetSink(TestParquetSink):
     def sink(self, folder):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
-        # Marks are in the log, which the kit leaves as it is when it restores the table.
+        # The log elsewhere has an intent that the older copy lacks: this is refused as CommitUnknown.
         return replace(found, options={**found.options, **named}, can_be_restored=False)
 
 

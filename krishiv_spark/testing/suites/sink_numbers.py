@@ -91,8 +91,12 @@ def _copied(target: Path, name: str) -> Path:
 
 def _put_back(copy: Path, target: Path) -> None:
     """Restore a copy. Files are overwritten, since the oracle may have some of them open."""
-    for path in [path for path in target.rglob("*") if not path.is_dir() or path.is_symlink()]:
-        if not (copy / path.relative_to(target)).exists():
+    for path in sorted(target.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if (copy / path.relative_to(target)).exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
             path.unlink()
     shutil.copytree(copy, target, symlinks=True, dirs_exist_ok=True)
 
