@@ -52,7 +52,7 @@ class TestNamedParquetSink(TestParquetSink):
     def sink(self, folder):
         found = super().sink(folder)
         named = {"queryId": folder.name, "epochLog": str(folder.with_name(f"{folder.name}-log"))}
-        # The log elsewhere has an intent that the older copy lacks: this is refused as CommitUnknown.
+        # Its log has an intent that the older copy lacks: that is refused as CommitUnknown.
         return replace(found, options={**found.options, **named}, can_be_restored=False)
 
 
