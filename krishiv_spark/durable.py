@@ -39,7 +39,12 @@ def is_folder(path: str | Path) -> bool:
 
 
 def write_aside(
-    path: str | Path, data: bytes, *, folder: int | None = None, mode: int = 0o644
+    path: str | Path,
+    data: bytes,
+    *,
+    folder: int | None = None,
+    mode: int = 0o644,
+    durable: bool = True,
 ) -> None:
     """Create a new file with its content on the disk; the folder is not synced.
 
@@ -50,6 +55,7 @@ def write_aside(
         data: Its content.
         folder: Descriptor of the folder that a relative path starts from.
         mode: Permission bits of the file, of which the umask takes some.
+        durable: Whether the content is on the disk when this returns.
 
     Raises:
         FileExistsError: If the path is taken.
@@ -61,7 +67,8 @@ def write_aside(
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError:

@@ -1,28 +1,32 @@
-"""The newest batch that was committed into a target, as the checkpoint around it records it.
+"""The newest batches that were committed into a target, as the checkpoint around it records them.
 
 A numbered batch has no offsets, and a function of ``foreachBatch`` may skip an output in any batch.
 So the mark in a target does not show whether the batches after it were skipped, or were lost with
 an older copy of the target. The record shows it. It is one file for each name and target, which the
 committer replaces after each commit, and a planner reads once for each start of the query.
+
+Each number in a record is that of a batch that was committed. One that is missing there, or a
+record that is lost or damaged, is no error: less is noticed without it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from krishiv_spark.checkpoint import KRISHIV, SparkCheckpoint
-from krishiv_spark.errors import CheckpointMismatch, StorageError
+from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets.offset import Value, canonical_json
 from krishiv_spark.sinks.base import Mark, Writer
 from krishiv_spark.sinks.numbered import JobNumber, NumberedJobOptions
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
 
-__all__ = ["RECORD_SUFFIX", "BatchRecord", "records_after"]
+__all__ = ["RECORD_SUFFIX", "BatchRecord", "records_at"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +36,10 @@ RECORD_SUFFIX = ".batch.json"
 _REST_S = 600.0
 """Pause after a failed attempt to store a record: each may take seconds, and is logged."""
 
+_MOST_BATCHES = 100
+"""Numbers in a record. Spark keeps the offsets of as many batches, so none is repeated from before
+(``spark.sql.streaming.minBatchesToRetain``)."""
+
 _NO_BATCH = -1
 
 
@@ -39,13 +47,16 @@ class _Committed(Value):
     """The content of a record.
 
     Attributes:
-        batch: Number of the newest batch that was committed.
-        before: Number of the newest one before it, -1 for none; None if it is not known.
+        batches: Numbers of batches that were committed, the newest as the last one.
     """
 
     v: int = 1
-    batch: int
-    before: int | None = None
+    batches: tuple[int, ...]
+
+    @property
+    def text(self) -> bytes:
+        """The content of the file."""
+        return f"{canonical_json(self.model_dump(mode='json'))}\n".encode()
 
 
 @dataclass(frozen=True)
@@ -88,36 +99,47 @@ class BatchRecord:
         """Name of the file in the checkpoint's folder `krishiv`."""
         return f"{self.name}.{sha256(self.target.encode()).hexdigest()[:12]}{RECORD_SUFFIX}"
 
-    def check(self, job: JobNumber, mark: Mark | None) -> None:
+    def check(self, job: JobNumber, mark: Mark | None) -> tuple[int, ...]:
         """Refuse a target that lacks a batch which was committed into it. Planner.
+
+        A record that cannot be read is logged, and nothing is refused by it.
 
         Args:
             job: The batch that begins.
             mark: The newest batch of its name in the target.
 
+        Returns:
+            The batches that are known to be in the target, for `note`.
+
         Raises:
-            CheckpointMismatch: If the target lacks one, or the record is damaged.
-            StorageError: If the record cannot be read.
+            CheckpointMismatch: If the target lacks one.
         """
         committed = _NO_BATCH if mark is None else mark.epoch
         known = None if self.run is None else _known.get(self)
-        if known is not None and not _lacks(known, job.number, committed):
-            self._keep(known, committed)
-            return
-        # A record that was removed on purpose, or taken back with the checkpoint, is read again.
-        found = self._read()
-        if _lacks(found, job.number, committed):
-            self._report_missing(found, job, mark)
-            found = None
-        self._keep(found, committed)
+        if known is None or _lacks(known, job.number, committed):
+            # A record that was removed on purpose, or taken back with the checkpoint, is read
+            # again.
+            found = self._read()
+            if _lacks(found, job.number, committed):
+                self._report_missing(_before(found, job.number)[-1], job, mark)
+                found = ()
+            known = self._drop_later(found, committed)
+        batches = _joined(_before(known, job.number), committed)
+        _known.put(self, batches)
+        return batches
 
-    def _keep(self, found: _Committed | None, committed: int) -> None:
-        """Keep what the record contains, or the mark if that is newer: the target had it."""
-        newest = _Committed(batch=committed)
-        is_newer = found is None or found.batch < committed
-        _known.put(self, newest if is_newer else found or newest)
+    def _drop_later(self, found: tuple[int, ...], committed: int) -> tuple[int, ...]:
+        """Remove batches from the record that the target lacks and that Spark is going to repeat.
 
-    def note(self, batch: int, before: int | None = None) -> None:
+        The target went back together with Spark's files, and the record did not. A batch that has
+        no rows when it is repeated would leave its number there, which refused a later batch.
+        """
+        kept = tuple(number for number in found if number <= committed)
+        if kept != found:
+            self._store(kept)
+        return kept
+
+    def note(self, batch: int, others: Iterable[int]) -> None:
         """Record that a batch is in the target. Committer, before Spark records its end.
 
         A failure is logged, and the query goes on: the record then names an older batch, which is
@@ -125,55 +147,66 @@ class BatchRecord:
 
         Args:
             batch: The newest batch of the name in the target.
-            before: The newest one before it, if that is known.
+            others: That `check` has returned.
         """
-        if before is not None:
-            _known.put(self, _Committed(batch=batch, before=before))
+        batches = _joined(_before(others, batch), batch)
+        _known.put(self, batches)
+        self._store(batches)
+
+    def _store(self, batches: tuple[int, ...]) -> None:
         if time.monotonic() < (_next_write_s.get(self) or 0.0):
             return
         try:
-            if before is None:
-                found = self._read()
-                if found is not None and found.batch >= batch:
-                    return
-                before = None if found is None else found.batch
-            text = canonical_json(_Committed(batch=batch, before=before).model_dump())
-            self.checkpoint.folder(KRISHIV).replace(self.file, f"{text}\n".encode())
-        except (OSError, StorageError, CheckpointMismatch) as error:
+            text = _Committed(batches=batches).text
+            self.checkpoint.folder(KRISHIV).replace(self.file, text, durable=False)
+        except (OSError, StorageError) as error:
             _next_write_s.put(self, time.monotonic() + _REST_S)
             _log.warning(
-                "batch %d of %s is in its target, but that could not be recorded in %s/%s: %s. The "
+                "batch %s of %s is in its target, but that could not be recorded in %s/%s: %s. The "
                 "query goes on; but if the target is restored from an older copy, that may not be "
                 "noticed",
-                batch,
+                batches[-1] if batches else "none",
                 self.name,
                 self.checkpoint.location,
                 KRISHIV,
                 error,
             )
 
-    def _read(self) -> _Committed | None:
-        text = self.checkpoint.folder(KRISHIV).read(self.file)
+    def _read(self) -> tuple[int, ...]:
+        """Return the recorded batches; none if there is no record that can be read.
+
+        It may have been damaged by a power cut, or be in a store that is reached by other settings
+        than those of the target: a query that has lost nothing goes on.
+        """
         try:
-            return None if text is None else _Committed.model_validate_json(text)
-        except ValueError as error:
-            raise CheckpointMismatch(
-                f"{self._path} is damaged, so it cannot be checked that the target has all batches "
-                f"of {self.name} ({type(error).__name__}). Nothing was written: if the target was "
-                "not restored from an older copy, remove that file, which is then written again"
-            ) from error
+            text = self.checkpoint.folder(KRISHIV).read(self.file)
+        except (OptionError, OSError, StorageError) as error:
+            self._warn_unread(f"cannot be read: {error}")
+            return ()
+        try:
+            return () if text is None else _Committed.model_validate_json(text).batches
+        except ValueError:
+            self._warn_unread("is damaged")
+            return ()
+
+    def _warn_unread(self, why: str) -> None:
+        _log.warning(
+            "%s %s. The query goes on; but if the target was restored from an older copy since the "
+            "last start, that is not noticed",
+            self._path,
+            why,
+        )
 
     @property
     def _path(self) -> str:
         return str(StoreUrl.parse(self.checkpoint.location) / KRISHIV / self.file)
 
-    def _report_missing(self, found: _Committed | None, job: JobNumber, mark: Mark | None) -> None:
+    def _report_missing(self, lost: int, job: JobNumber, mark: Mark | None) -> None:
         """Raise or log that the target lacks a batch."""
-        lost = "a batch" if found is None else f"batch {found.batch}"
         if mark is None and self.may_be_empty:
             _log.warning(
-                "the target has no batch of %s, though %s was committed into it: it was emptied or "
-                "made anew. The query goes on with batch %d",
+                "the target has no batch of %s, though batch %d was committed into it: it was "
+                "emptied or made anew. The query goes on with batch %d",
                 job.name,
                 lost,
                 job.number,
@@ -181,19 +214,22 @@ class BatchRecord:
             return
         is_now = "holds none" if mark is None else f"holds batch {mark.epoch} as its newest"
         raise CheckpointMismatch(
-            f"{lost} of {job.name} was committed into this target, which now {is_now}: it was "
-            "restored from an older copy, emptied or made anew. Batch "
+            f"batch {lost} of {job.name} was committed into this target, which now {is_now}: it "
+            "was restored from an older copy, emptied or made anew. Batch "
             f"{job.number} would leave the rows between out. Nothing was written. Ways on: put the "
             f"newest copy of the target back; {_again(mark)}or, if the rows are to be missing, "
             f"remove the file {self._path}, and the query goes on with batch {job.number}"
         )
 
 
-def records_after(checkpoint: SparkCheckpoint, batch: int) -> list[str]:
-    """Return the records that name a later batch than one, relative to the checkpoint. Operator.
+def records_at(checkpoint: SparkCheckpoint, batch: int) -> Mapping[str, bytes | None]:
+    """Return the records that change when a checkpoint goes back to a batch. Operator.
 
-    A checkpoint that goes back to that batch loses them: its targets do not have to contain batches
-    that Spark is going to repeat.
+    They lose later batches: Spark is going to repeat these. Earlier ones stay, which a target that
+    was restored from an older copy may lack.
+
+    Returns:
+        By path relative to the checkpoint the new content; None for a record that is removed.
 
     Raises:
         StorageError: If the folder cannot be read.
@@ -201,26 +237,38 @@ def records_after(checkpoint: SparkCheckpoint, batch: int) -> list[str]:
     folder = checkpoint.folder(KRISHIV)
     names = sorted(name for name in folder.names() if name.endswith(RECORD_SUFFIX))
     texts = zip(names, folder.read_each(names), strict=True)
-    return [f"{KRISHIV}/{name}" for name, text in texts if text and _is_after(text, batch)]
+    found = {f"{KRISHIV}/{name}": (text, _until(text, batch)) for name, text in texts if text}
+    return {path: until for path, (text, until) in found.items() if text != until}
 
 
-def _is_after(text: bytes, batch: int) -> bool:
+def _until(text: bytes, batch: int) -> bytes | None:
+    """Return a record without the batches after one; None if none is left, or it is damaged."""
     try:
-        return _Committed.model_validate_json(text).batch > batch
+        found = _Committed.model_validate_json(text).batches
     except ValueError:
-        return True  # a damaged record names no batch that is to stay
+        return None
+    kept = tuple(number for number in found if number <= batch)
+    if kept == found:
+        return text
+    return _Committed(batches=kept).text if kept else None
 
 
-def _lacks(found: _Committed | None, number: int, committed: int) -> bool:
+def _before(batches: Iterable[int], number: int) -> tuple[int, ...]:
+    return tuple(batch for batch in batches if batch < number)
+
+
+def _joined(batches: Iterable[int], newest: int) -> tuple[int, ...]:
+    """Return batches with one more, the newest as the last one."""
+    some = {*batches, newest} - {_NO_BATCH}
+    return tuple(sorted(some)[-_MOST_BATCHES:])
+
+
+def _lacks(batches: Iterable[int], number: int, committed: int) -> bool:
     """Return True if a target up to `committed` lacks a batch that was committed before `number`.
 
-    A batch that Spark repeats is written again: then the one before it has to be there. After a
-    rewind to before the record, nothing is known.
+    A batch that Spark repeats is written again: then the one before it has to be there.
     """
-    if found is None or found.batch > number:
-        return False
-    needed = found.before if found.batch == number else found.batch
-    return needed is not None and committed < needed
+    return max(_before(batches, number), default=_NO_BATCH) > committed
 
 
 def _again(mark: Mark | None) -> str:
@@ -234,8 +282,8 @@ def _again(mark: Mark | None) -> str:
     )
 
 
-_known: LruCache[BatchRecord, _Committed] = LruCache(256)
-"""By record, the newest batch that this process knows to be in the target, since it has read the
+_known: LruCache[BatchRecord, tuple[int, ...]] = LruCache(256)
+"""By record, the newest batches that this process knows to be in the target, since it has read the
 record in this run of the query."""
 
 _next_write_s: LruCache[BatchRecord, float] = LruCache(256)

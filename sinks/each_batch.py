@@ -104,7 +104,7 @@ class _Outputs:
     def __init__(self, query: BatchQuery, number: int) -> None:
         self._query = query
         self._number = number
-        self._names: set[str] = set()
+        self._names: dict[str, object] = {}
 
     def write(self, frame: DataFrame, name: str = "output") -> DataFrameWriter:
         """The writer of an output, which has yet to be given its format."""
@@ -112,12 +112,12 @@ class _Outputs:
             checked_id(name)
         except ValueError as error:
             raise OptionError(f"each_batch: write(..., {name!r}): {error}") from error
-        if name in self._names:
+        call = object()  # one step, since a function may write its outputs in threads
+        if self._names.setdefault(name, call) is not call:
             raise OptionError(
                 f"each_batch: two outputs of a batch are called {name!r}, of which the second "
                 "would be taken for the first: give each a name of its own, write(frame, 'name')"
             )
-        self._names.add(name)
         given = self._query.options(self._number, output=name)
         if self._query.location is not None:
             given["checkpointLocation"] = self._query.location

@@ -18,7 +18,14 @@ from krishiv_spark.lifecycle.plans import Plan, Staged
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.sinks.base import Epoch, Mark, Publisher, TwoPhaseCommitter, Writer
+from krishiv_spark.sinks.base import (
+    Epoch,
+    Mark,
+    OutputMode,
+    Publisher,
+    TwoPhaseCommitter,
+    Writer,
+)
 from krishiv_spark.sinks.committed_batches import BatchRecord
 from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
 
@@ -90,6 +97,7 @@ class NumberedWrite(_JobWrite):
         self._name = job.name
         self._job_epoch = job.number
         self._record = BatchRecord.of(writer)
+        self._recorded: tuple[int, ...] = ()
 
     def _begin(self) -> Plan:
         plan = super()._begin()
@@ -138,8 +146,9 @@ class NumberedWrite(_JobWrite):
     def _check_mark(self, epoch: Epoch, mark: Mark | None) -> None:
         check_writer(self._job, mark)
         super()._check_mark(epoch, mark)
-        if self._record is not None:
-            self._record.check(self._job, mark)
+        # What was committed before need not be in a target that this batch overwrites.
+        if self._record is not None and self._writer.mode is not OutputMode.REPLACE:
+            self._recorded = self._record.check(self._job, mark)
 
     def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
         del epoch
@@ -147,7 +156,7 @@ class NumberedWrite(_JobWrite):
 
     def _published(self, epoch: Epoch) -> None:
         if self._record is not None:
-            self._record.note(epoch.number, None if self._plan is None else self._plan.newest)
+            self._record.note(epoch.number, self._recorded)
 
     # --- rows
 
@@ -186,5 +195,5 @@ class NumberedWrite(_JobWrite):
         if mark is not None and mark.epoch == epoch.number:
             check_same(epoch, mark)
         if mark is not None and self._record is not None:
-            self._record.note(mark.epoch)
+            self._record.note(mark.epoch, self._recorded)
         return True

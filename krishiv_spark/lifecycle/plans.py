@@ -49,11 +49,6 @@ class Plan:
     generations: int = 0
     seen: str | None = None
 
-    @property
-    def newest(self) -> int:
-        """Number of the newest epoch that the external system has; -1 for none."""
-        return -1 if self.mark is None else self.mark.epoch
-
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):

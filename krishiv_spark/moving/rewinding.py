@@ -10,6 +10,7 @@ its epoch, as after a crash.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from krishiv_spark.moving.boundaries import Boundary, boundary_at
 from krishiv_spark.moving.marks import is_replay, is_unfinished, unfinished
 from krishiv_spark.moving.state import check_version, is_later
 from krishiv_spark.moving.writing import copy_files, files_of
-from krishiv_spark.sinks.committed_batches import records_after
+from krishiv_spark.sinks.committed_batches import records_at
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["Rewinding"]
@@ -106,9 +107,9 @@ class Rewinding:
         return [path for path in self._files if is_later(path, version)]
 
     @cached_property
-    def records(self) -> list[str]:
-        """The records of later batches in targets of ``foreachBatch``, likewise."""
-        return records_after(self.checkpoint, self.epoch)
+    def records(self) -> Mapping[str, bytes | None]:
+        """The records of later batches in targets of ``foreachBatch``: see `records_at`."""
+        return records_at(self.checkpoint, self.epoch)
 
     @cached_property
     def _files(self) -> list[str]:
@@ -130,8 +131,10 @@ class Rewinding:
         for number in reversed(self.commits):
             self._remove(f"commits/{number}")
         # After the commits: who repeats the one epoch that goes needs none of these.
-        for path in [*self.state, *self.records]:
+        for path in self.state:
             self._remove(path)
+        for path, text in self.records.items():
+            self._put(path, text)
         # In this order: the newest entry is the one that says where the query is.
         for number in self.offsets:
             self._remove(f"offsets/{number}")
@@ -176,6 +179,14 @@ class Rewinding:
         folder = self.checkpoint.folder("offsets")
         folder.remove([_checksum(str(number))])  # or Hadoop would tell of that, and not show it
         folder.replace(str(number), unfinished(f"rewind --to {self.epoch}"))
+
+    def _put(self, path: str, text: bytes | None) -> None:
+        """Replace a file; remove it without a text."""
+        if text is None:
+            self._remove(path)
+            return
+        folder, _, name = path.rpartition("/")
+        self.checkpoint.folder(folder).replace(name, text)
 
     def _remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")

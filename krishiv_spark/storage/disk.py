@@ -105,11 +105,12 @@ class DiskFolder:
             os.fsync(folder)
         return True
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """See `Folder`."""
-        with self._written_aside(name, data) as (folder, aside):
+        with self._written_aside(name, data, durable=durable) as (folder, aside):
             os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            if durable:
+                os.fsync(folder)
 
     def remove(self, names: Iterable[str]) -> None:
         """See `Folder`."""
@@ -143,22 +144,24 @@ class DiskFolder:
             remove_tree(root, f"{within}/{gone}".lstrip("/"))
 
     @contextmanager
-    def _written_aside(self, name: str, data: bytes) -> Iterator[tuple[int, str]]:
+    def _written_aside(
+        self, name: str, data: bytes, *, durable: bool = True
+    ) -> Iterator[tuple[int, str]]:
         """Write a file under another name; yield the descriptor of the folder, and that name."""
         aside = f".{name}.{uuid.uuid4().hex}"
         with ExitStack() as opened:
             try:
-                folder = opened.enter_context(self._writing(aside, data))
+                folder = opened.enter_context(self._writing(aside, data, durable))
             except FileNotFoundError:
                 make_folders(self.path)
-                folder = opened.enter_context(self._writing(aside, data))
+                folder = opened.enter_context(self._writing(aside, data, durable))
             yield folder, aside
 
     @contextmanager
-    def _writing(self, name: str, data: bytes) -> Iterator[int]:
+    def _writing(self, name: str, data: bytes, durable: bool) -> Iterator[int]:
         with open_own(self._text) as folder:
             mode = _MODE & stat.S_IMODE(os.fstat(folder).st_mode)
-            write_aside(name, data, folder=folder, mode=mode)
+            write_aside(name, data, folder=folder, mode=mode, durable=durable)
             yield folder
 
 

@@ -71,8 +71,14 @@ class Folder(Protocol):
         """
         ...
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Create or overwrite durably; who reads sees all of the old or all of the new.
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or overwrite; who reads sees all of the old or all of the new.
+
+        Args:
+            name: Of the file.
+            data: Its content.
+            durable: Whether it outlives a power cut. If not, a disk may have the old content after
+                one, none, or a damaged file. Stores keep it in any case.
 
         Raises:
             StorageError: If it cannot be written.

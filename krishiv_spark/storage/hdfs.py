@@ -82,8 +82,9 @@ class HdfsFolder:
             raise StorageError(f"HDFS does not rename {aside} to {name}, though nothing is there")
         return False
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """See `Folder`."""
+        del durable
         aside = self._write_aside(name, data)
         if self._hdfs.rename(aside, self._path(name), overwrite=True):
             return

@@ -96,8 +96,9 @@ class ObjectFolder:
 
         return self._ask("create", name, create)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """See `Folder`."""
+        del durable
         import obstore
 
         self._ask("write", name, lambda store: obstore.put(store, self._key(name), data))

@@ -15,7 +15,7 @@ from numbered_jobs import numbered, run_job
 
 from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.errors import KrishivError
+from krishiv_spark.errors import KrishivError, StorageError
 from krishiv_spark.formats.fanout import FanoutDataSource
 from krishiv_spark.formats.iceberg import IcebergDataSource
 from krishiv_spark.formats.memory import MemoryDataSource
@@ -91,11 +91,11 @@ class Place:
         self.run = str(next(RUNS))
         self.sink.forget()
 
-    def batch(self, number, numbers=None, **more):
+    def batch(self, number, numbers=None, *, overwrite=False, **more):
         known = {"txnCheckpoint": str(self.checkpoint), "txnRun": self.run, "txnRepeats": "newest"}
         options = {**self.sink.options, **numbered("load", number), **known, **more}
         rows = range(10 * number, 10 * number + 3) if numbers is None else numbers
-        run_job(self.sink.source, options, rows)
+        run_job(self.sink.source, options, rows, overwrite=overwrite)
 
     def save(self, name):
         shutil.copytree(self.sink.target, self.folder / name)
@@ -199,7 +199,7 @@ def test_a_repeated_batch_is_refused_where_an_earlier_one_is_missing_too(place):
     place.batch(2)
     place.restore("older")
     place.start()
-    with pytest.raises(PlanningFailed, match="batch 2 of load was committed"):
+    with pytest.raises(PlanningFailed, match=r"batch 1 of load was committed .* batch 0 as"):
         place.batch(2)
 
 
@@ -214,7 +214,7 @@ def test_a_batch_whose_record_was_not_stored_before_the_driver_died_is_recorded_
     record.write_bytes(before)  # as if the process had died between both
     place.start()
     place.batch(1)
-    assert json.loads(record.read_text()) == {"v": 1, "batch": 1, "before": 0}
+    assert json.loads(record.read_text()) == {"v": 1, "batches": [0, 1]}
     place.restore("older")
     place.start()
     with pytest.raises(PlanningFailed, match="batch 1 of load was committed"):
@@ -253,20 +253,40 @@ def test_a_record_of_a_checkpoint_that_was_moved_is_known(place):
         place.batch(3)
 
 
-def test_a_damaged_record_is_an_error_that_names_it(table):
+@pytest.mark.parametrize("left", [b"", b"{", bytes(30)])
+def test_a_record_that_a_power_cut_has_damaged_stops_no_batch(table, caplog, left):
     table.batch(0)
     (record,) = table.records()
-    record.write_text("{")
+    record.write_bytes(left)
     table.start()
-    with pytest.raises(PlanningFailed, match=r"is damaged.*remove that file"):
-        table.batch(1)
-    record.unlink()
-    table.batch(1)
-    table.assert_holds(0, 1)
+    for number in (1, 2):
+        table.batch(number)
+    table.assert_holds(0, 1, 2)
+    assert caplog.text.count("is damaged. The query goes on") == 1
+    assert json.loads(record.read_text()) == {"v": 1, "batches": [0, 1, 2]}
+
+
+def test_a_checkpoint_in_a_store_that_the_settings_of_the_target_do_not_reach_stops_no_batch(
+    table, monkeypatch, caplog
+):
+    def refuse(self, name, *more):
+        if name.endswith(RECORD_SUFFIX):
+            raise StorageError("403 Forbidden")
+        return read(self, name, *more)
+
+    table.batch(0)
+    folder = type(SparkCheckpoint(str(table.checkpoint)).folder("krishiv"))
+    read = folder.read
+    monkeypatch.setattr(folder, "read", refuse)
+    table.start()
+    for number in (1, 2):
+        table.batch(number)
+    table.assert_holds(0, 1, 2)
+    assert caplog.text.count("cannot be read: 403 Forbidden") == 1
 
 
 def test_a_checkpoint_that_can_only_be_read_stops_no_batch(table, monkeypatch, caplog):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError("read-only file system")
 
     table.batch(0)
@@ -289,12 +309,58 @@ def test_a_rewind_takes_the_records_of_later_batches_back(table):
     with pytest.raises(PlanningFailed, match="checkpoint rewind --to 0"):
         table.batch(3)
     table.rewind(0)
-    assert not table.records()
+    (record,) = table.records()
+    assert json.loads(record.read_text()) == {"v": 1, "batches": [0]}
     assert list((table.checkpoint / "krishiv-rewound").rglob(f"*{RECORD_SUFFIX}"))
     table.start()
     for number in (1, 2, 3):
         table.batch(number)
     table.assert_holds(0, 1, 2, 3)
+
+
+def test_a_rewind_to_a_batch_that_one_output_lacks_is_refused_by_that_output(table):
+    """Two tables that were restored from copies of two days: a message names the end of one."""
+    for number in range(4):
+        table.batch(number, path=str(table.sink.target / "one"))
+        table.batch(number, path=str(table.sink.target / "other"))
+        table.save(f"after-{number}")
+    shutil.rmtree(table.sink.target)
+    shutil.copytree(table.folder / "after-2" / "one", table.sink.target / "one")
+    shutil.copytree(table.folder / "after-1" / "other", table.sink.target / "other")
+    table.rewind(2)
+    table.start()
+    table.batch(3, path=str(table.sink.target / "one"))
+    with pytest.raises(PlanningFailed, match=r"batch 2 of load .* batch 1 as its newest"):
+        table.batch(3, path=str(table.sink.target / "other"))
+
+
+def test_records_that_a_restored_checkpoint_has_left_refuse_no_later_batch(table):
+    """Spark's files and the target went back together, and the later batches have no rows now."""
+    for number in range(3):
+        table.batch(number)
+    table.save("older")
+    for number in (3, 4):
+        table.batch(number)
+    table.restore("older")
+    for number, rows in ((3, []), (4, []), (5, None), (6, None)):
+        table.start()
+        table.batch(number, rows)
+    table.assert_holds(0, 1, 2, 5, 6)
+
+
+@pytest.mark.parametrize("sink", [InParquet, InIceberg])
+def test_a_target_that_each_batch_overwrites_need_not_have_those_before(
+    sink, tmp_path, monkeypatch
+):
+    place = Place(sink(tmp_path, monkeypatch), tmp_path)
+    for number in range(3):
+        place.batch(number, overwrite=True)
+    shutil.rmtree(place.sink.target)
+    place.start()
+    place.batch(3, overwrite=True)
+    place.assert_holds(3)
+    place.batch(4)
+    place.assert_holds(3, 4)
 
 
 def test_outputs_that_have_all_batches_skip_them_after_a_rewind(table):
