@@ -17,6 +17,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError, StorageError
@@ -52,7 +53,11 @@ _NETWORK = frozenset(
 """Kinds of file systems, as Linux names them."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?(.*))?", re.DOTALL)
+_FILE_URI = re.compile(r"file:(?://(?:localhost)?(?=/))?(.*)", re.DOTALL)
+"""A name of a file as SQLite's own URI (https://www.sqlite.org/uri.html)."""
+
+_IN_MEMORY = ":memory:"
 
 _Identity = tuple[int, int]
 """Device and number of a file (``st_dev`` and ``st_ino``)."""
@@ -124,9 +129,19 @@ def _identity_of(path: str | Path) -> _Identity | None:
 
 
 def file_in_uri(uri: str) -> str | None:
-    """Return the path in an address of SQLite, as SQLAlchemy has it; None for other databases."""
-    named = _SQLITE.match(uri)
-    return None if named is None else named[1]
+    """Return the path in an address of SQLite, as SQLAlchemy has it.
+
+    Returns:
+        None for other databases, and for one in memory.
+    """
+    found = _SQLITE.match(uri)
+    if found is None:
+        return None
+    path, query = found[1], dict(parse_qsl(found[2] or ""))
+    named = _FILE_URI.fullmatch(path)
+    if named is not None and query.get("uri") == "true":
+        path = _IN_MEMORY if query.get("mode") == "memory" else unquote(named[1])
+    return None if path == _IN_MEMORY else path
 
 
 def catalog_file_of(table: Table) -> CatalogFile | None:
@@ -257,6 +272,8 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
         return
     name = _name_of_record(file)
     recorded = name, _identity_of(file)
+    if recorded[1] is None:
+        return  # a file that is never there cannot be away
     if _recorded.get(checkpoint) == recorded:
         return
     folder = checkpoint.folder(_RECORDS)

@@ -8,6 +8,11 @@ A commit that was refused leaves a metadata file too, and that is common. It was
 version that was the newest then, at about the time when the commit that was faster was made; no
 other version was made from it; and if it has an epoch of a query, the query repeats that epoch. A
 file that is not like that is of another line.
+
+Metadata names a limited number of versions. Where older ones were deleted, as by
+``write.metadata.delete-after-commit.enabled`` or by a vacuum that ended early, those that remain
+are not connected to the history. They are former versions of the table, unless they have a snapshot
+whose sequence number another snapshot of the table has.
 """
 
 from __future__ import annotations
@@ -59,12 +64,14 @@ class _Version(NamedTuple):
         time_ms: When it was made.
         previous: The versions before it that it names, the oldest first.
         epochs: By query, the newest epoch that it has; -1 for none yet.
+        newest: Sequence number and id of its newest snapshot; None if it has none.
     """
 
     path: str
     time_ms: int
     previous: tuple[_Version, ...] = ()
     epochs: Mapping[str, int] = {}
+    newest: tuple[int, int] | None = None
 
     @property
     def identity(self) -> Location:
@@ -72,18 +79,35 @@ class _Version(NamedTuple):
         return Location.parse(self.path)
 
 
-def check_one_line(table: Table, unnamed: Iterable[str], old: Collection[str]) -> None:
+class _Listing(NamedTuple):
+    """Metadata files of a table that its metadata does not name, and when files were written.
+
+    Attributes:
+        unnamed: Their paths.
+        old: Files whose epochs have been repeated, if they were not committed.
+        modified_s: By name, when metadata files were written, by the clock of the store.
+    """
+
+    unnamed: Collection[str] = ()
+    old: Collection[str] = ()
+    modified_s: Mapping[str, float] = {}
+
+
+def check_one_line(
+    table: Table, unnamed: Iterable[str], old: Collection[str], modified_s: Mapping[str, float]
+) -> None:
     """Refuse to remove files of a table that another catalog may have too. Operator.
 
     Args:
         table: As the catalog has it.
         unnamed: Whole metadata files of its UUID that its metadata does not name.
         old: Files whose epochs have been repeated, if they were not committed.
+        modified_s: By name, when metadata files were written, by the clock of the store.
 
     Raises:
         OptionError: If one of them is of another line.
     """
-    found = _find_other_line(table, list(unnamed), old)
+    found = _find_other_line(table, _Listing(list(unnamed), old, modified_s))
     if found is not None:
         raise OptionError(
             f"{FORMAT}: {found} is a version of this table (UUID {table.metadata.table_uuid}) that "
@@ -103,7 +127,7 @@ def has_other_line(table: Table) -> bool:
     key = (str(table.metadata.table_uuid), table.location())
     known = _VERDICTS.get(key)
     if known is None:
-        found = _find_other_line(table, *_unnamed_files(table))
+        found = _find_other_line(table, _list_metadata(table))
         known = found is not None
         _VERDICTS.put(key, known)
         if known:
@@ -120,60 +144,109 @@ def has_other_line(table: Table) -> bool:
     return known
 
 
-def _unnamed_files(table: Table) -> tuple[list[str], list[str]]:
-    """Return metadata files with the table's id that its metadata does not name; and the old ones.
-
-    Both are empty where files cannot be listed.
-    """
+def _list_metadata(table: Table) -> _Listing:
+    """List metadata files with the table's id; empty where files cannot be listed."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     inner = guarded_io(table).inner
     if not isinstance(inner, PyArrowFileIO):
-        return [], []
+        return _Listing()
     folder = table.location_provider().metadata_path
     scheme, host, path = PyArrowFileIO.parse_location(folder)
     selector = fs.FileSelector(path, allow_not_found=True)
     listed: Any = inner.fs_by_scheme(scheme, host).get_file_info(selector)
     own = id_of(table.metadata.table_uuid)
-    named = {table.metadata_location.rpartition("/")[2]}
-    named |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
-    found = {
-        f"{folder}/{file.base_name}": file.mtime.timestamp()
+    modified_s = {
+        file.base_name: file.mtime.timestamp()
         for file in listed
         if file.base_name.endswith(METADATA_SUFFIX)
-        and id_in_name(file.base_name) == own
-        and file.base_name not in named
     }
+    named = {_name_of(table.metadata_location)}
+    named |= {_name_of(entry.metadata_file) for entry in table.metadata.metadata_log}
+    unnamed = {name for name in modified_s if id_in_name(name) == own} - named
     before_s = time.time() - _REPEATED_S
-    return list(found), [path for path, modified_s in found.items() if modified_s < before_s]
+    old = [f"{folder}/{name}" for name in unnamed if modified_s[name] < before_s]
+    return _Listing([f"{folder}/{name}" for name in unnamed], old, modified_s)
 
 
-def _find_other_line(table: Table, unnamed: list[str], old: Collection[str]) -> str | None:
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _find_other_line(table: Table, listing: _Listing) -> str | None:
     """Return one of the files that is of another line; None if there is none."""
-    if not unnamed:
+    if not listing.unnamed:
         return None
     history = _history(table)
+    later = {one.identity: after for one, after in pairwise(history)}
     known = {one.identity for one in history}
-    next_ms = {one.identity: later.time_ms for one, later in pairwise(history)}
-    others = {place: path for path in unnamed if (place := Location.parse(path)) not in known}
-    for path in sorted(others.values()):
-        version = _read_version(table, path)
-        if version is None or not version.previous:
+    others = {
+        place: version
+        for path in sorted(listing.unnamed)
+        if (place := Location.parse(path)) not in known
+        and (version := _read_version(table, path)) is not None
+    }
+    roots = _roots_of(others)
+    for place, version in others.items():
+        if not version.previous:
             continue
         base = version.previous[-1].identity
         # A version that is older than all that is known may have been refused long ago.
-        limit_ms = next_ms.get(base) if base in known else history[0].time_ms
-        is_late = limit_ms is not None and version.time_ms > limit_ms + _SLACK_MS
-        is_ahead = path in old and _has_more_epochs(table, version)
-        if base in others or is_late or is_ahead:
-            return path
+        limit = later.get(base) if base in known else history[0]
+        is_late = limit is not None and _is_later(version, limit, listing.modified_s)
+        if base in others and roots[place] not in known and not is_late:
+            is_strange = _is_foreign(table, version)
+        else:
+            is_strange = base in others or is_late
+        if is_strange or (version.path in listing.old and _has_more_epochs(table, version)):
+            return version.path
     return None
 
 
+def _roots_of(others: Mapping[Location, _Version]) -> dict[Location, Location]:
+    """Return, by version, the one that its line begins with: the first that is not among them."""
+    roots: dict[Location, Location] = {}
+    for start in others:
+        passed, place = dict[Location, None](), start
+        while place in others and others[place].previous and place not in roots:
+            passed[place] = None
+            place = others[place].previous[-1].identity
+            if place in passed:  # a damaged file may name a later one
+                break
+        roots |= dict.fromkeys(passed, roots.get(place, place))
+    return roots
+
+
+def _is_later(version: _Version, limit: _Version, modified_s: Mapping[str, float]) -> bool:
+    """Return True if a version was made much later than another one, by both clocks.
+
+    The clock of one writer may be ahead; the store's clock dates the files of all.
+    """
+    if version.time_ms <= limit.time_ms + _SLACK_MS:
+        return False
+    written_s, limit_s = (modified_s.get(_name_of(one.path)) for one in (version, limit))
+    return written_s is None or limit_s is None or written_s > limit_s + _SLACK_MS / 1000
+
+
+def _is_foreign(table: Table, version: _Version) -> bool:
+    """Return True if a version has a snapshot in the place of one that the table has."""
+    if version.newest is None:
+        return False
+    number, snapshot_id = version.newest
+    ours = {one.snapshot_id: one.sequence_number or 0 for one in table.metadata.snapshots}
+    if snapshot_id in ours:
+        return False
+    # Format version 1 has no numbers.
+    return number == 0 or number in ours.values()
+
+
 def _has_more_epochs(table: Table, version: _Version) -> bool:
-    """Return True if a version has an epoch of a query that the table does not have."""
+    """Return True if a version has an epoch that the table does not have of one of its queries.
+
+    A query that the table does not know may be one whose property was removed on purpose.
+    """
     now = _epochs_in(table.properties)
-    return any(epoch > now.get(query, -2) for query, epoch in version.epochs.items())
+    return any(epoch > now.get(query, epoch) for query, epoch in version.epochs.items())
 
 
 def _epochs_in(properties: Mapping[str, str]) -> dict[str, int]:
@@ -210,5 +283,8 @@ def _read_version(table: Table, path: str) -> _Version | None:
         log = found.get("metadata-log") or []
         named = (_Version(one["metadata-file"], int(one["timestamp-ms"])) for one in log)
         epochs = _epochs_in(found.get("properties") or {})
-        return _Version(path, int(found["last-updated-ms"]), tuple(named), epochs)
+        snapshots = found.get("snapshots") or []
+        numbers = ((int(one.get("sequence-number") or 0), one["snapshot-id"]) for one in snapshots)
+        newest = max(numbers, default=None)
+        return _Version(path, int(found["last-updated-ms"]), tuple(named), epochs, newest)
     return None

@@ -111,7 +111,7 @@ def find_orphans(
         CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
     """
     _real_folder.cache_clear()  # a link of before may lead elsewhere now
-    found = _listed(open_own_table(options), foreign_names=foreign_names)
+    found = list(_listed(open_own_table(options), foreign_names=foreign_names))
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     before = aging_time_s(partial(read_store_time_s, table), table.location()) - older_than_s
@@ -123,7 +123,8 @@ def find_orphans(
     _check_alone(table, inside)
     old = [file for file in unnamed if file.modified_s < before]
     if not other_lines:
-        check_one_line(table, inside, {file.path for file in old})
+        modified_s = {os.path.basename(file.path): file.modified_s for file in found}
+        check_one_line(table, inside, {file.path for file in old}, modified_s)
     if old:
         live = {number for place in locations if (number := _inode(place)) is not None}
         old = [file for file in old if _inode(file.path) not in live]

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,68 @@ def test_what_refused_commits_leave_is_no_other_line(wh, kept):
     assert code == 0, said
     assert all(str(path) in said for path in left)
     assert ids(wh) == list(range(60))
+
+
+@pytest.mark.parametrize("how", ["vacuum", "keepMetadataFiles"])
+def test_former_versions_without_their_neighbours_are_no_other_line(tmp_path, how):
+    """A vacuum ended early, or a table began to delete old metadata files."""
+    wh = tmp_path / "wh"
+    prefix = "tableProperty.write.metadata"
+    given = {
+        f"{prefix}.previous-versions-max": "2",
+        f"{prefix}.delete-after-commit.enabled": "false",
+    }
+    for epoch in range(9 if how == "vacuum" else 5):
+        IcebergLife(wh, **given).epoch(epoch, numbered(epoch))
+    if how == "vacuum":
+        for path in sorted(wh.rglob("*.metadata.json"))[3:7]:
+            path.unlink()
+    else:
+        for epoch in range(5, 12):
+            IcebergLife(wh, keepMetadataFiles="2").epoch(epoch, numbered(epoch))
+    expected = ids(wh)
+    code, said = vacuum(wh)
+    assert (code, "00001-" in said) == (0, True), said
+    assert ids(wh) == expected
+
+
+def test_a_copy_that_no_version_connects_any_more_is_another_line(wh):
+    """The version that it was made from was deleted; its snapshots say what it is."""
+    copy = fork(wh, 2)
+    for epoch in range(1, 9):
+        IcebergLife(wh, keepMetadataFiles="2").epoch(epoch, numbered(epoch))
+    code, said = vacuum(wh)
+    assert (code, "not in the history of its catalog" in said) == (1, True), said
+    assert ids(copy) == [*range(10), *range(50, 70)]
+
+
+def refused_attempt(wh, query, epoch):
+    """An epoch whose commit is refused after its metadata file was written."""
+    before = table_of(wh).metadata_location
+    IcebergLife(wh, query=query).epoch(epoch, numbered(epoch))
+    with sqlite3.connect(wh / "catalog.db") as connection:
+        connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (before,))
+
+
+def test_a_refused_attempt_by_a_clock_that_is_ahead_is_no_other_line(wh, monkeypatch):
+    IcebergLife(wh, query="ahead").epoch(0, numbered(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda now=time.time_ns: now() + 7_200 * 10**9)
+        patch.setattr(time, "time", lambda now=time.time: now() + 7_200)
+        refused_attempt(wh, "ahead", 1)
+    IcebergLife(wh).epoch(1, numbered(1))
+    IcebergLife(wh, query="ahead").epoch(1, numbered(1))
+    code, said = vacuum(wh)
+    assert (code, ".metadata.json" in said) == (0, True), said
+
+
+def test_a_refused_attempt_of_a_query_whose_mark_was_removed_is_no_other_line(wh):
+    refused_attempt(wh, "query-1", 1)
+    IcebergLife(wh).epoch(1, numbered(1))
+    with table_of(wh).transaction() as transaction:
+        transaction.remove_properties("krishiv.epoch.query-1")
+    code, said = vacuum(wh)
+    assert (code, ".metadata.json" in said) == (0, True), said
 
 
 def test_expiry_in_one_line_deletes_nothing_that_the_other_may_need(wh, monkeypatch, caplog):

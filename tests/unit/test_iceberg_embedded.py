@@ -166,3 +166,12 @@ def test_a_checkpoint_that_cannot_be_written_keeps_its_query(tmp_path, caplog):
     assert ids(tmp_path / "w") == list(range(20))
     (warning,) = caplog.messages
     assert "cannot store that its query uses the catalog" in warning
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:///file:{}/cat%20x.db?uri=true", "sqlite:///:memory:", "sqlite:///{}/cat.db"]
+)
+def test_a_catalog_however_it_is_named_is_found_at_the_next_start(tmp_path, uri):
+    given = {"catalog.uri": uri.format(tmp_path), "checkpointLocation": f"{tmp_path}/ck"}
+    for epoch in range(2):
+        IcebergLife(tmp_path / "wh", **given).epoch(epoch, numbered(epoch))

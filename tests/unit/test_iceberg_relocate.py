@@ -349,3 +349,46 @@ def test_another_relocation_into_the_folder_is_completed_first(wh):
     subprocess.run(arguments, timeout=PATIENCE, check=False, capture_output=True)
     code, said = relocate(wh, new, "--copy")
     assert (code, f"'relocate {wh} {new}' was begun" in said) == (1, True), said
+
+
+# --- what the two folders share, and what is not the relocation's
+
+
+def test_a_copy_whose_table_is_a_link_to_that_of_the_original_is_refused(wh):
+    far = (wh / "db" / "rows").rename(wh.parent / "disk2")
+    (wh / "db" / "rows").symlink_to(far)
+    uuid, new = table_of(wh).metadata.table_uuid, wh.parent / "new"
+    shutil.copytree(wh, new, symlinks=True)
+    before = {path: path.read_bytes() for path in files(far)}
+    code, said = relocate(wh, new, "--copy")
+    assert (code, "are one folder" in said) == (1, True), said
+    assert {path: path.read_bytes() for path in files(far)} == before
+    assert table_of(wh).metadata.table_uuid == uuid
+
+
+def test_files_of_other_programs_stay_in_the_old_folder(wh):
+    new = wh.parent / "new"
+    for folder, text in ((wh, "mine"), (new, "theirs")):
+        (folder / "ck").mkdir(parents=True)
+        (folder / "ck" / "0").write_text(text)
+    assert relocate(wh, new)[0] == 0
+    assert [(wh / "ck" / "0").read_text(), (new / "ck" / "0").read_text()] == ["mine", "theirs"]
+    assert {path.name for path in files(wh)} == {"0", "catalog.db.relocated"}
+
+
+def test_a_table_that_is_made_during_a_copy_is_not_in_it(wh, monkeypatch):
+    def reached(step):
+        if step == "database":
+            IcebergLife(wh, path="db.late").epoch(0, numbered(1))
+
+    monkeypatch.setattr("krishiv_spark.iceberg.relocation.warehouse._reached", reached)
+    new = wh.parent / "new"
+    assert relocate(wh, new, "--copy")[0] == 0
+    assert catalog_of(new).list_tables("db") == [("db", "rows")]
+
+
+def test_a_warehouse_that_comes_back_names_no_other_one(wh):
+    before, new = history(wh), wh.parent / "new"
+    assert relocate(wh, new)[0] == relocate(new, wh)[0] == 0
+    assert history(wh) == before
+    assert not (wh / "catalog.db.relocated").exists()

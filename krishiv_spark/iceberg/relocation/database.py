@@ -93,31 +93,43 @@ def read_rows(connection: sqlite3.Connection) -> list[CatalogRow]:
 def create_database(
     source: Path,
     file: Path,
-    locations: Mapping[CatalogRow, str | None],
+    locations: Mapping[CatalogRow, str],
     paths: PathMap,
 ) -> None:
     """Create a copy of a database with other locations; it is on the disk when this returns.
 
     Args:
-        source: The old one; no other process may write to it.
+        source: The old one. If it is not locked, what was added to it after `locations` were read
+            is left out: that names the old folder.
         file: The new one; it is created anew.
-        locations: By row, the new location of its metadata file; None for one that is left out.
+        locations: By row, the new location of its metadata file. Others are left out.
         paths: Translates the locations of namespaces.
+
+    Raises:
+        OptionError: If a table was renamed or dropped meanwhile.
     """
     file.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(file)) as target:
         # By a connection of its own: one that has begun a transaction would wait for itself.
         with contextlib.closing(sqlite3.connect(source, timeout=_PATIENCE_S)) as reader:
             reader.backup(target)
+        known = {(row.catalog, row.namespace, row.table) for row in locations}
         where = "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
-        for row, location in locations.items():
-            key = (row.catalog, row.namespace, row.table)
-            if location is None:
+        for key in target.execute(f"SELECT {_KEY} FROM iceberg_tables").fetchall():  # noqa: S608
+            if key not in known:
                 target.execute(f"DELETE FROM iceberg_tables {where}", key)  # noqa: S608
-                continue
+        for row, location in locations.items():
+            if location == row.metadata:
+                continue  # it stays as it is
+            key = (row.catalog, row.namespace, row.table)
             update = "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location"
             previous = paths.translate(row.metadata)
-            target.execute(f"{update} = ? {where}", (location, previous, *key))
+            done = target.execute(f"{update} = ? {where}", (location, previous, *key))
+            if done.rowcount == 0:
+                raise OptionError(
+                    f"{FORMAT}: table {row.name} was renamed or dropped meanwhile. Nothing was "
+                    "switched: run the command again"
+                )
         found = target.execute(
             "SELECT rowid, property_value FROM iceberg_namespace_properties "
             "WHERE property_key = 'location'"

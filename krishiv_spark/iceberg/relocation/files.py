@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
 
-__all__ = ["WarehouseFiles"]
+__all__ = ["WarehouseFiles", "read_brought"]
 
 _PART = ".relocating"
 
@@ -33,6 +35,7 @@ class WarehouseFiles:
         self._new = PathMap(paths.new, paths.new)
         self.sizes: dict[str, int] = {}
         """By path, the sizes of the new files that exist."""
+        self._apart: set[str] = set()
 
     def relative(self, location: str) -> str | None:
         """Return the path below the old folder or the new one; None if it is in neither."""
@@ -111,6 +114,14 @@ class WarehouseFiles:
         self._copy(source, target)
         self.sizes[target] = size
 
+    def store_brought(self, file: Path) -> None:
+        """Write down which files are in the new folder now, each as JSON in a line."""
+        prefix = f"{self.paths.new}/"
+        with open(file, "w", encoding="utf-8") as lines:
+            for path in self.sizes:
+                if path.startswith(prefix):
+                    lines.write(f"{json.dumps(path.removeprefix(prefix))}\n")
+
     def _copy(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         part = f"{target}{_PART}"
@@ -133,4 +144,28 @@ class WarehouseFiles:
                 "files in it, so it would have to be changed where it is. Nothing was switched: "
                 "have the table's owner rewrite its manifests first"
             )
+        self._check_apart(os.path.dirname(relative))
         return f"{self.paths.new}/{relative}"
+
+    def _check_apart(self, folder: str) -> None:
+        """Refuse a folder that the old warehouse and the new one share, as by a link.
+
+        A link in a warehouse to another disk is a link in a copy of it too.
+        """
+        if folder in self._apart:
+            return
+        old, new = f"{self.paths.old}/{folder}", f"{self.paths.new}/{folder}"
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samefile(old, new):
+                raise OptionError(
+                    f"{FORMAT}: {new} and {old} are one folder, by a link or a mount, so a change "
+                    f"of one would be a change of the other. Nothing was switched: replace {new} "
+                    "by a folder of its own, with a copy of the files, or remove it"
+                )
+        self._apart.add(folder)
+
+
+def read_brought(file: Path) -> Iterator[str]:
+    """Return the files that `WarehouseFiles.store_brought` has written down; none without it."""
+    with contextlib.suppress(FileNotFoundError), open(file, encoding="utf-8") as lines:
+        yield from map(json.loads, lines)

@@ -26,7 +26,7 @@ from krishiv_spark.iceberg.relocation.database import (
     open_database,
     read_rows,
 )
-from krishiv_spark.iceberg.relocation.files import WarehouseFiles
+from krishiv_spark.iceberg.relocation.files import WarehouseFiles, read_brought
 from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
 from krishiv_spark.iceberg.relocation.tables import TableRewriter, read_metadata, verify_table
 
@@ -35,6 +35,8 @@ __all__ = ["relocate"]
 _CATALOG = "catalog.db"
 _STATE = "catalog.db.relocating"
 _NEXT = "catalog.db.new"
+_BROUGHT = "catalog.db.brought"
+"""The files that a relocation has brought into the new folder, by their paths below it."""
 
 _MOVE = (
     "set the option 'warehouse' of queries and readers to the new folder; their checkpoints go on"
@@ -75,7 +77,8 @@ def _reached(step: str) -> None:
 
 def _check_apart(paths: PathMap) -> None:
     old, new = os.path.realpath(paths.old), os.path.realpath(paths.new)
-    if f"{old}/".startswith(f"{new}/") or f"{new}/".startswith(f"{old}/"):
+    is_same = os.path.exists(old) and os.path.exists(new) and os.path.samefile(old, new)
+    if is_same or f"{old}/".startswith(f"{new}/") or f"{new}/".startswith(f"{old}/"):
         raise OptionError(
             f"{FORMAT}: {paths.new} and {paths.old} must be two folders, neither in the other"
         )
@@ -181,6 +184,8 @@ class _Relocation:
         if not self._state.copy and not self._state.in_place:
             _delete_old_files(self._paths)
         _reached("deleted")
+        (self._paths.new / RELOCATED).unlink(missing_ok=True)  # of an earlier move away from here
+        (self._paths.new / _BROUGHT).unlink(missing_ok=True)
         self._state.file.unlink()
         self._say(f"the warehouse is {self._paths.new}: {_COPY if self._state.copy else _MOVE}")
 
@@ -248,12 +253,13 @@ class _Relocation:
     ) -> None:
         """Make the new warehouse true."""
         paths, others = self._paths, [row for row in rows if row not in locations]
-        new = {row: None for row in others if self._is_shared(row)}
-        self._state.after = {row.key: row.metadata for row in others if row not in new}
-        self._state.after |= {row.key: location for row, location in locations.items()}
+        kept = {row: row.metadata for row in others if not self._is_shared(row)}
+        new = {**kept, **locations}
+        self._state.after = {row.key: location for row, location in new.items()}
         self._state.store()
         _reached("database")
-        create_database(base, paths.new / _NEXT, {**new, **locations}, paths)
+        self._files.store_brought(paths.new / _BROUGHT)
+        create_database(base, paths.new / _NEXT, new, paths)
         _reached("switch")
         os.replace(paths.new / _NEXT, paths.new / _CATALOG)
         sync_folder(paths.new)
@@ -272,11 +278,15 @@ def _retire(paths: PathMap) -> None:
 
 
 def _delete_old_files(paths: PathMap) -> None:
-    """Delete the files of the old folder that the new one has, and folders that are empty then."""
+    """Delete what was brought over from the old folder, and folders that are empty then.
+
+    A file of another program stays, also if the new folder has one of the same name.
+    """
+    brought = set(read_brought(paths.new / _BROUGHT))
     for folder, _, names in os.walk(paths.old, topdown=False):
         relative = os.path.relpath(folder, paths.old)
         for name in names:
-            if name != RELOCATED and (paths.new / relative / name).is_file():
+            if os.path.normpath(f"{relative}/{name}") in brought:
                 os.unlink(f"{folder}/{name}")
         if folder != str(paths.old) and not os.listdir(folder):
             os.rmdir(folder)
