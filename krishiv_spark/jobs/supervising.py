@@ -161,7 +161,7 @@ class _Run:
     failed: QueryFailed | None = None
     """The error that it has last ended with; a new start alone does not say that it is over."""
     has_progressed: bool = False
-    """Whether it has completed an epoch before it was started again."""
+    """Whether it has completed an epoch, or was idle, before it was started again."""
 
     def name_epoch(self) -> str:
         """Return the epoch that was given up, by its number if the checkpoint can be read here."""
@@ -204,14 +204,15 @@ class _Run:
 
     def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
         failed: QueryFailed | None = query.failure
+        progressed = query.last_progress is not None
         if failed is not None:
-            name, progressed = query.name or query.id, query.last_progress is not None
+            name = query.name or query.id
             pause_s = self.restarts.pause_after(failed, name, progressed=progressed)
             self.next_start_s = time.monotonic() + pause_s
         elif not again(query):
             self.is_over = True
             return
-        self.has_progressed = self.has_progressed or query.has_epochs
+        self.has_progressed = self.has_progressed or progressed
         self.query, self.idle, self.failed = None, None, failed
 
 

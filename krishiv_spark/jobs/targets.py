@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,17 +18,16 @@ from functools import cached_property
 import pyarrow as pa
 
 from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError
+from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError, StorageError
 from krishiv_spark.exception_chains import scrub
 from krishiv_spark.formats import format_of
 from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
 from krishiv_spark.lifecycle.resuming import check_same_target
-from krishiv_spark.paths import url_scheme
 from krishiv_spark.redaction import redact
 from krishiv_spark.references import Referenced
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.storage import Storage, StoreUrl
-from krishiv_spark.targets import QueryTarget
+from krishiv_spark.targets import QueryTarget, digest_of
 
 __all__ = ["JobTargets"]
 
@@ -39,6 +39,9 @@ _NAMING = (
 )
 """Options of foreign formats that name a target, in lower case. Addresses of brokers and the like
 may change under a query, and are none."""
+
+
+_SCHEMES = re.compile(r"(?:[A-Za-z][\w+.-]*:)+")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class JobTargets:
             return
         for output in self._recorded_here():
             if not self.is_accepted(output):
-                check_same_target(*self._compared(output))
+                self._check_target(output)
         if self.job.writes_batches:
             self._check_names_of_batches()
         else:
@@ -112,7 +115,8 @@ class JobTargets:
                 continue
             checkpoint, now, name = self._compared(output)
             try:
-                if now is not None:
+                # Where Spark has stored no query as seen from here, the checkpoint is elsewhere.
+                if now is not None and _has_query(checkpoint):
                     checkpoint.record_target(now, name)
             except (KrishivError, OSError) as error:
                 _log.warning(
@@ -123,6 +127,17 @@ class JobTargets:
                 )
 
     # --- targets
+
+    def _check_target(self, output: ReadyOutput) -> None:
+        try:
+            check_same_target(*self._compared(output))
+        # Only Spark can read the checkpoint, as these outputs allow: they are not compared.
+        except (OptionError, StorageError, OSError) as error:
+            _log.info(
+                "it is not checked that output %r writes to the same target as before",
+                output.model.name,
+                exc_info=scrub(error),
+            )
 
     def _recorded_here(self) -> Iterator[ReadyOutput]:
         """Return the outputs whose targets no sink compares and records."""
@@ -199,7 +214,7 @@ class JobTargets:
     def _check_names_of_batches(self) -> None:
         """Refuse a new name before the newest batch, which comes again, is over."""
         checkpoint = self._checkpoint_of(self.job.outputs[0])
-        with suppress(OSError, OptionError):
+        with suppress(OSError, OptionError, StorageError):  # only Spark can read it
             epochs = checkpoint.epochs()
             if not epochs or checkpoint.is_committed(epochs[-1]):
                 return
@@ -237,19 +252,46 @@ def describe_output(output: ReadyOutput) -> QueryTarget | None:
 
 def _foreign_target(name: str, options: Mapping[str, str]) -> QueryTarget | None:
     given = {key.lower(): text for key, text in options.items()}
-    parts = [f"{key}={_normal(key, given[key])}" for key in _NAMING if key in given]
-    return QueryTarget.of(name.lower(), ", ".join(parts)) if parts else None
+    named = [key for key in _NAMING if key in given]
+    if not named:
+        return None
+    shown = ", ".join(f"{key}={_shown(key, given[key])}" for key in named)
+    compared = ", ".join(f"{key}={_normal(key, str.__str__(given[key]))}" for key in named)
+    return QueryTarget(name.lower(), shown, digest_of(compared))
+
+
+def _shown(key: str, text: str) -> str:
+    """Return a name for people; what is secret stays a reference."""
+    if isinstance(text, Referenced) and text.is_secret is not False:
+        return text.reference
+    return _without_login(text) if key == "url" else redact(text)
 
 
 def _normal(key: str, text: str) -> str:
-    """Return one form of a name, without logins: they may change, and are not stored."""
-    if isinstance(text, Referenced) and text.is_secret is not False:
-        return text.reference
+    """Return one form of a name, without logins, which may change; only its digest is stored."""
     if key == "url":
-        return redact(text.partition("?")[0].partition(";")[0])
-    if key == "path" and url_scheme(text) in {None, "file"}:
-        return os.path.realpath(StoreUrl.parse(text).path)
-    return redact(text)
+        return _without_login(text)
+    if key != "path" or StoreUrl.kind_of(text) is None:
+        return redact(text)
+    try:
+        place = StoreUrl.parse(text)
+    except OptionError:
+        return redact(text)  # Spark may take it
+    if place.kind == "disk":
+        return os.path.realpath(place.path)
+    # Spark reaches one bucket by several schemes, and one HDFS by several names.
+    bucket = "" if place.kind == "hdfs" else f"{place.account}/{place.bucket}"
+    return f"{place.kind}:{bucket}/{place.path}"
+
+
+def _without_login(url: str) -> str:
+    """Return a URL, as of JDBC, without parameters and without a login of any form."""
+    bare = redact(url.partition("?")[0].partition(";")[0])
+    front, _, address = bare.rpartition("@")  # Oracle writes thin:user/password@//host
+    if not front:
+        return bare
+    schemes = _SCHEMES.match(front)
+    return f"{'' if schemes is None else schemes[0]}//{address.removeprefix('//')}"
 
 
 def _has_query(checkpoint: SparkCheckpoint) -> bool:

@@ -198,18 +198,13 @@ class Query(AbstractContextManager["Query"]):
         return in_time
 
     @property
-    def has_epochs(self) -> bool:
-        """Whether it has completed an epoch, of the newest hundred times busy or idle."""
-        told: Any = self.spark.recentProgress
-        return not all(map(is_idle, told))
-
-    @property
     def made_no_progress(self) -> bool:
         """Whether it was stopped although there was work, and had completed no epoch.
 
-        It makes none at its next start either, unless it is given more time.
+        It makes none at its next start either, unless it is given more time. A query that was idle
+        since its start was up to date, and Spark may have forgotten the epochs before that.
         """
-        return (self.given_up or self.was_unready) and not self.has_epochs
+        return (self.given_up or self.was_unready) and self.spark.lastProgress is None
 
     def cancel(self) -> None:
         """Stop it now, in the middle of an epoch if there is one; see `stop`."""

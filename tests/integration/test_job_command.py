@@ -97,6 +97,41 @@ def test_what_fails_is_one_line_and_a_code(tmp_path):
     assert "there is no Spark session" in said.splitlines()[-1]
 
 
+SLOW = """
+import time
+from pyspark.sql.functions import udf
+
+def slow(rows):
+    def later(x):  # a local function travels by its code
+        time.sleep(3600)
+        return x
+
+    return rows.withColumn("id", udf(later, "bigint")("id"))
+"""
+
+
+@pytest.mark.usefixtures("rows")
+@pytest.mark.parametrize("signals", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_batch_that_never_gets_enough_time_ends_a_run_with_4(tmp_path, signals):
+    """By a time limit, and by a signal. With enough time it goes on, and ends with 0."""
+    (tmp_path / "slowstep.py").write_text(SLOW)
+    out = "outputs:\n  - name: rows\n"
+    slow = JOB.replace(out, f"{out}    view: v\n")
+    slow += "steps: [{name: v, python: 'slowstep:slow', inputs: [rows]}]\ngraceTime: 1s\n"
+    limit = "" if signals else "timeout: 15s\n"
+    with command(tmp_path, slow + limit) as process:
+        if signals:
+            await_that((tmp_path / "checkpoint/rows/offsets/0").exists)
+            process.terminate()
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 4, said
+    assert said.splitlines()[-1] == "not done: job.rows: completed no epoch"
+    assert look(tmp_path / "out")[0] == 0
+    if not signals:
+        code, said = ended(tmp_path, JOB + "stopAfterIdle: 1s\n")
+        assert (code, look(tmp_path / "out")[:2]) == (0, (COUNT * ROWS,) * 2), said
+
+
 STANDARD = ("pandas", "numpy", "pyarrow", "kafka", "pyspark_krishiv_mine", "sitecustomize")
 
 

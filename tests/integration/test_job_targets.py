@@ -237,7 +237,7 @@ def test_a_query_from_python_tells_that_it_gave_an_epoch_up(here, monkeypatch, c
         query.stop_when(timeout=0, grace=1)
         query.await_termination(PATIENCE)
     await_that(lambda: "an epoch was given up after 1 s" in caplog.text)
-    assert (query.given_up, query.has_epochs, query.made_no_progress) == (True, False, True)
+    assert (query.given_up, query.made_no_progress) == (True, True)
 
 
 def test_jobs_that_a_signal_leaves_out_are_named(here):

@@ -312,8 +312,7 @@ def cannot_start():
 
 def has_failed(failure=NO_BROKER):
     return SimpleNamespace(
-        spark=None, is_active=False, failure=failure, name="rows", id="1", last_progress=None,
-        has_epochs=False,
+        spark=None, is_active=False, failure=failure, name="rows", id="1", last_progress=None
     )  # fmt: skip
 
 
@@ -326,8 +325,7 @@ class Running:
     def __init__(self, last_progress=None, fails=None, *, given_up=False):
         self.last_progress, self._fails = last_progress, fails
         self.is_active, self.given_up, self.was_unready = True, given_up, False
-        self.has_epochs = last_progress is not None
-        self.made_no_progress = given_up and not self.has_epochs
+        self.made_no_progress = given_up and last_progress is None
 
     def stop(self, _grace):
         self.is_active, self.failure = False, self._fails

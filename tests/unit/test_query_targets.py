@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from krishiv_spark import jobs
 from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.jobs.targets import JobTargets, describe_output
+from krishiv_spark.references import Referenced
 from krishiv_spark.start_check import StartCheck
 from krishiv_spark.targets import QueryTarget
 
@@ -178,6 +180,72 @@ def test_logins_and_addresses_of_foreign_formats_do_not_count(tmp_path):
     assert before.is_same(described(url="jdbc:postgresql://h/db?password=new", dbtable="t"))
     assert not before.is_same(described(url="jdbc:postgresql://h/db", dbtable="z"))
     assert describe_output(loaded(tmp_path, ("a", "console", {})).outputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ("s3a://b/x", "s3://b/x/", "s3n://b//x"),
+        ("hdfs://nn1:8020/x", "hdfs:///x/", "hdfs://service/x"),
+        ("abfss://c@a.dfs.core.windows.net/x", "wasbs://c@a.blob.core.windows.net/x"),
+    ],
+)
+def test_the_scheme_of_a_url_and_a_slash_do_not_count(tmp_path, forms):
+    found = [
+        describe_output(loaded(tmp_path, ("a", "delta", {"path": each})).outputs[0])
+        for each in (*forms, forms[0].replace("/x", "/z"))
+    ]
+    assert all(found[0].is_same(each) for each in found[1:-1])
+    assert not found[0].is_same(found[-1])
+
+
+def test_a_value_from_elsewhere_is_compared_and_not_stored(tmp_path):
+    """It may be another one under the same reference, and the same one without a reference."""
+
+    def described(text, reference=None):
+        given = text if reference is None else Referenced(text, reference)
+        (output,) = loaded(tmp_path, ("a", "delta", {"path": text})).outputs
+        place = replace(output.place, options={"path": given})
+        return describe_output(replace(output, place=place))
+
+    before = described("/hunter2/a", "${env:LAKE}")
+    assert before.is_same(described("/hunter2/a", "${env:OTHER}"))
+    assert before.is_same(described("/hunter2/a"))
+    assert not before.is_same(described("/hunter2/b", "${env:LAKE}"))
+    assert "hunter2" not in before.record()
+
+
+@pytest.mark.parametrize("login", ["", "scott/hunter2@", "scott/hun@ter2@"])
+def test_a_login_in_a_url_of_oracle_is_not_stored(tmp_path, login):
+    options = {"url": f"jdbc:oracle:thin:{login}//h:1521/x", "dbtable": "t"}
+    found = describe_output(loaded(tmp_path, ("a", "jdbc", options)).outputs[0])
+    assert found.name == "url=jdbc:oracle:thin://h:1521/x, dbtable=t"
+
+
+@pytest.mark.parametrize("location", ["hdfs://nn/ck", "dbfs:/ck", "viewfs://c/ck", "cosn://b/ck"])
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_a_checkpoint_that_only_spark_can_read_blocks_nothing(
+    tmp_path, location, in_batches, caplog
+):
+    job = loaded(tmp_path, ("a", "parquet", {"path": "/a"}), forEachBatchMode=in_batches)
+    there = location if in_batches else f"{location}/a"
+    job = replace(
+        job,
+        checkpoint=location,
+        outputs=tuple(
+            replace(each, checkpoint=None if in_batches else there) for each in job.outputs
+        ),
+    )
+    assert check(job) == []
+    JobTargets(job, ()).record(0)
+    assert caplog.records == []
+
+
+def test_no_record_is_made_where_spark_has_stored_no_query(tmp_path):
+    """As on the machine of a client of Spark Connect: the checkpoint is on that of the server."""
+    job = loaded(tmp_path, ("a", "parquet", {"path": "/a"}))
+    JobTargets(job, ()).record(0)
+    assert not (tmp_path / "ck").exists()
 
 
 def test_a_foreign_format_with_another_path_is_refused_unless_that_is_accepted(tmp_path):
