@@ -1,0 +1,164 @@
+"""Drivers that are stopped (SIGSTOP) in the middle of an epoch, and wake up after a successor."""
+
+from collections import Counter
+
+import pytest
+from fan_queries import routes_below
+from iceberg_tables import table_in
+from kafka_topics import Onlooker, make_topic
+from patience import await_none
+from replays import exactly, forget, table_rows
+from sleeping_driver import STREAMS, SleepingDriver
+from spark_starts import make_checkpoint
+
+from krishiv_spark.kafka import transactions
+from krishiv_spark.kafka.client import open_client
+from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.dev import open_cluster
+
+SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+INTEND = "krishiv_spark.offsets.epochs:EpochLog.intend"
+"""All rows are staged, and nothing is decided."""
+
+COMMIT_TABLE = "pyiceberg.catalog.sql:SqlCatalog.commit_table"
+"""The catalog's compare-and-set."""
+
+REFUSED = ("Fenced", "CheckpointMismatch", "CommitRejected")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with open_cluster(ours=True, settings=SETTINGS) as cluster:
+        yield cluster
+
+
+class Table:
+    sink = "krishiv-iceberg"
+
+    def __init__(self, place):
+        self.place = place
+        self.options = {"warehouse": f"{place}/w", "path": "db.t"}
+
+    def rows(self):
+        forget()
+        return Counter(table_in(self.place / "w").scan().to_arrow()["id"].to_pylist())
+
+
+class FanOut(Table):
+    sink = "krishiv-fanout"
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.options = routes_below(place)
+
+    def rows(self):
+        found = table_rows(self.place / "t")
+        assert found == super().rows()
+        return found
+
+
+class Query:
+    """A query whose driver is this process; others sleep."""
+
+    def __init__(self, checkpoint, target):
+        self._job = {
+            "checkpoint": str(checkpoint),
+            "sink": target.sink,
+            "options": target.options,
+        }
+        self._stream = STREAMS[target.sink](checkpoint, target.options)
+        self._target = target
+        self.sleepers = []
+
+    def run(self, *epochs):
+        """Run epochs here."""
+        forget()
+        for epoch in epochs:
+            self._stream.run(epoch)
+
+    def fall_asleep(self, *epochs, before):
+        """Return a driver that has stopped before a call."""
+        sleeper = SleepingDriver(**self._job, epochs=epochs, before=before)
+        self.sleepers.append(sleeper)
+        sleeper.await_sleep()
+        return sleeper
+
+    def wake(self, sleeper, until):
+        """Wake a driver up: it fails, and the rows stay those of its successor's epochs."""
+        assert self._target.rows() == exactly(10 * until)
+        last = sleeper.wake()[-1]
+        assert self._target.rows() == exactly(10 * until)
+        assert any(name in last for name in REFUSED), last
+        self.run(until, until + 1)
+        assert self._target.rows() == exactly(10 * until + 20)
+
+
+@pytest.fixture
+def query(tmp_path):
+    begun = []
+
+    def begin(target):
+        begun.append(Query(make_checkpoint(tmp_path / "c", -1), target))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        for sleeper in each.sleepers:
+            sleeper.kill()
+
+
+@pytest.mark.parametrize(
+    ("target", "before"),
+    [
+        pytest.param(Table, COMMIT_TABLE, id="iceberg-at its commit"),
+        pytest.param(FanOut, INTEND, id="fanout-staged"),
+    ],
+)
+@pytest.mark.parametrize("until", [3])
+def test_a_driver_that_wakes_up_after_its_successor_changes_nothing(
+    query, tmp_path, target, before, until
+):
+    driver = query(target(tmp_path))
+    driver.run(0, 1)
+    sleeper = driver.fall_asleep(2, before=before)
+    driver.run(*range(2, until))
+    driver.wake(sleeper, until)
+
+
+class Topic:
+    sink = "krishiv-kafka"
+
+    def __init__(self, cluster, name):
+        self.bootstrap, self.name = cluster.bootstrap, name
+        make_topic(cluster.bootstrap, name)
+        self.options = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "topic": name,
+            "kafka.transaction.timeout.ms": "4000",
+        }
+
+    def rows(self):
+        onlooker = Onlooker(self.bootstrap)
+        try:
+            return Counter(int(each.value) for each in onlooker.records(self.name))
+        finally:
+            onlooker.close()
+
+    def await_time_out(self):
+        """Until the broker has aborted all that is open."""
+        client = open_client(Connection.of({"bootstrap.servers": self.bootstrap}))
+        await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
+
+
+@pytest.mark.parametrize("before", [INTEND], ids=["staged"])
+@pytest.mark.parametrize("until", [3])
+def test_a_driver_that_sleeps_beyond_the_timeout_of_its_transactions_changes_nothing(
+    query, tmp_path, cluster, before, until
+):
+    target = Topic(cluster, tmp_path.name)
+    driver = query(target)
+    driver.run(0, 1)
+    sleeper = driver.fall_asleep(2, before=before)
+    target.await_time_out()
+    driver.run(*range(2, until))
+    driver.wake(sleeper, until)
