@@ -7,6 +7,7 @@ it was looked at before the intent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import pyarrow as pa
@@ -157,6 +158,8 @@ class IcebergParticipant(Participant[StagedForTable]):
         except CommitUnknown:
             raise
         except (OSError, SinkError) as error:
+            if self._is_finished_meanwhile(epoch):
+                return
             raise CommitUnknown(
                 f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
                 f"{self._options.table_name} does not take it: {error}. Put the table right and "
@@ -164,6 +167,16 @@ class IcebergParticipant(Participant[StagedForTable]):
                 "--assume'"
             ) from error
         delete_prepared(table, staged)
+
+    def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
+        """Return True if another driver has finished the epoch, and removed what it was read from.
+
+        This driver may have slept since it loaded the table.
+        """
+        self._committer.forget_table()
+        with suppress(OSError, SinkError):  # of a table that cannot be read, the first error tells
+            return self.is_finished(epoch)
+        return False
 
     def _check_number_is_free(self, epoch: Epoch) -> None:
         mark = self._committer.newest_mark(epoch.query)
