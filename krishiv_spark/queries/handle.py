@@ -199,10 +199,10 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def made_no_progress(self) -> bool:
-        """Whether it was stopped although there was work, and had completed no epoch.
+        """True if it was stopped although there was work, and had reported no progress.
 
-        It makes none at its next start either, unless it is given more time. A query that was idle
-        since its start was up to date, and Spark may have forgotten the epochs before that.
+        It makes none at its next start either, unless it is given more time. A query that had found
+        no rows before was up to date, so it has made progress.
         """
         return (self.given_up or self.was_unready) and self.spark.lastProgress is None
 
