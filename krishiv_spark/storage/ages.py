@@ -23,6 +23,10 @@ _TOLERANCE_S = 60.0
 """Stores date files to the second, and clocks differ a little."""
 
 
+_FIRST_S = 1_700_000_000.0
+"""November 2023. Some emulators date all uploads at one time, long before: that is no clock."""
+
+
 def aging_time_s(read_time_s: Callable[[], float], location: object) -> float:
     """Return the time at which ages are measured, in epoch seconds: the earlier of two clocks.
 
@@ -37,7 +41,7 @@ def aging_time_s(read_time_s: Callable[[], float], location: object) -> float:
     except Exception as error:  # noqa: BLE001  of any store: who may delete need not be able to write
         _log.info("the clock of %s is not known", location, exc_info=scrub(error))
         return now_s
-    if now_s - dated_s <= _TOLERANCE_S:
+    if now_s - dated_s <= _TOLERANCE_S or dated_s < _FIRST_S:
         return now_s
     _log.warning(
         "the clock of this machine is %d s ahead of that of %s: ages of files are measured by the "

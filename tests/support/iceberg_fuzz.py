@@ -43,8 +43,9 @@ from pyiceberg.manifest import ManifestFile, write_manifest, write_manifest_list
 from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.inspection.tables import look_at_table
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 
 MEMORY_BYTES = 3 * 2**30
@@ -414,7 +415,7 @@ def _upsert(folder: Path) -> Any:
 
 
 def _vacuum(folder: Path) -> Any:
-    options = IcebergOptions.parse({"warehouse": str(folder), "table": TABLE}, FORMAT)
+    options = IcebergSinkOptions.parse({"warehouse": str(folder), "table": TABLE}, FORMAT)
     found = find_orphans(options, -60)
     remove = remover(options)
     for file in found.files:

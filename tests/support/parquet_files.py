@@ -4,7 +4,8 @@ import pyarrow.parquet as pq
 
 
 def staged(folder):
-    return [file for file in folder.glob("_krishiv/*/staged/**/*") if file.is_file()]
+    found = (file for file in folder.glob("_krishiv/*/staged/**/*") if file.is_file())
+    return [file for file in found if not file.parent.name.endswith(".done")]
 
 
 def rows(folder):

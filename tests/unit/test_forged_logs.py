@@ -430,7 +430,8 @@ def test_a_folder_that_is_swapped_for_a_link_between_two_renames_gets_no_file(ta
 def test_a_task_stages_nothing_through_a_link(table, victim):
     driver = life(table)
     driver.plan()
-    (staged,) = (table / "_krishiv/q1/staged").iterdir()
+    folders = (table / "_krishiv/q1/staged").iterdir()
+    (staged,) = (folder for folder in folders if not folder.name.endswith(".done"))
     staged.rmdir()
     staged.symlink_to(victim)
     with pytest.raises(LinkError, match="is a link"):

@@ -22,7 +22,7 @@ from krishiv_spark.iceberg.avro_blocks import block_decompressor
 from krishiv_spark.iceberg.catalogs import open_table, worker_io
 from krishiv_spark.iceberg.file_access import FileAccess, TableAccess
 from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.inspection.tables import look_at_table
 from krishiv_spark.moving.spark_iceberg import TableSpots
@@ -38,7 +38,7 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
 
 
 def options_of(folder, **given):
-    return IcebergOptions.parse({"warehouse": str(folder), "table": TABLE, **given}, FORMAT)
+    return IcebergSinkOptions.parse({"warehouse": str(folder), "table": TABLE, **given}, FORMAT)
 
 
 def numbers(folder):
@@ -122,7 +122,7 @@ def test_a_location_cannot_be_code(warehouse, canary, monkeypatch):
         metadata["location"] = f"exec(open({str(canary)!r}, 'w').write('ran'))"
 
     alter(warehouse, change)
-    IcebergLife(warehouse).stage(1, ROWS)
+    IcebergLife(warehouse, copiedWarehouse="allow").stage(1, ROWS)
     assert not canary.exists()
 
 
@@ -237,7 +237,7 @@ def test_the_hosts_of_the_users_options_win_over_those_of_a_catalog(rest, rest_s
     assert open_table(options).io.properties["s3.endpoint"] == "http://theirs"
     for mine in ({"catalog.s3.endpoint": "http://mine"}, {"storage.s3.endpoint": "http://mine"}):
         given = {"table": TABLE, "catalog.type": "rest", "catalog.uri": rest_server.uri, **mine}
-        table = open_table(IcebergOptions.parse(given, FORMAT))
+        table = open_table(IcebergSinkOptions.parse(given, FORMAT))
         assert table.io.properties.get("s3.endpoint") in {None, "http://mine"}
         assert table.io.properties["s3.access-key-id"] == "vended"
 

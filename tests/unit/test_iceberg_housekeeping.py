@@ -373,7 +373,7 @@ def test_a_driver_that_dies_while_it_removes_files_leaves_the_rest_to_vacuum(tmp
     number, epoch = 0, 3
     while dies_at_removal(tmp_path, number, epoch, after, **rules):
         assert ids(tmp_path) == list(range(10))
-        assert IcebergLife(tmp_path).plan(numbered(0))[1] == epoch  # it is true
+        assert IcebergLife(tmp_path, **CHANGES).plan(numbered(0))[1] == epoch  # it is true
         number, epoch = number + 1, epoch + 1
     assert number >= 5  # changes, a metadata file, a list, manifests and a data file
     options = IcebergLife(tmp_path).writer(numbered(0)).options

@@ -141,14 +141,16 @@ def test_a_warehouse_that_was_moved_by_hand_is_put_right(wh):
 
 def test_a_copy_that_was_made_by_hand_and_written_becomes_independent(wh):
     copy = Path(shutil.copytree(wh, wh.parent / "test"))
-    IcebergLife(copy, query="other", copiedWarehouse="allow").epoch(0, numbered(5))
+    IcebergLife(copy, query="other", allowMixedKeys="true", copiedWarehouse="allow").epoch(
+        0, numbered(5)
+    )
     life_in(wh).epoch(2, numbered(2))
     expected = history(copy)
     code, said = relocate(wh, copy)
     assert (code, "give --copy" in said) == (1, True), said
     assert relocate(wh, copy, "--copy")[0] == 0
     assert_whole(copy, wh, expected)
-    IcebergLife(copy, query="other").epoch(1, numbered(6))
+    IcebergLife(copy, query="other", allowMixedKeys="true").epoch(1, numbered(6))
     code, said = vacuum(copy)
     assert code == 0, said
     code, said = vacuum(wh, "--other-lines")

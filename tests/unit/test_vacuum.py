@@ -45,7 +45,8 @@ def vacuum(table: Path, *options: str) -> str:
 
 
 def staged(table: Path) -> set[str]:
-    return {path.name for path in table.glob("_krishiv/*/staged/*/*")}
+    found = table.glob("_krishiv/*/staged/*/*")
+    return {path.name for path in found if not path.parent.name.endswith(".done")}
 
 
 def age(table: Path, days: float) -> None:
