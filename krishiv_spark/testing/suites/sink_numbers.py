@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,9 +56,10 @@ class SinkNumbers(ConnectorSuite[SinkUnderTest]):
     ) -> None:
         """A second query that has the name of another one, and its next number, adds no row."""
         _skip_without_numbers(declared)
-        with _numbered(play, _NAME) as driver:
+        name = f"{_NAME}-{uuid.uuid4().hex[:8]}"  # brokers know the names of other tests
+        with _numbered(play, name) as driver:
             driver.expect_well(*GOOD_EPOCH)
-            sink = replace(driver.sink, source=in_foreach_batch(declared.source, _NAME, ahead=1))
+            sink = replace(driver.sink, source=in_foreach_batch(declared.source, name, ahead=1))
             folder = play.target.parent / "second"
             with EpochDriver(sink, folder, promise=play.promise, pool=play.pool(sink)) as second:
                 answer = second.run_unread_epoch("another query uses the name")
