@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.inspection.checkpoints import CheckpointStatus, EpochStatus, sizes_in
-from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.layout import DONE_SUFFIX, META
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.topics import offsets_by_topic
 
@@ -172,9 +172,10 @@ def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
     if place.kind != "disk":
         return None
     try:
-        generations = [entry.name for entry in storage.files(place).entries(str(place))]
+        names = [entry.name for entry in storage.files(place).entries(str(place))]
     except FileNotFoundError:
         return []
+    generations = (name for name in names if not name.endswith(DONE_SUFFIX))  # those are visible
     return [size for name in generations for size in sizes_in(storage, place / name)]
 
 
