@@ -15,8 +15,8 @@ from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.lru import LruCache
 from krishiv_spark.offset_log import OffsetSeq
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
-from krishiv_spark.targets import QueryTarget
 
 __all__ = [
     "BATCH_PREFIX",

@@ -151,7 +151,7 @@ class EpochLog:
         voided: set[int | None] = set()
         for number, entry in self._stored.backwards():
             if entry.kind == "adopted":
-                return  # an operator has said what the target holds, whatever stands before
+                return  # an operator has decided what the target contains
             if entry.kind == "void":
                 voided.add(entry.epoch)
             elif entry.kind == "intent" and entry.epoch in voided:

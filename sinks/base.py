@@ -25,6 +25,7 @@ import pyarrow as pa
 from typing_extensions import Self, TypeVar
 
 from krishiv_spark.options import Options
+from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.values import (
     Epoch,
     Guarantee,
@@ -34,7 +35,6 @@ from krishiv_spark.sinks.values import (
     Salvaged,
     Task,
 )
-from krishiv_spark.targets import QueryTarget
 
 __all__ = [
     "AtLeastOnceWriter",
@@ -131,8 +131,8 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     only_streams: ClassVar[bool] = False
     """Whether `check` refuses batch jobs, but for those that users number."""
     is_cleared_at_will: ClassVar[bool] = False
-    """Whether users empty the target, or lose it at a restart, and the query goes on with it. An
-    empty target is then no error for numbered batches, but a warning."""
+    """True if users empty the target, or lose it at a restart, and the query goes on with it. For
+    numbered batches an empty target is then a warning, and no error."""
 
     _made_of: tuple[tuple[Any, ...], dict[str, Any]]
     _is_sealed = False

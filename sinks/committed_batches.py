@@ -206,7 +206,7 @@ class BatchRecord:
         if mark is None and self.may_be_empty:
             _log.warning(
                 "the target has no batch of %s, though batch %d was committed into it: it was "
-                "emptied or made anew. The query goes on with batch %d",
+                "emptied or replaced by a new one. The query goes on with batch %d",
                 job.name,
                 lost,
                 job.number,
@@ -215,7 +215,7 @@ class BatchRecord:
         is_now = "holds none" if mark is None else f"holds batch {mark.epoch} as its newest"
         raise CheckpointMismatch(
             f"batch {lost} of {job.name} was committed into this target, which now {is_now}: it "
-            "was restored from an older copy, emptied or made anew. Batch "
+            "was restored from an older copy, emptied or replaced by a new one. Batch "
             f"{job.number} would leave the rows between out. Nothing was written. Ways on: put the "
             f"newest copy of the target back; {_again(mark)}or, if the rows are to be missing, "
             f"remove the file {self._path}, and the query goes on with batch {job.number}"

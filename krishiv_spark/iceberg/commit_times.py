@@ -1,4 +1,4 @@
-"""Times of commits, which never go back in a table whatever the clock of a writer shows. Driver.
+"""Times of commits, which never go back in a table, even if the clock of a writer does. Driver.
 
 Iceberg's libraries for Java and Rust refuse to load a table whose snapshot log or metadata log goes
 back by more than a minute. PyIceberg takes each time from the local clock and compares nothing, so

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote
 
 from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.iceberg.moved import RELOCATED, read_destination
+from krishiv_spark.iceberg.moved_warehouses import RELOCATED, read_destination
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.lru import LruCache
 

@@ -13,11 +13,11 @@ import pyspark
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.checkpoints import check_mode_is_kept
+from krishiv_spark.jobs.output_targets import JobTargets
 from krishiv_spark.jobs.previews import show_plans, show_rows
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.sessions import active_again, session_of_job
 from krishiv_spark.jobs.supervising import QueryMaker, Supervisor, restarts_of, waited
-from krishiv_spark.jobs.targets import JobTargets
 from krishiv_spark.jobs.views import make_views, read_input
 from krishiv_spark.jobs.writing import stream_writers, write_batch
 from krishiv_spark.queries.checking import check

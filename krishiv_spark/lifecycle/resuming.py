@@ -1,4 +1,4 @@
-"""What a checkpoint and an epoch log say against a query, before it starts and when it does.
+"""Comparison of a query with its checkpoint and epoch log, before it starts and when it does.
 
 Spark asks a Python sink no sooner than for its first rows. The checks here read the checkpoint, the
 log and the target, and change nothing, so that they can be made before the query starts.
@@ -17,10 +17,10 @@ from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets import Claim
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
+from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
 from krishiv_spark.sinks.history import check_first, check_history, check_target
 from krishiv_spark.sinks.identity import is_held
-from krishiv_spark.targets import QueryTarget
 
 __all__ = ["check_resumption", "check_same_target", "record_target"]
 

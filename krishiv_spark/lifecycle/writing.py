@@ -202,7 +202,7 @@ class Write:
             raise CheckpointMismatch(
                 f"the sink had epoch {epoch.number} of query {epoch.query} when it was planned, so "
                 "its tasks did nothing, and does not have it now: its target was replaced by an "
-                "older one, or made anew, in between. Nothing was written: restart the query, "
+                "older or a new one in between. Nothing was written: restart the query, "
                 "which compares the target with the checkpoint again"
             )
         # Without rows there is nothing to add; but what is replaced goes all the same, and a batch

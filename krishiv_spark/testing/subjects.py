@@ -65,8 +65,6 @@ class SinkUnderTest:
         batch: Whether the sink can be written by ``df.write``; None if it has the method.
         overwrite: Whether ``df.write`` has the save mode "overwrite".
         several_queries: Whether several queries may write into one target.
-        can_be_restored: Whether the target, with its marks, is in the folder that the sink was made
-            on, where the kit can put an older copy of it back.
         expire: Throws away what is staged and belongs to no commit, as the external system's own
             housekeeping does; None if nothing does.
         backup: Copies the target, and returns a function that puts that copy back, as an operator
@@ -98,7 +96,6 @@ class SinkUnderTest:
     batch: bool | None = None
     overwrite: bool = True
     several_queries: bool = True
-    can_be_restored: bool = True
     expire: Callable[[], None] | None = None
     backup: Callable[[], Callable[[], None]] | None = None
     leftovers: Callable[[], Iterable[object]] | None = None

@@ -25,7 +25,7 @@ from krishiv_spark.iceberg.embedded import CatalogFile, catalog_file_of
 from krishiv_spark.iceberg.file_access import access_of, guarded_io
 from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.metadata_files import read_pieces
-from krishiv_spark.iceberg.moved import folders_in
+from krishiv_spark.iceberg.moved_warehouses import folders_in
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
 from krishiv_spark.lru import LruCache

@@ -119,7 +119,7 @@ class KeyRule:
         return _kept(metadata.properties, f"{KEY_OF}{self.query}") if self._is_marked else None
 
     def _of_table(self, metadata: TableMetadata) -> frozenset[int] | None:
-        """Return the key of the table, whoever has upserted; identifier fields bind upserts only.
+        """Return the key of the table by all queries; identifier fields bind upserts only.
 
         A program that sets them declares that rows are distinct, not that it upserts.
         """

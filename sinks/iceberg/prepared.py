@@ -3,12 +3,18 @@
 An intent must be short, whatever the number of files. So they are in a manifest, which no snapshot
 names: the one that brings them into the table has manifests of its own. What they do to the rows
 that are there is in the intent too: whoever finishes it may know another mode, or none.
+
+`iceberg vacuum` keeps these files until their epoch is finished (`find_unfinished`). The table does
+not contain where the epoch log with the intent is. But a property has the number of the newest
+epoch of each query that came in, and the name of a staged file has the end of its query's id and
+the number of its epoch. A file of a later epoch may be one that an intent names.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import (
@@ -23,19 +29,27 @@ from krishiv_spark.errors import LogError
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
+from krishiv_spark.iceberg.query_marks import EPOCH_OF
+from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.committer import Effect
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
-from krishiv_spark.sinks.iceberg.target import StagedDataFiles
+from krishiv_spark.sinks.iceberg.target import StagedDataFiles, query_in_stem
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["delete_prepared", "effect_of", "read_prepared", "write_prepared"]
+__all__ = ["delete_prepared", "effect_of", "find_unfinished", "read_prepared", "write_prepared"]
 
 _NO_SNAPSHOT = -1
+# A query of a stream without an option 'queryId', and the route that its rows take.
+_ROUTE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-.+", re.DOTALL)
+_STAGED = re.compile(
+    r"\d{5}-\d+-(?P<query>[\w-]+)-(?P<epoch>\d+)-[0-9a-f]{12}-t[0-9a-f]{12}(?:-\d+\.parquet|\.changes)"
+)
+_NO_EPOCH = -1
 
 
 def write_prepared(
@@ -100,6 +114,26 @@ def delete_prepared(table: Table, staged: Sequence[StagedForTable]) -> None:
         OwnFiles.staged_for(table).delete(item.manifest for item in staged if item.manifest)
 
 
+def find_unfinished(io: FileIO, properties: Mapping[str, str], paths: Iterable[str]) -> set[str]:
+    """Return the files that an unfinished epoch of a fan-out may need. Anywhere.
+
+    Args:
+        io: Reads manifests.
+        properties: Of the table.
+        paths: Files that no snapshot names.
+
+    Raises:
+        OSError: If a manifest cannot be read.
+    """
+    wanted = set(paths)
+    newest = _newest_epochs(properties)
+    kept = {path for path in wanted if _is_later(_name_of(path), newest)}
+    if kept:
+        names = set(map(_name_of, kept))  # a location may have several spellings
+        kept |= {path for path in wanted if path.endswith(".avro") and _names(io, path) & names}
+    return kept
+
+
 def _named_files(item: StagedForTable) -> Iterator[str]:
     if item.manifest is not None:
         yield item.manifest
@@ -133,3 +167,34 @@ def _read(io: FileIO, path: str, spec_id: int) -> list[DataFile]:
         added_snapshot_id=_NO_SNAPSHOT,
     )
     return [entry.data_file for entry in manifest.fetch_manifest_entry(io)]
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the newest epoch in the table of each route, by what file names have of its query."""
+    found: dict[str, int] = {}
+    for key, text in properties.items():
+        query = key.removeprefix(EPOCH_OF)
+        if query != key and _ROUTE.fullmatch(query):
+            name, number = query_in_stem(query), parse_count(text)
+            epoch = _NO_EPOCH if number is None else number
+            found[name] = min(epoch, found.get(name, epoch))  # a long route may end several ids
+    return found
+
+
+def _is_later(name: str, newest: Mapping[str, int]) -> bool:
+    staged = _STAGED.fullmatch(name)
+    return staged is not None and int(staged["epoch"]) > newest.get(
+        staged["query"], int(staged["epoch"])
+    )
+
+
+def _names(io: FileIO, path: str) -> set[str]:
+    """Return the names of the data files in a manifest; none if the file is no manifest."""
+    try:
+        return {_name_of(file.file_path) for file in _read(io, path, spec_id=0)}
+    except (ValueError, LookupError, TypeError):  # a list of manifests, or a damaged file
+        return set()

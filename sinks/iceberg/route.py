@@ -23,6 +23,7 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -33,7 +34,6 @@ from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.sinks.replays import Replay
-from krishiv_spark.targets import QueryTarget
 
 __all__ = ["IcebergParticipant", "IcebergRoute"]
 

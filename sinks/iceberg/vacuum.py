@@ -21,7 +21,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_store_time_s, read_table_uuid
 from krishiv_spark.sinks.iceberg.copied import open_own_table
 from krishiv_spark.sinks.iceberg.lines import check_one_line
-from krishiv_spark.sinks.iceberg.unfinished import find_unfinished
+from krishiv_spark.sinks.iceberg.prepared import find_unfinished
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
 from krishiv_spark.storage.ages import aging_time_s
 

@@ -27,8 +27,8 @@ from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_o
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from krishiv_spark.query_target import QueryTarget
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
-    from krishiv_spark.targets import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
 
@@ -65,8 +65,8 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
 
     def describe_target(self) -> QueryTarget:
         """Driver: the table, by its UUID, through whichever catalog or URL it is reached."""
+        from krishiv_spark.query_target import QueryTarget
         from krishiv_spark.sinks.iceberg.tables import find_table
-        from krishiv_spark.targets import QueryTarget
 
         table = self._in_hand.peek() or find_table(self.options)
         identity = None if table is None else f"Iceberg table {table.metadata.table_uuid}"

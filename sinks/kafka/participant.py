@@ -31,8 +31,8 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
 from krishiv_spark.sinks.kafka.markers import outcome_in_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.reach import reach_below
 from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_siblings
+from krishiv_spark.sinks.kafka.topics import reach_below
 from krishiv_spark.sinks.participant import LostIntentError, Participant
 from krishiv_spark.sinks.replays import Replay, kafka_cannot
 

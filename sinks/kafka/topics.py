@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.expected_topics import ExpectedTopic
 from krishiv_spark.kafka.fetches import usable_id
-from krishiv_spark.kafka.topic_partition import READ, WRITE, Topic
+from krishiv_spark.kafka.offset_lookups import RepeatedLookup
+from krishiv_spark.kafka.partition_rows import PartitionRows
+from krishiv_spark.kafka.topic_partition import LATEST, READ, WRITE, Topic, TopicPartition
 from krishiv_spark.retry import Backoff
 
-__all__ = ["PlannedTopic", "partition_count", "topic_ids", "writable_topic"]
+__all__ = ["PlannedTopic", "partition_count", "reach_below", "topic_ids", "writable_topic"]
 
 # A broker answers before the topic it makes has leaders.
 _CREATION_S = 5.0
+
+_LOOKS, _PAUSE_S, _WITHIN_S = 10, 0.2, 5.0
+"""A leader that was just elected may report a lower high watermark for a moment."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +110,44 @@ def _created(client: Client, topic: str) -> Topic:
                 "it does not exist, and the brokers do not make it (auto.create.topics.enable): "
                 "create it",
             )
+
+
+def reach_below(
+    client: Client, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
+) -> set[TopicPartition]:
+    """Return the partitions whose end offset is not beyond an offset, after two seconds at most.
+
+    Args:
+        client: Of this process.
+        offsets: Of acknowledged records, by partition.
+        ids: Of the topics when the records were written. A topic without an id, or with another one
+            by now, is not compared: it was deleted on purpose.
+
+    Raises:
+        KafkaFailedError: If the cluster does not answer.
+    """
+    asked = _still_the_same(client, offsets, ids)
+    for look in range(_LOOKS):
+        if not asked:
+            break
+        if look:
+            time.sleep(_PAUSE_S)
+            client.forget_leaders({tp.topic for tp in asked})
+        rows = PartitionRows(asked)
+        found, is_known = RepeatedLookup(LATEST, committed=False).gather(client, rows, _WITHIN_S)
+        ends = zip(rows.partitions, found.offsets, is_known, strict=True)
+        asked = {tp for tp, end, known in ends if known and end <= offsets[tp]}
+    return asked
+
+
+def _still_the_same(
+    client: Client, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
+) -> set[TopicPartition]:
+    names = {tp.topic for tp in offsets if ids.get(tp.topic)}
+    topics = client.topics(names) if names else {}
+    same = {
+        name
+        for name, topic in topics.items()
+        if ExpectedTopic(ids[name], frozenset()).is_same(topic)
+    }
+    return {tp for tp in offsets if tp.topic in same and tp.partition in topics[tp.topic].leaders}

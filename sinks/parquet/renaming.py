@@ -177,7 +177,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         done = done_generations(names)
         earlier = [number for number in done if number < generation]
         yield from (f"{number}{DONE_SUFFIX}" for number in earlier[:-1])
-        # Later ones are of a later driver; or of a log that was removed, and begun anew since.
+        # Later ones are of a later driver, or of a log that was removed before this one began.
         if len(earlier) < len(done) and self._view.is_owner(Epoch(query, -1, generation)):
             yield from (f"{number}{DONE_SUFFIX}" for number in done[len(earlier) :])
 

@@ -18,6 +18,7 @@ from krishiv_spark.errors import Fenced, UploadGoneError
 from krishiv_spark.openfiles import chunks
 from krishiv_spark.parquet.identity import Pointer, read_table_id
 from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
@@ -35,7 +36,6 @@ from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.targets import QueryTarget
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]
 

@@ -24,7 +24,7 @@ from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.sinks.kafka.reach import reach_below
+from krishiv_spark.sinks.kafka.topics import reach_below
 from krishiv_spark.testing import (
     BackUp,
     Begin,

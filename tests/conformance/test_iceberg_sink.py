@@ -2,13 +2,14 @@
 
 import errno
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, options
 
 from krishiv_spark.formats.iceberg import IcebergDataSource
-from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest
+from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
@@ -30,6 +31,7 @@ class TestIcebergSink(SinkConformance):
             options=options(folder),
             oracle=onlooker.rows,
             leftovers=onlooker.unnamed,
+            backup=partial(back_up_folder, folder),
             sweeps=False,  # krishiv-spark iceberg vacuum does, when nobody can need them any more
             most_held=2**26,  # a row group
             outside=SEEN,
@@ -58,6 +60,7 @@ class TestPartitionedIcebergSink(SinkConformance):
             schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
             row=lambda number: (number, f"d{number % 2}"),
             leftovers=onlooker.unnamed,
+            backup=partial(back_up_folder, folder),
             sweeps=False,
             outside=SEEN,
         )

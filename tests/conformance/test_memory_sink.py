@@ -1,12 +1,14 @@
 """``krishiv-memory`` as a sink, under the kit."""
 
+from functools import partial
+
 import pytest
 
 import krishiv_spark
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats.memory import MemoryDataSource
 from krishiv_spark.memory.store import open_store
-from krishiv_spark.testing import SinkConformance, SinkUnderTest
+from krishiv_spark.testing import SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 
 
@@ -37,6 +39,7 @@ class TestNamedMemorySink(_MemorySink):
             source=MemoryDataSource,
             options={"name": "result"},
             oracle=lambda: rows("result"),
+            backup=partial(back_up_folder, folder),
             leftovers=list,
             several_queries=False,  # a name stands for one of them
         )
@@ -52,6 +55,7 @@ class TestMemorySinkInForeachBatch(_MemorySink):
             source=in_foreach_batch(MemoryDataSource),
             options={"name": "result"},
             oracle=lambda: rows("result"),
+            backup=partial(back_up_folder, folder),
             leftovers=list,
             several_queries=False,
         )

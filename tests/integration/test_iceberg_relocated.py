@@ -9,11 +9,7 @@ from krishiv_spark.iceberg.relocation.warehouse import relocate
 
 def test_iceberg_java_reads_a_relocated_table_with_its_deletes_and_its_history(tmp_path):
     wh, new = tmp_path / "wh", tmp_path / "new"
-    wh.mkdir()
-    iceberg_tables.make_table(wh, numbered(0).schema)
-    iceberg_tables.append_files(wh, numbered(0), numbered(1))
-    first, second = iceberg_tables.paths(wh)
-    iceberg_tables.delete_rows(wh, {first: [0, 3], second: [9]})
+    iceberg_tables.make_with_deletes(wh, numbered(0), numbered(1))
     iceberg_tables.append(wh, numbered(2))
     expected = ids(wh, iceberg_tables.NAME)
     relocate(str(wh), str(new), copy=True, dry_run=False, say=print)

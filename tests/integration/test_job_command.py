@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from iceberg_life import ids
 from patience import PATIENCE, await_that
+from slow_steps import write_slow_step
 from tables import look, make_input
 from three_targets import kill_again_and_again
 
@@ -97,24 +98,11 @@ def test_what_fails_is_one_line_and_a_code(tmp_path):
     assert "there is no Spark session" in said.splitlines()[-1]
 
 
-SLOW = """
-import time
-from pyspark.sql.functions import udf
-
-def slow(rows):
-    def later(x):  # a local function travels by its code
-        time.sleep(3600)
-        return x
-
-    return rows.withColumn("id", udf(later, "bigint")("id"))
-"""
-
-
 @pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("signals", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_batch_that_never_gets_enough_time_ends_a_run_with_4(tmp_path, signals):
     """By a time limit, and by a signal. With enough time it goes on, and ends with 0."""
-    (tmp_path / "slowstep.py").write_text(SLOW)
+    write_slow_step(tmp_path, 3600)
     out = "outputs:\n  - name: rows\n"
     slow = JOB.replace(out, f"{out}    view: v\n")
     slow += "steps: [{name: v, python: 'slowstep:slow', inputs: [rows]}]\ngraceTime: 1s\n"

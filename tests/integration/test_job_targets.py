@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 from iceberg_life import ids
 from patience import PATIENCE, await_that
+from slow_steps import write_slow_step
 from tables import look, make_input
 
 from krishiv_spark import jobs, queries
@@ -184,23 +185,12 @@ def test_two_outputs_that_change_their_names_are_refused(here):
 
 # --- a time that is too short
 
-SLOW = """
-import time
-from pyspark.sql.functions import udf
-
-def slow(rows):
-    def later(x):  # a local function travels by its code
-        time.sleep(60)
-        return x
-
-    return rows.withColumn("id", udf(later, "bigint")("id"))
-"""
 SHORT = "streaming: {{checkpointLocation: {0}/ck}}\ngraceTime: 1s\n"
 
 
 @contextmanager
 def slow_step(here, monkeypatch):
-    (here.folder / "slowstep.py").write_text(SLOW)
+    write_slow_step(here.folder, 60)
     monkeypatch.syspath_prepend(str(here.folder))
     yield "steps: [{name: v, python: 'slowstep:slow', inputs: [src]}]\n"
     sys.modules.pop("slowstep", None)

@@ -47,7 +47,6 @@ class _InStore(SinkConformance):
             oracle=reader.rows,
             leftovers=reader.pending,
             most_held=2**27,  # a row group, and parts that are on their way
-            can_be_restored=False,  # the kit copies folders
             whole_epochs=False,  # files appear one by one while an epoch is being committed
             outside=STORE,
         )

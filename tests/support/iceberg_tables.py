@@ -310,3 +310,12 @@ class _Deletes(_FastAppendFiles):
                     )
                 )
         return [*super()._process_manifests(manifests), writer.to_manifest_file()]
+
+
+def make_with_deletes(warehouse, *batches):
+    """Make a table of two data files, with rows of both deleted by position."""
+    warehouse.mkdir()
+    make_table(warehouse, batches[0].schema)
+    append_files(warehouse, *batches)
+    first, second = paths(warehouse)
+    delete_rows(warehouse, {first: [0, 3], second: [9]})

@@ -38,6 +38,5 @@ def into_topic(bootstrap: str, look: Callable, waiting: Callable) -> SinkUnderTe
         whole_epochs=False,  # a transaction becomes visible, then the next
         complete=False,
         overwrite=False,
-        can_be_restored=False,  # it is on brokers, and its marks are in the checkpoint
         outside={**FILES, **REQUESTS},
     )

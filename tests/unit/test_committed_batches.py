@@ -169,7 +169,7 @@ def test_a_result_in_memory_that_was_cleared_goes_on_with_a_warning(tmp_path, mo
     place.batch(1)
     place.batch(2)
     place.assert_holds(1, 2)
-    assert caplog.text.count("was emptied or made anew") == 1
+    assert caplog.text.count("was emptied or replaced by a new one") == 1
 
 
 def test_batches_that_are_left_out_on_purpose_or_have_no_rows_are_no_gap(place):

@@ -20,7 +20,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.iceberg.relocation.avro import read_avro
+from krishiv_spark.iceberg.relocation.avro_records import read_avro
 
 STEPS = ("table", "database", "switch", "switched", "noted", "retired", "deleted")
 
@@ -231,11 +231,7 @@ def test_two_warehouses_that_were_both_written_are_refused(wh):
 
 def test_position_deletes_name_the_new_files(tmp_path):
     wh, new = tmp_path / "wh", tmp_path / "new"
-    wh.mkdir()
-    iceberg_tables.make_table(wh, numbered(0).schema)
-    iceberg_tables.append_files(wh, numbered(0), numbered(1))
-    first, second = iceberg_tables.paths(wh)
-    iceberg_tables.delete_rows(wh, {first: [0, 3], second: [9]})
+    iceberg_tables.make_with_deletes(wh, numbered(0), numbered(1))
     expected = ids(wh, iceberg_tables.NAME)
     assert len(expected) == 17
     assert relocate(wh, new)[0] == 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.relocation.paths import PathMap
+from krishiv_spark.iceberg.relocation.path_map import PathMap
 
 __all__ = ["CatalogRow", "create_database", "open_database", "read_rows"]
 
@@ -101,7 +101,7 @@ def create_database(
     Args:
         source: The old one. If it is not locked, what was added to it after `locations` were read
             is left out: that names the old folder.
-        file: The new one; it is created anew.
+        file: The new one; one that is there is removed first.
         locations: By row, the new location of its metadata file. Others are left out.
         paths: Translates the locations of namespaces.
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from krishiv_spark.durable import sync_folder
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.moved import RELOCATED
+from krishiv_spark.iceberg.moved_warehouses import RELOCATED
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.relocation.database import (
     CatalogRow,
@@ -26,9 +26,13 @@ from krishiv_spark.iceberg.relocation.database import (
     open_database,
     read_rows,
 )
-from krishiv_spark.iceberg.relocation.files import WarehouseFiles, read_brought
-from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
-from krishiv_spark.iceberg.relocation.tables import TableRewriter, read_metadata, verify_table
+from krishiv_spark.iceberg.relocation.path_map import PathMap, local_path
+from krishiv_spark.iceberg.relocation.table_rewriter import (
+    TableRewriter,
+    read_metadata,
+    verify_table,
+)
+from krishiv_spark.iceberg.relocation.warehouse_files import WarehouseFiles, read_brought
 
 __all__ = ["relocate"]
 
@@ -86,7 +90,7 @@ def _check_apart(paths: PathMap) -> None:
 
 @dataclass
 class _State:
-    """What a relocation has begun, as the new folder has it.
+    """A relocation that was begun, as a file in the new folder records it.
 
     Attributes:
         file: Where it is stored.

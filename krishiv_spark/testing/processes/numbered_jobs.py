@@ -38,7 +38,7 @@ def in_foreach_batch(
 
 
 class _Given:
-    """What is special about the numbers."""
+    """The name and the numbers of the jobs, if they are not the usual ones."""
 
     def __init__(self, name: str | None, ahead: int) -> None:
         self.name, self.ahead = name, ahead

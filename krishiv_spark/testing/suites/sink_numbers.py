@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from krishiv_spark.sinks.base import Guarantee, Writer
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.testing.drivers.copies import PutBack
 from krishiv_spark.testing.drivers.epochs import EpochDriver
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 from krishiv_spark.testing.processes.serving import Answer
@@ -28,7 +28,7 @@ _NAME = "orders"
 
 
 class SinkNumbers(ConnectorSuite[SinkUnderTest]):
-    """A batch that is skipped on purpose is told from a batch that the target has lost."""
+    """A batch that was skipped on purpose is no loss; one that the target has lost is an error."""
 
     @of_batches
     def test_a_target_that_went_back_is_refused_for_numbered_batches(
@@ -36,18 +36,18 @@ class SinkNumbers(ConnectorSuite[SinkUnderTest]):
     ) -> None:
         """A target that was restored from an older copy lacks batches: the next one is refused."""
         _skip_without_numbers(declared)
-        if not declared.can_be_restored:
-            pytest.skip("declared: no older copy of the target can be put back by the kit")
+        if declared.backup is None:
+            pytest.skip("declared: the kit cannot copy the target")
         for later in ((), STAGED):  # between two batches, and in the middle of one
             with _numbered(play) as driver:
                 driver.expect_well(*GOOD_EPOCH)
-                older = _copied(play.target, "older")
+                put_older_back = _back_up(driver)
                 driver.expect_well(*GOOD_EPOCH, *GOOD_EPOCH, *later)
-                newest = _copied(play.target, "newest")
-                _put_back(older, play.target)
+                put_newest_back = _back_up(driver)
+                put_older_back()
                 answer = driver.run_unread_epoch("the target is an older copy")
                 driver.judged(partial(_refused, answer, Rule.GAP_IS_SAID))
-                _put_back(newest, play.target)
+                put_newest_back()
                 driver.settle()
 
     @of_batches
@@ -85,22 +85,9 @@ def _numbered(play: SinkPlayer, name: str | None = None) -> Iterator[EpochDriver
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copied(target: Path, name: str) -> Path:
-    copy = target.parent / name
-    shutil.copytree(target, copy, symlinks=True)
-    return copy
-
-
-def _put_back(copy: Path, target: Path) -> None:
-    """Restore a copy. Files are overwritten, since the oracle may have some of them open."""
-    for path in sorted(target.rglob("*"), reverse=True):  # what is in a folder before the folder
-        if (copy / path.relative_to(target)).exists():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink()
-    shutil.copytree(copy, target, symlinks=True, dirs_exist_ok=True)
+def _back_up(driver: EpochDriver) -> PutBack:
+    assert driver.sink.backup is not None
+    return driver.sink.backup()
 
 
 def _refused(answer: Answer, rule: Rule) -> None:

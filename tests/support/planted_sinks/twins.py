@@ -206,6 +206,10 @@ class NumberedWriter(DatabaseWriter):
 
     options_type = NumberedPlace
 
+    @classmethod
+    def outside(cls, folder):
+        return {**super().outside(folder), "backup": partial(back_up_folder, folder)}
+
 
 class Numbered(KrishivDataSource):
     format_name = "planted"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.relocation.paths import PathMap, local_path
+from krishiv_spark.iceberg.relocation.path_map import PathMap, local_path
 
 __all__ = ["WarehouseFiles", "read_brought"]
 

@@ -7,6 +7,7 @@ files, equality deletes and statistics are brought over unchanged.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -14,16 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.relocation.avro import AvroRecords, read_avro, write_avro
-from krishiv_spark.iceberg.relocation.deletes import (
-    rewrite_deletion_vectors,
-    rewrite_position_deletes,
-)
-from krishiv_spark.iceberg.relocation.files import WarehouseFiles
-from krishiv_spark.iceberg.relocation.paths import local_path
+from krishiv_spark.iceberg.relocation.avro_records import AvroRecords, read_avro, write_avro
+from krishiv_spark.iceberg.relocation.path_map import PathMap, local_path
+from krishiv_spark.iceberg.relocation.warehouse_files import WarehouseFiles
 
 __all__ = ["RelocatedTable", "TableRewriter", "read_metadata", "verify_table"]
 
@@ -41,6 +42,10 @@ _PATH_FIELD = 2147483546
 
 _VERSION = re.compile(r"^v?(\d+)\b")
 _SUFFIX = ".metadata.json"
+
+_PATH, _POSITION = "file_path", "pos"
+_MAGIC, _FOOTER_END = b"PFA1", 12
+_REFERENCED = "referenced-data-file"
 
 
 class RelocatedTable(NamedTuple):
@@ -217,8 +222,8 @@ class TableRewriter:
         """Rewrite a file of position deletes; return its new size."""
         if location not in self._deletes:
             rewrite = {
-                "PARQUET": rewrite_position_deletes,
-                "PUFFIN": rewrite_deletion_vectors,
+                "PARQUET": _rewrite_position_deletes,
+                "PUFFIN": _rewrite_deletion_vectors,
             }.get(kind.upper())
             if rewrite is None:
                 raise self._refusal(f"{location} has position deletes in the format {kind}")
@@ -327,3 +332,46 @@ def _unverified(name: str, reason: str) -> OptionError:
         f"{FORMAT}: table {name} is not whole in its new folder: {reason}. Nothing was switched: "
         "was the old warehouse changed meanwhile? Run the command again"
     )
+
+
+def _rewrite_position_deletes(data: bytes, paths: PathMap) -> bytes:
+    """Return a Parquet file of position deletes with translated paths; it stays sorted by them."""
+    table = pq.read_table(io.BytesIO(data))
+    encoded = table[_PATH].combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    before = encoded.dictionary.to_pylist()
+    after = [paths.translate(path) for path in before]
+    if before == after:
+        return data
+    field = table.schema.field(_PATH)
+    column = pc.take(pa.array(after, field.type), encoded.indices)
+    table = table.set_column(table.schema.get_field_index(_PATH), field, column)
+    table = table.sort_by([(_PATH, "ascending"), (_POSITION, "ascending")])
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", store_schema=False)
+    return sink.getvalue()
+
+
+def _rewrite_deletion_vectors(data: bytes, paths: PathMap) -> bytes:
+    """Return a Puffin file whose vectors are of the translated data files.
+
+    The vectors stay where they are in the file, since manifests have their offsets.
+
+    Raises:
+        ValueError: If it is damaged, or its footer is compressed.
+    """
+    size = int.from_bytes(data[-12:-8], "little", signed=True)
+    start = len(data) - _FOOTER_END - size
+    if data[-4:] != _MAGIC or start < 2 * len(_MAGIC) or data[start - 4 : start] != _MAGIC:
+        raise ValueError("it is no Puffin file")
+    if data[-8:-4] != bytes(4):
+        raise ValueError("its footer is compressed")
+    footer: dict[str, Any] = json.loads(data[start:-_FOOTER_END])
+    for blob in footer["blobs"]:
+        properties = blob.get("properties") or {}
+        if _REFERENCED in properties:
+            properties[_REFERENCED] = paths.translate(properties[_REFERENCED])
+    text = json.dumps(footer, separators=(",", ":")).encode()
+    end = len(text).to_bytes(4, "little") + bytes(4) + _MAGIC
+    return data[:start] + text + end

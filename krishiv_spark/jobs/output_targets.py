@@ -1,4 +1,4 @@
-"""That each output of a job goes on into its own target, under its own name. Driver.
+"""Comparison of the targets and names of a job's outputs with those in its checkpoints. Driver.
 
 A sink of this package compares its target with the one that the checkpoint records when it is asked
 before its start (`krishiv_spark.lifecycle.resuming`). Functions of ``foreachBatch`` and formats of
@@ -23,11 +23,11 @@ from krishiv_spark.exception_chains import scrub
 from krishiv_spark.formats import format_of
 from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
 from krishiv_spark.lifecycle.resuming import check_same_target
+from krishiv_spark.query_target import QueryTarget, digest_of
 from krishiv_spark.redaction import redact
 from krishiv_spark.references import Referenced
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.storage import Storage, StoreUrl
-from krishiv_spark.targets import QueryTarget, digest_of
 
 __all__ = ["JobTargets"]
 

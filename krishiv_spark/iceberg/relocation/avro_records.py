@@ -57,7 +57,7 @@ def _number(value: int) -> bytes:
 
 
 class _AvroType(NamedTuple):
-    """How values of a schema are read and written."""
+    """The functions that read and write the values of a schema."""
 
     read: Callable[[_Cursor], Any]
     write: Callable[[Any], bytes]
