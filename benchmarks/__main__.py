@@ -53,7 +53,7 @@ from benchmarks.report.compare import Change, Verdict, changes, regressions
 from benchmarks.report.page import page
 from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save
 from benchmarks.suite import Start, Suite
-from krishiv_spark.starting.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import LIBRARIES
 
 __all__ = ["main"]
 

@@ -38,7 +38,7 @@ from benchmarks.report.results import (
 from benchmarks.requests import Counted
 from benchmarks.suite import Suite
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.starting.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import LIBRARIES
 from servers.forwarding import Message
 from servers.programs import ToolMissingError
 
