@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.counts.record import Record
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
-from docs.tables import bad_inputs, counts_table, is_beside_a_peer, support_table, table
+from docs.tables import bad_inputs, counts_table, runs_table, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -216,27 +216,34 @@ def file_block(name: str) -> str:
     return f"```python\n{text}```\n"
 
 
+README_FIGURES = {
+    ("kafka.read", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.write", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.copy", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.json", "krishiv-kafka / kafka, from_json, 210 bytes"),
+    ("kafka.trigger", "trigger, krishiv-kafka / kafka"),
+    ("iceberg.bulk", "speed, krishiv-iceberg / iceberg"),
+    ("iceberg.read", "krishiv-iceberg / iceberg, full scan"),
+    ("iceberg.trigger", "trigger, krishiv-iceberg / iceberg"),
+    ("parquet.bulk", "speed, krishiv-parquet / parquet"),
+    ("parquet.trigger", "trigger, krishiv-parquet / parquet"),
+}
+"""Figures that the README shows: one for each common task, whether its goal is met or missed."""
+
+
 def benchmarks_tables() -> dict[str, str]:
-    """The figures that ``./run bench --record`` keeps: goals beside peers, all ratios, and all."""
+    """Return the tables of the figures that ``./run bench --record`` keeps."""
     recorded = results.load(ROOT / "docs" / "performance.json")
     return {
-        "benchmarks.peers": markdown.selection(recorded, _is_goal_beside_a_peer),
-        "benchmarks.ratios": markdown.selection(recorded, _compares),
-        "benchmarks": f"\n{markdown.document(recorded)}\n",
+        "benchmarks.readme": markdown.selection(recorded, _is_in_readme),
+        "benchmarks.ratios": markdown.selection(recorded, lambda _, line: results.is_shown(line)),
+        "benchmarks.runs": runs_table(recorded),
         "counts": counts_table(Record.load()),
     }
 
 
-def _has_goal(line: Figure) -> bool:
-    return line.goal is not None and line.unit != "GiB"
-
-
-def _is_goal_beside_a_peer(line: Figure) -> bool:
-    return line.goal is not None and (is_beside_a_peer(line) or line.name.endswith("longer by"))
-
-
-def _compares(line: Figure) -> bool:
-    return line.unit == "x" or _has_goal(line)
+def _is_in_readme(benchmark: str, line: Figure) -> bool:
+    return (benchmark, line.name) in README_FIGURES
 
 
 def blocks() -> dict[str, str]:
