@@ -19,7 +19,7 @@ __all__ = ["ROOT", "BrokenLink", "gather", "place", "rewritten"]
 ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
-_FOLDERS = ("docs", "docs/upstream", "docs/advisories")
+_FOLDERS = ("docs", "docs/guides", "docs/upstream", "docs/advisories")
 _PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")
