@@ -45,9 +45,13 @@ from krishiv_spark.parquet.footers import (
     UnsupportedFileError,
 )
 from krishiv_spark.queries.failures import may_pass
+from krishiv_spark.sinks.log_places import LogPlaceOptions
+from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.iceberg.history import ChangedRowsError
 from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.settings import MODELS, StoreSettings
 from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
@@ -104,6 +108,16 @@ JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+_OF_BATCHES = NumberedJobOptions.model_fields.keys() - Options.model_fields.keys()
+"""Fields of the options of numbered batches, which docs/foreachbatch.md has for all sinks."""
+
+_SHARED = {
+    field
+    for model in (LogPlaceOptions, SourceOptions, StorageOptions)
+    for field in model.model_fields
+}
+"""Fields that several formats have: their rows follow those of the format's own options."""
+
 _NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings(), ENVIRONMENT)
 
 
@@ -124,12 +138,10 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
 
 
 def options_table(model: type[Options], without: Collection[str] = ()) -> str:
-    """One row for each option of a model, but for those of some fields; what all have is last."""
+    """One row for each option of a model, but for those of some fields; shared ones come last."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in sorted(
-            model.offered().items(), key=lambda item: item[1] in Options.model_fields
-        )
+        for name, field in sorted(model.offered().items(), key=lambda item: item[1] in _SHARED)
         if field not in without
     ]
     return table(["option", "default", "meaning"], rows)
@@ -266,7 +278,10 @@ def blocks() -> dict[str, str]:
         if source.reader_type:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
         if source.writer_type:
-            tables[f"{source.format_name}.sink"] = options_table(source.writer_type.options_type)
+            tables[f"{source.format_name}.sink"] = options_table(
+                source.writer_type.options_type, without=_OF_BATCHES
+            )
+    tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
 
 
