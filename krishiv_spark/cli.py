@@ -71,4 +71,4 @@ def _show_traceback(
 @click.group(cls=_Commands)
 @click.version_option(package_name="krishiv-spark")
 def main() -> None:
-    """Tools for tables and queries of krishiv-spark."""
+    """Inspect, operate and repair queries and tables of krishiv-spark."""

@@ -67,7 +67,7 @@ def test_a_signal_ends_a_stream_in_good_order(tmp_path, number):
         os.kill(process.pid, number)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
-    assert "ending after the epoch under way" in said
+    assert "ending after the current epoch" in said
     seen, distinct, _ = look(tmp_path / "out")
     assert (seen, seen % ROWS) == (distinct, 0)
     code, said = ended(tmp_path, JOB + "stopAfterIdle: 1 second\n")
@@ -78,7 +78,7 @@ def test_a_signal_ends_a_stream_in_good_order(tmp_path, number):
 @pytest.mark.usefixtures("rows")
 def test_a_dry_run_understands_and_starts_nothing(tmp_path):
     code, said = ended(tmp_path, JOB, "--dry-run")
-    assert (code, "Spark understands it" in said) == (0, True), said
+    assert (code, "valid for Spark" in said) == (0, True), said
     assert not (tmp_path / "checkpoint").exists()
     assert not (tmp_path / "out").exists()
 
@@ -95,7 +95,7 @@ def test_what_fails_is_one_line_and_a_code(tmp_path):
     assert ":14:1: 'timeout': 3 has no unit" in said
     code, said = ended(tmp_path, JOB, session=("--master", "nothing"))
     assert code == 3, said
-    assert "there is no Spark session" in said.splitlines()[-1]
+    assert "cannot open a Spark session" in said.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("rows")

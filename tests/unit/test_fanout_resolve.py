@@ -93,11 +93,11 @@ def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
     fan = Fan(tmp_path, query=query, **into_iceberg(tmp_path, **options))
     fan.run(0, 0, 10)
     fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
-    assert "files left of epochs that a query of krishiv-fanout" in vacuum(tmp_path)
+    assert "files kept of epochs that a krishiv-fanout query" in vacuum(tmp_path)
     open_log.cache_clear()
     fan.run(1, 10, 10)
     assert (count(tmp_path / "a"), ids_in(tmp_path)) == (20, list(range(20)))
-    assert "files left" not in vacuum(tmp_path)
+    assert "files kept" not in vacuum(tmp_path)
     assert ids_in(tmp_path) == list(range(20))
 
 

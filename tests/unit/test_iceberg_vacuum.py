@@ -64,7 +64,7 @@ def test_files_of_another_table_stay_where_foreign_names_may_go(tmp_path):
     code, said = vacuum(tmp_path, "--foreign-names")
     assert code == 0
     assert said.splitlines()[-2].startswith("2 files")
-    assert said.splitlines()[-1].startswith("1 files left")
+    assert said.splitlines()[-1].startswith("1 files kept")
     assert files(tmp_path / "all") == {live_file(tmp_path), live_file(tmp_path, OTHER)}
 
 
@@ -84,7 +84,7 @@ def test_files_without_the_table_s_id_stay_unless_they_may_go(tmp_path):
     for path in foreign:
         path.touch()
     life.stage(2, numbered(2))
-    assert "5 files left whose names do not have this table's id" in vacuum(tmp_path)[1]
+    assert "5 files kept whose names do not contain this table's id" in vacuum(tmp_path)[1]
     assert files(tmp_path / "db") == before | foreign
     assert "5 files, " in vacuum(tmp_path, "--foreign-names")[1]
     assert files(tmp_path / "db") == before

@@ -255,7 +255,7 @@ def test_state_behind_a_link_is_of_the_checkpoint_too(old, tmp_path):
     (old / "state").symlink_to(tmp_path / "fast")
     assert "with 2 state stores" in said("copy", old, tmp_path / "new")
     assert (tmp_path / "new/state/0/0/7.delta").exists()
-    assert "of 2 state stores too" in said("rewind", old, "--to", 4)
+    assert "also from 2 state stores" in said("rewind", old, "--to", 4)
     assert not list((tmp_path / "fast").rglob("[67].delta"))
     (aside,) = (old / "krishiv-rewound").iterdir()
     assert (aside / "state/0/0/7.delta").exists()
@@ -331,7 +331,11 @@ def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monke
         died = dies_before(step, Rewinding(SparkCheckpoint(str(old)), epoch).run)
         step += 1
         if died and start(old)[0] != "next":
-            told = said("rewind", old, "--to", epoch).rpartition("What went is in ")[2].strip()
+            told = (
+                said("rewind", old, "--to", epoch)
+                .rpartition("The removed files are in ")[2]
+                .strip()
+            )
             shutil.copytree(told, old, dirs_exist_ok=True)
             shutil.rmtree(old / "krishiv-rewound")
             assert (files(old), start(old)) == (files(original), start(original))

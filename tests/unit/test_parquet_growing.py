@@ -265,9 +265,9 @@ def test_what_a_task_has_skipped_is_shown_with_what_it_had_delivered(tmp_path):
     for state in ([], ["--state", f"{tmp_path}/_krishiv_sources"]):
         listed = CliRunner().invoke(main, ["parquet", "skipped", str(tmp_path), *state])
         assert f"{path}, bytes 0 to" in listed.output
-        assert "after 0 rows of it: " in listed.output
+        assert "after 0 rows: " in listed.output
     nothing = CliRunner().invoke(main, ["parquet", "skipped", str(tmp_path / "_krishiv_sources")])
-    assert "nothing is noted" in nothing.output
+    assert "no skipped data is recorded" in nothing.output
     put(tmp_path, "mended.parquet", MANY)
     assert drain(source, end)[0] == MANY
 

@@ -48,7 +48,7 @@ def query(checkpoint, table):
 def test_rows_since_an_epoch_are_there_once_after_a_replay(query, checkpoint, table):
     shown = said(checkpoint, "--from", 2, "--table", table)
     assert "epochs 2 to 4 are processed again" in shown
-    assert "done: start the query, whose next epoch is 2" in shown
+    assert "done: start the query; its next epoch is 2" in shown
     assert table_rows(table) == exactly(20)
     assert start(checkpoint)[:2] == ("next", 2)
     query.run(2, 45)

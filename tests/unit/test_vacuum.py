@@ -232,7 +232,7 @@ def test_what_streams_remember_goes_only_when_it_is_asked_for_by_age(table):
 def test_the_state_of_a_stream_that_runs_cannot_be_removed_by_its_age(table, age):
     code, said = run("parquet", "vacuum", str(table), "--source-state", age)
     assert code == 2
-    assert "a stream that runs touches its state once an hour" in " ".join(said.split())
+    assert "a running stream updates its state once an hour" in " ".join(said.split())
 
 
 def test_visible_files_and_the_log_are_never_touched(table):

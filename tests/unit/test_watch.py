@@ -176,7 +176,7 @@ def test_what_looks_like_a_mark_of_the_screen_is_drawn_as_it_is(checkpoint):
     with on_a_terminal(named) as await_drawn:
         await_drawn(b"in a second")
         (named / "metadata").unlink()
-        await_drawn(b"cannot be looked at now")
+        await_drawn(b"cannot be read now")
 
 
 def test_what_is_no_checkpoint_is_an_error(tmp_path):

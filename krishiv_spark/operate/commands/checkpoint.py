@@ -17,43 +17,50 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint"]
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what it means; change nothing.")
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show the consequences without changing anything."
+)
 _NEWEST = click.option(
     "--newest",
     type=click.Choice(["published", "unpublished"]),
-    help="What became of the newest epoch, if the query was not stopped in good order. published: "
-    "if its rows are not in the sink, they are LOST. unpublished: if they are, they will be there "
-    "TWICE.",
+    help="Outcome of the newest epoch, if the query was not stopped cleanly. published: rows of "
+    "it that are not in the sink are LOST. unpublished: rows of it that are in the sink "
+    "appear TWICE.",
 )
 _OPTIONS = click.option(
     "-o",
     "--option",
     "given",
     multiple=True,
-    help="How stores are reached, as storage.<kind>.<setting>=value; with --from files and iceberg "
-    "also the options of the new source, such as path=/data/in.",
+    help="Settings of the stores, each as storage.<kind>.<setting>=value. With --from files and "
+    "--from iceberg, also the options of the new source, such as path=/data/in.",
 )
 
 
 @click.group()
 def checkpoint() -> None:
-    """Copy checkpoints, go back in them, and move queries from and to Spark's own sources.
+    """Copy and rewind checkpoints, and move queries from and to Spark's own sources.
 
-    Stop the query first, but for a copy. Nothing is removed that is not copied aside.
+    Stop the query first, except for a copy. Files are backed up before they are removed.
     """
 
 
 @checkpoint.command()
 @click.argument("old")
 @click.argument("new")
-@click.option("--to", "epoch", type=click.IntRange(0), help="At the end of which; the newest else.")
+@click.option(
+    "--to",
+    "epoch",
+    type=click.IntRange(0),
+    help="Last epoch to include. Default: the newest completed epoch.",
+)
 @STORAGE
 @_DRY_RUN
 def copy(old: str, new: str, given: tuple[str, ...], epoch: int | None, *, dry_run: bool) -> None:
-    """Copy the checkpoint OLD to NEW, under a new query id: both queries can go on.
+    """Copy the checkpoint OLD to NEW, under a new query id. Both queries can continue.
 
-    OLD may be of a query that runs. NEW begins after the newest epoch that is over, with what
-    state there was.
+    The query of OLD may be running. NEW starts after the newest completed epoch, with the state
+    of that epoch.
     """
     from krishiv_spark.operate.moving.boundaries import boundary_at, newest_boundary
     from krishiv_spark.operate.moving.copying import Copying
@@ -64,7 +71,7 @@ def copy(old: str, new: str, given: tuple[str, ...], epoch: int | None, *, dry_r
     boundary = newest_boundary(place) if epoch is None else boundary_at(place, epoch)
     copying = Copying(place, checkpoint_of(new, given), boundary)
     stores = copying.check()
-    _say(f"{new} will begin after epoch {boundary.epoch}, with {stores} state stores")
+    _say(f"{new} will start after epoch {boundary.epoch}, with {stores} state stores")
     _say(*lines_of_new(new, boundary.epoch))
     if not dry_run:
         _say_made(new, copying.run())
@@ -72,15 +79,21 @@ def copy(old: str, new: str, given: tuple[str, ...], epoch: int | None, *, dry_r
 
 @checkpoint.command()
 @click.argument("location", metavar="CHECKPOINT")
-@click.option("--to", "epoch", type=click.IntRange(0), required=True, help="At the end of which.")
+@click.option(
+    "--to",
+    "epoch",
+    type=click.IntRange(0),
+    required=True,
+    help="Epoch to rewind to: the last one that the checkpoint keeps.",
+)
 @click.option("--table", help="Folder of the query's table, if its sink is krishiv-parquet.")
-@click.option("--epoch-log", help="The option epochLog of the query's sink, if it has one.")
+@click.option("--epoch-log", help="Value of the sink's option epochLog, if it is set.")
 @STORAGE
 @_DRY_RUN
 def rewind(
     location: str, epoch: int, given: tuple[str, ...], *, dry_run: bool, **said: Any
 ) -> None:
-    """Go back to the end of an epoch of CHECKPOINT. What goes is copied aside first."""
+    """Rewind CHECKPOINT to the end of an epoch. Removed files are backed up first."""
     from krishiv_spark.offsets import open_log
     from krishiv_spark.operate.inspection.checkpoints import place_of_log
     from krishiv_spark.operate.moving.meanings import lines_of_log, lines_of_rewinding
@@ -90,7 +103,7 @@ def rewind(
     rewinding = Rewinding(found, epoch)
     stores = rewinding.check()
     later = sorted({*rewinding.offsets, *rewinding.commits})
-    _say(f"epochs {later[0]} to {later[-1]} go, of {stores} state stores too")
+    _say(f"epochs {later[0]} to {later[-1]} will be removed, also from {stores} state stores")
     query = found.query_id()
     place = str(place_of_log(found, query, said["table"], said["epoch_log"]))
     state = open_log(place, query, found.storage).state()
@@ -98,7 +111,7 @@ def rewind(
     _say(*lines_of_log(state, place, epoch, named=named), *lines_of_rewinding(epoch))
     if not dry_run:
         aside = rewinding.run()
-        _say(f"done: the next epoch is {epoch + 1}. What went is in {aside}")
+        _say(f"done: the next epoch is {epoch + 1}. The removed files are in {aside}")
 
 
 def _of_another_source(command: Callable[..., None]) -> Callable[..., None]:
@@ -111,17 +124,19 @@ def _of_another_source(command: Callable[..., None]) -> Callable[..., None]:
     "kind",
     required=True,
     type=click.Choice(["kafka", "files", "parquet", "iceberg", "delta"]),
-    help="Which source of Spark's. parquet is the same as files.",
+    help="Spark source that the query used. parquet is the same as files.",
 )
 @click.argument("old")
-@click.option("--to", "new", required=True, help="Where that will be; nothing may be there.")
+@click.option(
+    "--to", "new", required=True, help="Path of the checkpoint to create. It must not exist yet."
+)
 @_of_another_source
 def import_(old: str, new: str, kind: str, *, dry_run: bool, **said: Any) -> None:
-    """Make a checkpoint for a source of ours where a query with Spark's own source stopped.
+    """Create a checkpoint for a krishiv-spark source from the checkpoint OLD of a Spark source.
 
-    kafka: for krishiv-kafka. files: for krishiv-parquet, whose 'path' is given with -o. iceberg:
-    for krishiv-iceberg, whose table and catalog are given with -o. OLD stays as it is; its query
-    must not run again.
+    kafka: for krishiv-kafka. files: for krishiv-parquet; give its 'path' with -o. iceberg: for
+    krishiv-iceberg; give its table and catalog with -o. OLD is not changed. Its query must not
+    run again.
     """
     from krishiv_spark.operate.moving.translating import Translating
 
@@ -133,15 +148,19 @@ def import_(old: str, new: str, kind: str, *, dry_run: bool, **said: Any) -> Non
 
 @checkpoint.command("export")
 @click.option(
-    "--to", "kind", required=True, type=click.Choice(["kafka"]), help="Which source of Spark's."
+    "--to",
+    "kind",
+    required=True,
+    type=click.Choice(["kafka"]),
+    help="Spark source to create the checkpoint for.",
 )
 @click.argument("old")
 @click.argument("new", required=False)
 @_of_another_source
 def export(old: str, new: str | None, *, dry_run: bool, **said: Any) -> None:
-    """Make a checkpoint NEW for Spark's own Kafka source where a query with krishiv-kafka stopped.
+    """Create a checkpoint NEW for Spark's own Kafka source from OLD, a query with krishiv-kafka.
 
-    Without NEW, only say where that is, with the value of 'startingOffsets'.
+    Without NEW, only print the position and the value for 'startingOffsets'.
     """
     from krishiv_spark.operate.moving.translating import Translating
     from krishiv_spark.operate.moving.translations import ToKafka
@@ -160,7 +179,7 @@ def _move(moving: Translating, new: str, given: tuple[str, ...], *, dry_run: boo
     place = checkpoint_of(new, _of_stores(given))
     _say(*moving.lines())
     stores = moving.check(place)
-    _say(f"{new} will begin after epoch {moving.boundary.epoch}, with {stores} state stores")
+    _say(f"{new} will start after epoch {moving.boundary.epoch}, with {stores} state stores")
     _say(*lines_of_new(new, moving.boundary.epoch))
     if not dry_run:
         _say_made(new, moving.run(place))
@@ -173,8 +192,9 @@ def _translation(kind: str, old: SparkCheckpoint, given: tuple[str, ...]) -> Tra
         return FromKafka()
     if kind == "delta":
         raise click.UsageError(
-            "there is no source of ours for tables of Delta Lake, so nothing could go on from its "
-            "position: keep Delta's own source, whose checkpoint any sink of ours can be used with"
+            "krishiv-spark has no source for tables of Delta Lake, so no query could continue "
+            "from that position: keep Delta's own source; its checkpoint works with every "
+            "krishiv-spark sink"
         )
     options = dict(map(name_and_value, given))
     return FromIceberg(options) if kind == "iceberg" else FromFiles(old, options)
@@ -185,8 +205,8 @@ def _of_stores(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _say_made(new: str, made: NewCheckpoint) -> None:
-    log = "" if made.has_log else "; its store cannot hold an epoch log, so give 'epochLog'"
-    _say(f"done: {new} is of query {made.query}{log}")
+    log = "" if made.has_log else "; its store cannot contain an epoch log, so set 'epochLog'"
+    _say(f"done: {new} belongs to query {made.query}{log}")
 
 
 def _say(*lines: str) -> None:

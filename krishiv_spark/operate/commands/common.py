@@ -61,16 +61,16 @@ OLDER_THAN = click.option(
     default="7d",
     show_default=True,
     callback=seconds,
-    help="Guard age for files that running queries may still need.",
+    help="Minimum age of a file to remove. Younger files may still be needed by running queries.",
 )
 STORAGE = click.option(
     "-o",
     "--option",
     "given",
     multiple=True,
-    help="How the store is reached, each as storage.<kind>.<setting>=value.",
+    help="Settings of the store, each as storage.<kind>.<setting>=value.",
 )
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the files without removing them.")
 
 
 def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_run: bool) -> None:
@@ -127,7 +127,7 @@ def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
 def of_log(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say where the epoch log is, if it is not in the checkpoint."""
     with_log = click.option(
-        "--epoch-log", help="The option epochLog of the query's sink, if it has one."
+        "--epoch-log", help="Value of the sink's option epochLog, if it is set."
     )(command)
     return click.option(
         "--table", help="Folder of the query's table, if its sink is krishiv-parquet."

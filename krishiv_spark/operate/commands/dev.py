@@ -15,17 +15,18 @@ __all__ = ["dev"]
 
 @click.group()
 def dev() -> None:
-    """Real systems on loopback, for development and tests."""
+    """Start real systems on loopback, for development and tests."""
 
 
 @dev.command("kafka")
-@click.option("--brokers", default=1, show_default=True, help="How many.")
-@click.option("--secure", is_flag=True, help="Listen with TLS and SASL too.")
+@click.option("--brokers", default=1, show_default=True, help="Number of brokers to start.")
+@click.option("--secure", is_flag=True, help="Also listen with TLS and SASL.")
 def dev_kafka(brokers: int, *, secure: bool) -> None:
     """Run Apache Kafka until Ctrl-C.
 
-    It is KRISHIV_TEST_KAFKA if that is set, or a container, or a process with Kafka's own jars;
-    with --secure always the last. Then what is printed is for SCRAM-SHA-512; PLAIN works too.
+    The broker is the one in KRISHIV_TEST_KAFKA if that variable is set, otherwise a container, or
+    a process with Kafka's own jars. With --secure, it is always a process. The printed settings
+    are then for SCRAM-SHA-512; PLAIN works too.
     """
     from krishiv_spark.kafka.dev import open_cluster
 
@@ -37,7 +38,7 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
             say(f"{name} = {text}")
         if secure:
             say(f"without TLS and SASL: {cluster.bootstrap}", err=True)
-        say(f"{cluster.origin}; Ctrl-C ends it", err=True)
+        say(f"{cluster.origin}; press Ctrl-C to stop", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 

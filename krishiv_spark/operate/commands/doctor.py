@@ -13,32 +13,40 @@ from krishiv_spark.operate.commands.common import name_and_value, open_session, 
 
 __all__ = ["doctor"]
 
-_NAMED = "Further options of the query, as name=value: storage.…, kafka.…"
+_NAMED = "Further options of the query, each as name=value: storage.… or kafka.… settings."
 
 
 @click.command()
-@click.option("--checkpoint", help="Where the checkpointLocation of a query will be.")
-@click.option("--target", help="Where its tasks will write files: a folder, or in a store.")
-@click.option("--kafka", help="Brokers, as host:port,...")
-@click.option("--topic", help="Topic that will be written.")
+@click.option("--checkpoint", help="Future checkpointLocation of the query.")
+@click.option("--target", help="Folder or store URL that the query's tasks will write to.")
+@click.option("--kafka", help="Kafka brokers, as host:port,...")
+@click.option("--topic", help="Kafka topic that the query will write to.")
 @click.option(
     "--command-config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with Kafka's settings for TLS and SASL, one name=value in a line.",
+    help="File with Kafka's TLS and SASL settings, one name=value per line.",
 )
 @click.option("-o", "--option", "given", multiple=True, help=_NAMED)
-@click.option("--spark-remote", help="Spark Connect, as sc://host:15002.")
-@click.option("--master", help="As for spark-submit, which gives it if it runs this.")
-@click.option("--conf", multiple=True, help="A setting of Spark, as name=value.")
-@click.option("--tasks", default=8, show_default=True, help="How many; as many as there are cores.")
+@click.option("--spark-remote", help="Spark Connect server, as sc://host:15002.")
+@click.option(
+    "--master",
+    help="Spark master, as for spark-submit. Not needed under spark-submit, which sets it.",
+)
+@click.option("--conf", multiple=True, help="Spark setting, as name=value.")
+@click.option(
+    "--tasks",
+    default=8,
+    show_default=True,
+    help="Number of probe tasks to run. Give the number of executor cores.",
+)
 def doctor(*, tasks: int, spark_remote: str | None, master: str | None, **said: Any) -> None:
-    """Look at driver and executors, and say what is missing for exactly-once queries.
+    """Check driver and executors, and report missing requirements of exactly-once queries.
 
-    What is looked at: whether Python and packages are the same everywhere, clocks, free space;
-    the checkpoint, whose store must create a file exclusively; the target, which every task has to
-    find; brokers, their rules of transactions, and what the user may do there.
+    The checks cover Python and package versions on every machine, clocks and free space; the
+    checkpoint, whose store must create files exclusively; the target, which every task must
+    reach; the Kafka brokers, their transaction settings, and the user's permissions there.
 
-    The exit code is 1 if something will fail.
+    The exit code is 1 if a query would fail.
     """
     from krishiv_spark.operate.doctor.examining import examine
     from krishiv_spark.operate.doctor.questions import Questions

@@ -19,14 +19,20 @@ __all__ = ["epochs"]
 
 @click.group()
 def epochs() -> None:
-    """The epochs of a query, as its checkpoint keeps them (Spark keeps about 100)."""
+    """Show the epochs in a query's checkpoint (Spark keeps about 100)."""
 
 
 @epochs.command("list")
 @of_checkpoint
-@click.option("--newest", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option(
+    "--newest",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Number of epochs to show.",
+)
 def epochs_list(checkpoint: str, given: tuple[str, ...], newest: int) -> None:
-    """Show the newest epochs, a line each."""
+    """Show the newest epochs, one per line."""
     from krishiv_spark.operate.inspection.checkpoints import epoch_status
     from krishiv_spark.operate.inspection.texts import epoch_line
 
@@ -39,9 +45,9 @@ def epochs_list(checkpoint: str, given: tuple[str, ...], newest: int) -> None:
 @epochs.command("show")
 @of_checkpoint
 @click.argument("epoch", type=click.IntRange(0))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def epochs_show(checkpoint: str, given: tuple[str, ...], epoch: int, *, as_json: bool) -> None:
-    """Show one epoch whole, with the offsets as Spark keeps them."""
+    """Show one epoch in full, with the offsets as Spark stores them."""
     from krishiv_spark.operate.inspection.checkpoints import epoch_status
     from krishiv_spark.operate.inspection.texts import epoch_lines
 

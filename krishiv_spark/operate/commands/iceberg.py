@@ -13,32 +13,37 @@ __all__ = ["iceberg"]
 
 @click.group()
 def iceberg() -> None:
-    """Tables of krishiv-iceberg."""
+    """Clean up and move tables of krishiv-iceberg."""
 
 
 @iceberg.command("vacuum")
 @click.argument("table")
-@click.option("--warehouse", help="The option warehouse of the query.")
+@click.option("--warehouse", help="Value of the query's option warehouse.")
 @click.option(
-    "-o", "--option", "given", multiple=True, help="Further options of the query, as name=value."
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="Further options of the query, each as name=value.",
 )
 @click.option(
     "--foreign-names",
     is_flag=True,
-    help="Remove files too whose names do not have the table's id: those of other programs, and of "
-    "krishiv-spark before it put the id there. Only where no other table has files.",
+    help="Also remove files whose names do not contain the table's id: files of other programs, "
+    "and files that krishiv-spark wrote before it put the id into names. Use this only if "
+    "no other table has files in these folders.",
 )
 @click.option(
     "--unfinished",
     is_flag=True,
-    help="Remove files too of epochs that a query of krishiv-fanout has not finished. Only where "
-    "no such query will start again: it would be blocked.",
+    help="Also remove files of epochs that a krishiv-fanout query has not finished. Use this "
+    "only if no such query will start again: it would be blocked.",
 )
 @click.option(
     "--other-lines",
     is_flag=True,
-    help="Remove files too that belong to versions of the table which its catalog does not have. "
-    "Only where no other catalog has the table, as after a catalog was restored.",
+    help="Also remove files of table versions that the catalog does not have. Use this only if "
+    "no other catalog has the table, as after a catalog was restored.",
 )
 @OLDER_THAN
 @DRY_RUN
@@ -52,7 +57,7 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
     dry_run: bool,
     **place: Any,
 ) -> None:
-    """Remove files in the folders of TABLE that no snapshot names."""
+    """Remove files in the folders of TABLE that no snapshot refers to."""
     from krishiv_spark.iceberg.options import FORMAT
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
@@ -69,11 +74,11 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
     )
     clear(found.files, remover(options), dry_run=dry_run)
     if found.foreign:
-        say(f"{found.foreign} files left whose names do not have this table's id: --help says more")
+        say(f"{found.foreign} files kept whose names do not contain this table's id: see --help")
     if found.unfinished:
         say(
-            f"{found.unfinished} files left of epochs that a query of krishiv-fanout may not have "
-            "finished: its next start finishes them. --help says more"
+            f"{found.unfinished} files kept of epochs that a krishiv-fanout query may not have "
+            "finished: its next start finishes them. See --help"
         )
 
 
@@ -83,15 +88,15 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
 @click.option(
     "--copy",
     is_flag=True,
-    help="Keep the old warehouse; the tables of the new one get UUIDs of their own.",
+    help="Keep the old warehouse. The tables of the new one get new UUIDs.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the tables; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the tables without changing anything.")
 def iceberg_relocate(old: str, new: str, *, copy: bool, dry_run: bool) -> None:
     """Move the warehouse OLD of an embedded catalog to the folder NEW.
 
-    If NEW has a catalog already, since its files were moved or copied there, only the paths in its
-    catalog and metadata are changed. Stop the queries that write to it first. A command that was
-    ended in the middle is completed by running it again.
+    If NEW already has a catalog, because the files were moved or copied there, only the paths in
+    its catalog and metadata change. Stop the queries that write to the warehouse first. If the
+    command is interrupted, run it again to complete it.
     """
     from krishiv_spark.iceberg.relocation.warehouse import relocate
 

@@ -18,36 +18,41 @@ __all__ = ["kafka"]
 
 @click.group()
 def kafka() -> None:
-    """What krishiv-kafka keeps in a cluster."""
+    """Inspect what krishiv-kafka keeps in a cluster."""
 
 
 @kafka.group()
 def transactions() -> None:
-    """Transactions of the sink: what is open, and how to end it."""
+    """Show and end open transactions of the sink."""
 
 
-_BOOTSTRAP = click.option("--bootstrap", required=True, help="Brokers, as host:port,...")
+_BOOTSTRAP = click.option("--bootstrap", required=True, help="Kafka brokers, as host:port,...")
 _CONFIG = click.option(
     "--command-config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with Kafka's settings for TLS and SASL, one name=value in a line.",
+    help="File with Kafka's TLS and SASL settings, one name=value per line.",
 )
 _PREFIX = click.option(
-    "--prefix", default="krishiv", show_default=True, help="kafka.transactional.id of the sink."
+    "--prefix",
+    default="krishiv",
+    show_default=True,
+    help="Value of the sink's option kafka.transactional.id.",
 )
 _CHECKPOINT = click.option(
-    "--checkpoint", required=True, help="The query's checkpointLocation, which holds its log."
+    "--checkpoint",
+    required=True,
+    help="The query's checkpointLocation, which contains its epoch log.",
 )
 
 
-_EPOCH_LOG = click.option("--epoch-log", help="The option epochLog of the query, if it has one.")
+_EPOCH_LOG = click.option("--epoch-log", help="Value of the query's option epochLog, if it is set.")
 _OPTIONS = click.option(
     "-o",
     "--option",
     "given",
     multiple=True,
     callback=lambda _, __, given: dict(map(name_and_value, given)),
-    help="Further options of the query, as name=value: storage.… of its checkpoint.",
+    help="Further options of the query, each as name=value: storage.… of its checkpoint.",
 )
 
 
@@ -55,9 +60,9 @@ _OPTIONS = click.option(
 @_BOOTSTRAP
 @_CONFIG
 @_PREFIX
-@click.option("--query", default="", help="Id of one query; all without it.")
+@click.option("--query", default="", help="Id of one query. Default: all queries.")
 def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, query: str) -> None:
-    """Show what is open, since when, and for which query."""
+    """Show each open transaction with its start time and its query."""
     from krishiv_spark.sinks.kafka.admin import open_lines
 
     say_lines(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
@@ -78,9 +83,9 @@ def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> 
 @_EPOCH_LOG
 @_OPTIONS
 def transactions_show(**where: Any) -> None:
-    """Show what the epoch log of a query says of its transactions."""
+    """Show a query's transactions and the intent in its epoch log that decides about them."""
     admin = _admin(**where)
-    say_lines(admin.lines(), "nothing is open, and the newest epoch is complete")
+    say_lines(admin.lines(), "no transaction is open, and the newest epoch is complete")
 
 
 @transactions.command("resolve")
@@ -90,14 +95,14 @@ def transactions_show(**where: Any) -> None:
 @_CHECKPOINT
 @_EPOCH_LOG
 @_OPTIONS
-@click.option("--dry-run", is_flag=True, help="Show what would be done; end nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the actions without ending any transaction.")
 def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
-    """Commit what the epoch log names and abort the rest, as a restart of the query would.
+    """Commit the transactions in the epoch log and abort the rest, as a restart would.
 
-    A driver that still runs on the checkpoint is fenced, and fails.
+    A driver that still runs on the checkpoint is fenced and fails.
     """
     admin = _admin(**where)
-    say_lines(admin.lines(), "there is nothing to do")
+    say_lines(admin.lines(), "nothing to do")
     if not dry_run:
         admin.resolve()
         say("done")
@@ -107,15 +112,15 @@ def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
 @_BOOTSTRAP
 @_CONFIG
 @_PREFIX
-@click.option("--query", required=True, help="Id of a batch job that is dead: batch-....")
-@click.option("--dry-run", is_flag=True, help="Show what would be aborted; end nothing.")
+@click.option("--query", required=True, help="Id of a batch job whose driver is dead: batch-...")
+@click.option("--dry-run", is_flag=True, help="Show the transactions without aborting them.")
 def transactions_abort(
     bootstrap: str, command_config: Path | None, prefix: str, query: str, *, dry_run: bool
 ) -> None:
-    """Abort what a batch job has left open whose driver is dead.
+    """Abort the open transactions of a batch job whose driver is dead.
 
-    If it died while it committed, rows of some tasks are visible, and those of the others go now.
-    A job that lives fails.
+    If the driver died while it committed, the rows of some tasks are visible already; the rows of
+    the other tasks are deleted now. A job that is still running fails.
     """
     from krishiv_spark.sinks.kafka.admin import abort_job, open_lines
 

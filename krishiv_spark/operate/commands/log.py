@@ -24,9 +24,9 @@ _RISKS = {
 
 @click.group()
 def log() -> None:
-    """The epoch log of a query: what it says, and how to settle what it cannot tell.
+    """Show the epoch log of a query, resolve its newest intent, or recreate it.
 
-    Stop the query first: a driver that still runs is fenced, and fails.
+    Stop the query first: a driver that still runs is fenced and fails.
     """
 
 
@@ -39,7 +39,7 @@ def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
             "--option",
             "given",
             multiple=True,
-            help="The options of the query's writer, each as name=value, such as path=/data/t.",
+            help="Options of the query's writer, each as name=value, such as path=/data/t.",
         ),
         click.option("--checkpoint", required=True, help="The query's checkpointLocation."),
         click.option(
@@ -47,20 +47,22 @@ def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
             "name",
             required=True,
             type=click.Choice(format_names()),
-            help="Of the query's sink, which has an epoch log.",
+            help="Format of the query's sink, without 'krishiv-'. It must have an epoch log.",
         ),
     ):
         command = option(command)
     return command
 
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show the actions without changing anything."
+)
 
 
 @log.command()
 @_of_a_query
 def show(name: str, checkpoint: str, given: tuple[str, ...]) -> None:
-    """Show what log and checkpoint say."""
+    """Show the state of the log and of the checkpoint."""
     _tell(_operator(name, checkpoint, given))
 
 
@@ -69,18 +71,18 @@ def show(name: str, checkpoint: str, given: tuple[str, ...]) -> None:
 @click.option(
     "--assume",
     type=click.Choice(["committed", "aborted"]),
-    help="Decide what nobody can find out about the newest intent. "
-    f"committed: {_RISKS['committed']}. aborted: {_RISKS['aborted']}.",
+    help="Force the outcome of the newest intent when it cannot be determined. committed: "
+    f"{_RISKS['committed']}. aborted: {_RISKS['aborted']}.",
 )
 @_DRY_RUN
 def resolve(
     name: str, checkpoint: str, given: tuple[str, ...], assume: str | None, *, dry_run: bool
 ) -> None:
-    """Settle the newest intent: as the next driver would, or by decree."""
+    """Finish the newest intent as the next driver would, or force its outcome with --assume."""
     operator = _operator(name, checkpoint, given)
     _tell(operator)
     if assume is not None:
-        say(f"the newest intent is taken for {assume}: {_RISKS[assume]}")
+        say(f"the newest intent is assumed to be {assume}: {_RISKS[assume]}")
     if dry_run:
         return
     if assume is None:
@@ -95,23 +97,23 @@ def resolve(
 @click.option(
     "--newest",
     type=click.Choice(["published", "unpublished"]),
-    help="What became of the newest epoch, if the query was not stopped in good order. published: "
+    help="Outcome of the newest epoch, if the query was not stopped cleanly. published: "
     f"{_RISKS['committed']}. unpublished: {_RISKS['aborted']}.",
 )
 @_DRY_RUN
 def adopt(
     name: str, checkpoint: str, given: tuple[str, ...], newest: str | None, *, dry_run: bool
 ) -> None:
-    """Begin the log anew for the checkpoint as it is, in the target that is given.
+    """Recreate the epoch log for the current checkpoint and the given target.
 
-    For a checkpoint whose log was lost, was restored from an older copy, or is of another target.
-    What the checkpoint has planned counts as published: rows that are not, are LOST.
+    Use this if the log was lost, was restored from an older copy, or belongs to another target.
+    Everything that the checkpoint has planned counts as published: rows that are not, are LOST.
     """
     operator = _operator(name, checkpoint, given)
     _tell(operator)
     planned = operator.adopted(newest)
     until = "nothing" if planned is None else f"everything up to epoch {planned.epoch}"
-    say(f"from here on the target counts as holding {until}")
+    say(f"from now on the target counts as containing {until}")
     if not dry_run:
         operator.adopt(newest)
         say("done")
@@ -134,7 +136,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
     kind = format_of(name).writer_type
     if kind is None:
-        raise OptionError(f"krishiv-{name} is no sink")
+        raise OptionError(f"krishiv-{name} is not a sink")
     parsed = kind.options_type.parse(options, f"krishiv-{name}")
     # Without columns: nothing but the log is looked at.
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()

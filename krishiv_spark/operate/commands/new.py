@@ -21,17 +21,19 @@ _TEMPLATES = Path(__file__).parents[2] / "templates"
 
 @click.group()
 def new() -> None:
-    """Make a folder with a small project that runs as it is."""
+    """Create a small project that runs without changes."""
 
 
-_INTO = click.option("--into", default=".", show_default=True, help="Where the folder is made.")
+_INTO = click.option(
+    "--into", default=".", show_default=True, help="Parent folder of the new project."
+)
 
 
 @new.command()
 @click.argument("name")
 @_INTO
 def connector(name: str, into: str) -> None:
-    """A format of your own: a sink, a source, and the proof that they lose nothing."""
+    """Create a format of your own: a sink, a source, and tests that prove they lose nothing."""
     title = name.title().replace("_", "")
     example = {
         "examples.": "",
@@ -51,18 +53,18 @@ def connector(name: str, into: str) -> None:
 @click.argument("name")
 @_INTO
 def project(name: str, into: str) -> None:
-    """A stream of yours, and a test that runs it."""
+    """Create a streaming query of your own, and a test that runs it."""
     _make("project", name, into, {})
 
 
 def _make(kind: str, name: str, into: str, example: Mapping[str, str]) -> None:
     if not _NAME.fullmatch(name):
         raise OptionError(
-            f"{name!r} is no name: lower-case letters, digits and '_', as in 'orders'"
+            f"{name!r} is not a valid name: use lower-case letters, digits and '_', as in 'orders'"
         )
     folder = Path(into, name)
     if folder.exists():
-        raise OptionError(f"{folder} is there already: give another name, or remove it")
+        raise OptionError(f"{folder} exists already: give another name, or remove it")
     words = {**example, "Title": name.title().replace("_", ""), "NAME": name}
     for place, text in _templates(_TEMPLATES / kind):
         path = folder / place.replace("NAME", name)

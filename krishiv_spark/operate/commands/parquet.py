@@ -51,15 +51,15 @@ def _unused_age(
     age_s = seconds(context, parameter, text)
     if age_s < _SHORTEST_UNUSED_S:
         raise click.BadParameter(
-            f"{text!r} is too short: a stream that runs touches its state once an hour, and could "
-            "not go on without it. Give 2h or more"
+            f"{text!r} is too short: a running stream updates its state once an hour and could "
+            "not continue without it. Give 2h or more"
         )
     return age_s
 
 
 @click.group()
 def parquet() -> None:
-    """Tables of krishiv-parquet."""
+    """Clean up tables of krishiv-parquet, and show skipped data."""
 
 
 _PLACE = click.argument("place", metavar="PATH", callback=_placed)
@@ -68,9 +68,9 @@ _PLACE = click.argument("place", metavar="PATH", callback=_placed)
 @parquet.command()
 @_PLACE
 @STORAGE
-@click.option("--state", help="Where the streams keep their state, if 'stateLocation' says so.")
+@click.option("--state", help="Folder of the streams' state, if the option 'stateLocation' is set.")
 def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -> None:
-    """Show what streams left out while they read files in PATH, and why."""
+    """Show the data that streams skipped while they read files in PATH, with the reasons."""
     from krishiv_spark.parquet.layout import SOURCES
     from krishiv_spark.sources.parquet.skips import all_skips
 
@@ -80,8 +80,8 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
         where = usual / SOURCES if state is None else StoreUrl.parse(state)
         for stream, skip in all_skips(where, storage_of(given).also_at(where)):
             of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
-            lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows of it: {skip.reason}")
-    say_lines(lines, f"nothing is noted for {place}: no stream left anything out")
+            lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows: {skip.reason}")
+    say_lines(lines, f"no skipped data is recorded for {place}")
 
 
 @parquet.command()
@@ -93,16 +93,16 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     "unused_s",
     metavar="AGE",
     callback=_unused_age,
-    help="Remove also what streams remember of PATH that have not run for so long, such as 90d; "
-    "they could not go on. At least 2h.",
+    help="Also remove the state of streams that read PATH and have not run for this long, such "
+    "as 90d. They cannot continue afterwards. Minimum: 2h.",
 )
 @click.option(
     "--epoch-log",
     "epoch_logs",
     multiple=True,
-    help="Where the epoch logs of the table's queries are, if they are in another store than the "
-    "table: as the option 'epochLog' of a query, or the folder 'krishiv' in a checkpoint. What a "
-    "query has staged is left alone if its log is not found.",
+    help="Location of the epoch logs of the table's queries, if they are in another store than "
+    "the table: the value of a query's option 'epochLog', or the folder 'krishiv' in a "
+    "checkpoint. Staged files of a query are kept if its log is not found.",
 )
 @DRY_RUN
 def vacuum(  # noqa: PLR0913  click gives each option by its name
@@ -114,7 +114,7 @@ def vacuum(  # noqa: PLR0913  click gives each option by its name
     *,
     dry_run: bool,
 ) -> None:
-    """Remove what failed attempts left in the table at PATH, a folder or a URL."""
+    """Remove files that failed attempts left in the table at PATH, a folder or a URL."""
     if isinstance(place, Path):
         _vacuum_disk(place, given, guard_s, unused_s, epoch_logs, dry_run=dry_run)
     else:
@@ -150,7 +150,7 @@ def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
     from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 
     if next(table_logs(path), None) is None:
-        say(f"no query keeps its epoch log in {path}: there is nothing that could be judged")
+        say(f"no query keeps its epoch log in {path}: no staged file can be identified as orphaned")
     found = orphans(path.absolute(), guard_s, epoch_logs, storage_of(given))
     if unused_s is not None:
         found = itertools.chain(found, unused_state(path.absolute(), unused_s))

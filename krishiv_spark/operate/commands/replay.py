@@ -28,42 +28,49 @@ _SHOWN = ("path", "table", "warehouse", "epochlog", "format")
     "--from",
     "start",
     metavar="EPOCH|TIME",
-    help="The first epoch that is processed again; or a time such as 2026-11-24T09:00:00Z (or "
-    "milliseconds since 1970): the first epoch that was planned then or later. Not needed to "
-    "finish a replay that died.",
+    help="First epoch to process again, or a time such as 2026-11-24T09:00:00Z (or milliseconds "
+    "since 1970), which selects the first epoch planned at that time or later. Not needed "
+    "to finish an interrupted replay.",
 )
 @click.option("--table", help="Folder of the query's table, if its sink is krishiv-parquet.")
-@click.option("--epoch-log", help="The option epochLog of the query's sink, if it has one.")
+@click.option("--epoch-log", help="Value of the sink's option epochLog, if it is set.")
 @click.option(
     "--format",
     "name",
-    help="Of the query's sink, without 'krishiv-', if the options do not show it.",
+    help="Format of the query's sink, without 'krishiv-'. Needed only if the options do not "
+    "show it.",
 )
 @click.option(
     "-o",
     "--option",
     "given",
     multiple=True,
-    help="The options of the query's writer that name its target, each as name=value, such as "
-    "warehouse=/data/w and table=db.t; and how Kafka and stores are reached.",
+    help="Options of the query's writer, each as name=value, that name its target, such as "
+    "warehouse=/data/w and table=db.t, and those that connect to Kafka and stores.",
 )
 @click.option(
     "-s",
     "--source-option",
     "of_source",
     multiple=True,
-    help="The options of the query's source where -o does not have them, such as the table of a "
-    "krishiv-iceberg source. Of one source among several: 1.table=db.t, with the number that the "
-    "plan shows.",
+    help="Options of the query's source that differ from -o, such as the table of a "
+    "krishiv-iceberg source. For one source among several, put the number from the plan "
+    "first: 1.table=db.t.",
 )
-@click.option("--stopped", is_flag=True, help="No driver runs, although the newest epoch is open.")
-@click.option("--dry-run", is_flag=True, help="Check everything, show the plan; change nothing.")
+@click.option(
+    "--stopped",
+    is_flag=True,
+    help="Confirm that no driver runs, although the newest epoch is open.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything and show the plan without changing anything."
+)
 def replay(checkpoint: str, *, dry_run: bool, **said: Any) -> None:
-    """Process the rows of CHECKPOINT's query again, from an epoch or a time on.
+    """Process the rows of CHECKPOINT's query again, starting at an epoch or a time.
 
-    Stop the query first. Its target, its epoch log and its checkpoint go back to the end of the
-    epoch before; then start it again. It can be killed at any time and run again: until it is done,
-    the query does not start. What goes is kept. See docs/replay.md.
+    Stop the query first. The command rewinds its target, its epoch log and its checkpoint to the
+    end of the previous epoch; then start the query. If the command is killed, run it again: the
+    query cannot start until the replay is done. Removed files are kept. See docs/replay.md.
     """
     from krishiv_spark.operate.moving.replaying import pending_replay
 
@@ -76,8 +83,8 @@ def replay(checkpoint: str, *, dry_run: bool, **said: Any) -> None:
         return
     kept = replaying.run()
     say(
-        f"done: start the query, whose next epoch is {replaying.first}. What went out of the "
-        f"checkpoint is in {kept}"
+        f"done: start the query; its next epoch is {replaying.first}. The files removed from "
+        f"the checkpoint are in {kept}"
     )
 
 
@@ -107,13 +114,13 @@ def _first(checkpoint: SparkCheckpoint, pending: ReplayRecord | None, start: str
 
     if pending is None:
         if start is None:
-            raise click.UsageError("give --from: an epoch, or a time")
+            raise click.UsageError("give --from with an epoch or a time")
         return find_first(checkpoint, start)
     # A time is not looked up: a part of the epochs has gone already.
     if start is not None and is_epoch(start) and int(start) != pending.first:
         raise OptionError(
-            f"the replay {pending.name} from epoch {pending.first} on has not finished: finish it "
-            "first, with the command without --from"
+            f"the replay {pending.name} from epoch {pending.first} on has not finished: finish "
+            "it first, with the command without --from"
         )
     return pending.first
 

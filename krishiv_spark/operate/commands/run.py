@@ -32,28 +32,37 @@ the query, in which values of variables are."""
 
 @click.command()
 @JOB_FILE
-@click.option("--dry-run", is_flag=True, help="Let Spark understand all; start nothing.")
-@click.option("--strict", is_flag=True, help="What Spark cannot do as it is written is an error.")
+@click.option(
+    "--dry-run", is_flag=True, help="Validate the jobs against Spark without starting any query."
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Fail if Spark cannot honour a setting exactly as written. Default: warn and continue.",
+)
 @click.option(
     "--new-target",
     "new_targets",
     multiple=True,
     metavar="OUTPUT",
-    help="An output that may write to another target than before, or has a new name and writes all "
-    "rows again. Give it for one run.",
+    help="Output that may write to another target than before, or that has a new name and "
+    "writes all rows again. Give it for one run only.",
 )
-@click.option("--master", help="As for spark-submit, which gives it if it runs this.")
-@click.option("--remote", help="Spark Connect, as sc://host:15002.")
-@click.option("--conf", multiple=True, help="A setting of Spark, as name=value.")
+@click.option(
+    "--master",
+    help="Spark master, as for spark-submit. Not needed under spark-submit, which sets it.",
+)
+@click.option("--remote", help="Spark Connect server, as sc://host:15002.")
+@click.option("--conf", multiple=True, help="Spark setting, as name=value.")
 def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) -> None:
     """Run the jobs of a file until they end.
 
-    SIGTERM and SIGINT end streams between two epochs, if that is possible within 'graceTime'; what
-    was under way otherwise is given up, and done by the next start.
+    SIGTERM and SIGINT stop streams between two epochs, if that is possible within 'graceTime'.
+    Otherwise the current epoch is aborted, and the next start repeats it.
 
-    Exit codes: 0 all have ended, or were told to; 1 a job has failed; 2 the file is wrong, and
-    nothing was started; 3 there is no Spark session; 4 it was ended, by 'timeout' or a signal,
-    before a query with work had completed an epoch, or a job or output was begun.
+    Exit codes: 0 all jobs ended, or were stopped; 1 a job failed; 2 the file is invalid, and no
+    job was started; 3 no Spark session could be opened; 4 the run was ended, by 'timeout' or a
+    signal, before a query with work had completed an epoch, or before a job or output started.
     """
     found = loaded(file, depots, given)
     _check_outputs(found, said["new_targets"])
@@ -82,7 +91,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     except Exception as error:  # noqa: BLE001  whatever a source, a sink or Spark raises
         _fail(found, error)
     except KeyboardInterrupt:
-        say("stopped before the end of a batch: the next start does it again", err=True)
+        say("stopped before the end of a batch: the next start repeats it", err=True)
         sys.exit(_FAILED)
     finally:
         _stop(spark)
@@ -98,14 +107,14 @@ def _check_outputs(found: LoadedJobs, named: Collection[str]) -> None:
     for name in named:
         if name not in known:
             hint = did_you_mean(name, sorted(known), f"known: {', '.join(sorted(known))}")
-            say(f"--new-target {name}: there is no such output; {hint}", err=True)
+            say(f"--new-target {name}: no output has this name; {hint}", err=True)
             sys.exit(_WRONG)
 
 
 def _try(runner: JobRunner, found: LoadedJobs) -> None:
     for job in found.jobs:
         runner.check(job)
-        say(f"{job.name}: Spark understands it")
+        say(f"{job.name}: valid for Spark")
 
 
 def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
@@ -119,7 +128,7 @@ def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
     try:
         spark = open_session(said["remote"], said["master"], conf, found.jobs[0].name)
     except Exception as error:  # noqa: BLE001  likewise
-        say(found.redacted(f"there is no Spark session: {_line(error)}"), err=True)
+        say(found.redacted(f"cannot open a Spark session: {_line(error)}"), err=True)
         sys.exit(_NO_SPARK)
     if said["remote"] is None:
         spark.sparkContext.setLogLevel(found.jobs[0].model.log_level)
@@ -134,7 +143,7 @@ def _end_on_signals(runner: JobRunner) -> None:
         del number, frame
         if runner.stop.is_set() or runner.is_in_batch:
             raise KeyboardInterrupt
-        say("ending after the epoch under way", err=True)
+        say("ending after the current epoch", err=True)
         runner.stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,7 +21,7 @@ __all__ = ["status"]
 @click.command()
 @of_checkpoint
 @of_log
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def status(
     checkpoint: str,
     given: tuple[str, ...],
@@ -30,12 +30,13 @@ def status(
     *,
     as_json: bool,
 ) -> None:
-    """Show where the query of the checkpoint at CHECKPOINT stands, whether it runs or not.
+    """Show the state of the query of CHECKPOINT, whether the query runs or not.
 
-    Reads the checkpoint and the epoch log, and changes nothing. With the options of its source or
-    sink, such as -o kafka.bootstrap.servers=b:9092, the cluster is asked for the lag, and for
-    transactions of the query that are open. krishiv-iceberg has no log: -o warehouse=PATH -o
-    table=NAME, or whatever names its table, has that asked what it holds.
+    The command reads the checkpoint and the epoch log and changes nothing. With the options of the
+    source or sink, such as -o kafka.bootstrap.servers=b:9092, it also queries the cluster for the
+    lag and for open transactions of the query. krishiv-iceberg has no epoch log: with the options
+    of its table, such as -o warehouse=PATH -o table=NAME, the committed epoch is read from the
+    table.
     """
     from krishiv_spark.operate.inspection.checkpoints import look_at
     from krishiv_spark.operate.inspection.live import look_live

@@ -24,12 +24,13 @@ def JOB_FILE(command: Callable[..., object]) -> Callable[..., object]:  # noqa: 
             "given",
             multiple=True,
             metavar="NAME=VALUE",
-            help="Value of ${NAME} in the file.",
+            help="Value for ${NAME} in the file.",
         ),
         click.option(
             "--depots",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="What addresses mean; depots.yaml beside the job file, if that is there.",
+            help="File that maps addresses to formats and options. Default: depots.yaml next to "
+            "the job file, if present.",
         ),
         click.argument("file", type=click.Path(dir_okay=False, path_type=Path)),
     ):
@@ -40,13 +41,13 @@ def JOB_FILE(command: Callable[..., object]) -> Callable[..., object]:  # noqa: 
 @click.command()
 @JOB_FILE
 def validate(file: Path, depots: Path | None, given: tuple[str, ...]) -> None:
-    """Check a job file, without Spark: all mistakes at once, each with its place.
+    """Check a job file without Spark, and report all errors at once, each with its location.
 
-    The exit code is 2 if there is one.
+    The exit code is 2 if there is an error.
     """
     found = loaded(file, depots, given)
     count = len(found.jobs)
-    say(f"{file}: {count} {'job is' if count == 1 else 'jobs are'} right")
+    say(f"{file}: {count} {'job is' if count == 1 else 'jobs are'} valid")
 
 
 def loaded(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJobs:

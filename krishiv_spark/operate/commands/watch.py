@@ -31,16 +31,20 @@ __all__ = ["watch"]
 @of_checkpoint
 @of_log
 @click.option(
-    "--interval", default="2s", show_default=True, callback=seconds, help="From look to look."
+    "--interval",
+    default="2s",
+    show_default=True,
+    callback=seconds,
+    help="Time between two readings.",
 )
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Print the status once and exit.")
 def watch(
     checkpoint: str, given: tuple[str, ...], interval: float, *, once: bool, **log: Any
 ) -> None:
-    """Watch the query of the checkpoint at CHECKPOINT until Ctrl-C.
+    """Watch the query of CHECKPOINT until Ctrl-C.
 
-    What 'krishiv-spark status' says, and its newest epochs; where the output is no terminal, a
-    line for each epoch that is over. Reads only.
+    The view shows the output of 'krishiv-spark status' and the newest epochs. If the output is not
+    a terminal, one line is printed for each completed epoch. The command only reads.
     """
     from krishiv_spark.operate.inspection.watching import QueryWatcher
 
@@ -61,7 +65,10 @@ def _can_draw() -> bool:
     try:
         import rich.live  # noqa: F401
     except ImportError:
-        say('a line for each epoch; pip install "krishiv-spark[watch]" for more', err=True)
+        say(
+            'printing one line per epoch; pip install "krishiv-spark[watch]" for a live view',
+            err=True,
+        )
         return False
     return True
 
@@ -108,7 +115,7 @@ def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str
         try:
             look()
         except (KrishivError, OSError) as error:
-            complain(f"cannot be looked at now: {error}")
+            complain(f"cannot be read now: {error}")
 
 
 def _text(line: str) -> Any:
