@@ -22,11 +22,13 @@ class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
         query_id: What the query is called where its checkpoint cannot be read; then it is not.
     """
 
-    checkpoint_location: str | None = Field(default=None, description="Spark's own option.")
+    checkpoint_location: str | None = Field(
+        default=None, description="Spark's own option: the checkpoint of the query."
+    )
     query_id: Annotated[str, AfterValidator(given_name)] | None = Field(
         default=None,
-        description="Names the query, whose checkpoint is then not read, for it lies where only "
-        "Spark can read it: "
+        description="Name of the query. The checkpoint is then not read, because it is in a "
+        "location that only Spark can read: "
         "[storage.md](storage.md#checkpoints-that-only-spark-can-read).",
     )
 

@@ -47,15 +47,18 @@ def _truncate(value: object) -> object:
 class ConsoleOptions(CheckpointOptions):
     """Options of the sink; ``numRows``, ``truncate`` and ``vertical`` are Spark's."""
 
-    num_rows: int = Field(default=20, ge=0, description="Most rows that are printed of an epoch.")
+    num_rows: int = Field(
+        default=20, ge=0, description="Maximum number of rows to print per epoch."
+    )
     truncate: Annotated[int, BeforeValidator(_truncate)] = Field(
         default=_DEFAULT_TRUNCATE,
         ge=0,
-        description="Longest cell in characters; `true` is 20, and `false` or 0 prints all.",
+        description="Maximum length of a cell in characters; `true` means 20, and `false` or 0 "
+        "prints cells in full.",
     )
     vertical: bool = Field(default=False, description="Print one line per column.")
     checkpoint_location: str | None = Field(
-        default=None, description="Spark's own option; with it the watermark is printed."
+        default=None, description="Spark's own option. If it is set, the watermark is printed."
     )
 
 

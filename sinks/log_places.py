@@ -22,11 +22,13 @@ class LogPlaceOptions(CheckpointOptions):
     """
 
     checkpoint_location: str | None = Field(
-        default=None, description="Spark's own option; the epoch log lies in its folder `krishiv`."
+        default=None,
+        description="Spark's own option: the checkpoint of the query. The epoch log is in its "
+        "folder `krishiv`.",
     )
     epoch_log: str | None = Field(
         default=None,
-        description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
+        description="Another location for the epoch log: a path or URL; [storage.md](storage.md).",
     )
 
     def target_text(self) -> str:

@@ -33,35 +33,39 @@ class MemorySinkOptions(NumberedJobOptions):
 
     name: str | None = Field(default=None, description="Name of the result.")
     path: str | None = Field(
-        default=None, description="The same, as given to `start()` or `save()`."
+        default=None, description="Name of the result, as given to `start()` or `save()`."
     )
     query_name: str | None = Field(
-        default=None, description="The same, as given to Spark's `queryName()`."
+        default=None, description="Name of the result, as given to Spark's `queryName()`."
     )
     mode: Literal["append", "upsert"] = Field(
         default="append",
-        description="Add the rows, or let each take the place of the row with the same key; the "
-        "driver writes the whole result with each epoch.",
+        description="Append the rows (`append`), or replace rows that have the same key "
+        "(`upsert`). The driver writes the whole result with each epoch.",
     )
     key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
-        description="Columns that identify a row, separated by commas; for `upsert`. Of several "
-        "rows of an epoch that have one key the last one in Spark's order stays.",
+        description="Columns that identify a row, separated by commas; required for `upsert`. If "
+        "an epoch has several rows with one key, the last one in Spark's order is kept.",
     )
     allow_mixed_keys: bool = Field(
         default=False,
-        description="Write to a result with upserts by other `keyColumns`, or with `mode` = "
-        "`append`. A key may then have several rows.",
+        description="Allow writes to a result that has upserts with other `keyColumns`, or with "
+        "`mode` = `append`. A key may then have several rows.",
     )
-    max_rows: int | None = Field(default=None, gt=0, description="Most rows that the result holds.")
+    max_rows: int | None = Field(
+        default=None, gt=0, description="Maximum number of rows in the result."
+    )
     max_bytes: ByteSize = Field(
-        default=2**30, gt=0, description="Most bytes that it holds, compressed as it is stored."
+        default=2**30,
+        gt=0,
+        description="Maximum size of the result in bytes, compressed as it is stored.",
     )
     on_full: Literal["error", "dropOldest"] = Field(
         default="error",
-        description="A full result refuses the next epoch, or drops whole epochs, oldest first; "
-        "the newest one always stays.",
+        description="Action when the result is full: refuse the next epoch (`error`), or drop "
+        "whole epochs, oldest first (`dropOldest`). The newest epoch is always kept.",
     )
 
     def result_name(self) -> str | None:

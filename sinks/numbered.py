@@ -82,44 +82,45 @@ class NumberedJobOptions(Options):
 
     txn_app_id: Annotated[str, AfterValidator(given_name)] | None = Field(
         default=None,
-        description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
-        "is skipped if the sink holds this or a higher `txnVersion` of it.",
+        description="Writer of batches that may be repeated, as in `foreachBatch`. A batch is "
+        "skipped if the sink has this or a higher `txnVersion` of it.",
     )
     txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
     txn_repeats: Literal["any", "newest"] = Field(
         default="any",
-        description="Which numbers may come again and are skipped: any that is not higher, or only "
-        "the newest, as Spark repeats batches; then a lower one is an error, since another batch "
-        "may have had it: the checkpoint was rolled back.",
+        description="Numbers that may be repeated and are then skipped: any number that is not "
+        "higher (`any`), or only the newest, as Spark repeats batches (`newest`). With `newest`, "
+        "a lower number is an error, because another batch may have had it: the checkpoint was "
+        "rolled back.",
     )
     txn_compare: bool = Field(
         default=True,
-        description="Whether a batch that is skipped has to have the same rows as the one that was "
-        "written under its number, by count and checksum; else it is an error.",
+        description="If `true`, a skipped batch must have the same rows as the batch that was "
+        "written under its number, by count and checksum. Otherwise it is an error.",
     )
 
     txn_query_id: Annotated[str, AfterValidator(checked_id)] | None = Field(
         default=None,
-        description="Spark's id of the query that gives the batches their numbers. It is kept with "
-        "the newest batch, and another query that uses the same `txnAppId` is refused. "
-        "`each_batch`, `upsert` and `aggregate` give it where `query` names them.",
+        description="Spark's id of the query that numbers the batches. It is stored with the "
+        "newest batch, and another query that uses the same `txnAppId` is refused. `each_batch`, "
+        "`upsert` and `aggregate` set it if `query` names the query.",
     )
     txn_replaces: Annotated[str, AfterValidator(checked_id)] | None = Field(
         default=None,
-        description="Spark's id of another query, whose batches of this `txnAppId` this one "
-        "continues: it takes the place of that query, which no longer runs.",
+        description="Spark's id of another query, which no longer runs and whose batches of this "
+        "`txnAppId` this query continues.",
     )
     txn_checkpoint: str | None = Field(
         default=None,
         description="Checkpoint of the query around `foreachBatch`. Its folder `krishiv` records "
         "the newest batch that was committed into each target, so that a target that was restored "
-        "from an older copy is refused. `each_batch` and `upsert` give it.",
+        "from an older copy is refused. `each_batch` and `upsert` set it.",
     )
     txn_run: str | None = Field(
         default=None,
-        description="Any text that is another one for each start of the query: that record is then "
-        "read once for each start and process, instead of for each batch. `each_batch` and "
-        "`upsert` give it.",
+        description="Text that is different for each start of the query. The record in the "
+        "checkpoint is then read once for each start and process, instead of for each batch. "
+        "`each_batch` and `upsert` set it.",
     )
 
     @model_validator(mode="after")

@@ -27,8 +27,8 @@ class RefreshOptions(Options):
     full_refresh: int | None = Field(
         default=None,
         ge=1,
-        description="In a declarative pipeline, the number of the full refresh that may write all "
-        "rows again: [pipelines.md](pipelines.md#a-full-refresh).",
+        description="Number of the full refresh that may write all rows again, in a declarative "
+        "pipeline: [pipelines.md](pipelines.md#a-full-refresh).",
     )
 
 

@@ -65,30 +65,30 @@ class SourceOptions(Options):
     """
 
     event_time: str | None = Field(
-        default=None, description="Column with the event time; turns the watermark on."
+        default=None, description="Column with the event time. It enables the watermark."
     )
     watermark_delay: Duration = Field(
         default=0, ge=0, description="Allowed lateness, such as `10 minutes`."
     )
     late_rows: Literal["keep", "flag", "drop"] = Field(
         default="keep",
-        description="Rows below the watermark at the start of the batch: kept, flagged in a "
-        "boolean column `_late`, or dropped.",
+        description="Action for rows below the watermark at the start of the batch: `keep` them, "
+        "`flag` them in a boolean column `_late`, or `drop` them.",
     )
     max_event_time_ahead: Duration = Field(
         default=86_400_000,
         ge=0,
-        description="An event time that is further past the clock, such as `infinity`, does not "
-        "move the watermark. It is counted, and its row is read.",
+        description="Maximum time by which an event time may be ahead of the clock and still move "
+        "the watermark, or `infinity`. Later event times are counted, and their rows are read.",
     )
     max_rows_per_trigger: int | None = Field(
-        default=None, gt=0, description="Most rows in a batch."
+        default=None, gt=0, description="Maximum number of rows in a batch."
     )
     max_files_per_trigger: int | None = Field(
-        default=None, gt=0, description="Most files in a batch."
+        default=None, gt=0, description="Maximum number of files in a batch."
     )
     max_bytes_per_trigger: ByteSize | None = Field(
-        default=None, gt=0, description="Most bytes in a batch, such as `512m`."
+        default=None, gt=0, description="Maximum size of a batch in bytes, such as `512m`."
     )
 
     def limit(self) -> Limit:

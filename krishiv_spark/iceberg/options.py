@@ -117,47 +117,48 @@ class IcebergOptions(StorageOptions):
     path: str | None = Field(
         default=None,
         validation_alias=AliasChoices("path", "iceberg.path"),
-        description="The table, as given to `load()`, `start()` or `save()`: `orders`, "
-        "`db.orders`. With a `/` it is the warehouse instead, and `table` names the table.",
+        description="Table, as given to `load()`, `start()` or `save()`: `orders`, `db.orders`. A "
+        "value with a `/` is the warehouse instead, and `table` names the table.",
     )
     table: str | None = Field(
         default=None,
         validation_alias=AliasChoices("table", "iceberg.table"),
-        description="The table, `name` or `namespace.name`; the namespace is `default` if none "
-        "is given.",
+        description="Table, as `name` or `namespace.name`. The default namespace is `default`.",
     )
     warehouse: str | None = Field(
         default=None,
         validation_alias=AliasChoices("warehouse", "iceberg.warehouse"),
-        description="Where tables are: a folder that every worker shares, or what the catalog "
-        "calls so. Without `catalog.*` the catalog is a file `catalog.db` (SQLite) in this folder.",
+        description="Location of the tables: a folder that every worker shares, or the catalog's "
+        "name for it. Without `catalog.*`, the catalog is a file `catalog.db` (SQLite) in this "
+        "folder.",
     )
     catalog_name: str = Field(
         default="krishiv",
         min_length=1,
-        description="Name of the catalog. SQL catalogs keep the tables of each name apart.",
+        description="Name of the catalog. SQL catalogs keep the tables of each name separate.",
     )
     catalog: Annotated[CatalogSettings, BeforeValidator(_settings)] = Field(
         default=CatalogSettings(),
         validation_alias="catalog.*",
-        description="Settings of PyIceberg for the catalog and the object store: `catalog.type`, "
-        "`catalog.uri`, `catalog.token`, `catalog.s3.endpoint`, ...",
+        description="PyIceberg settings for the catalog and the object store: `catalog.type`, "
+        "`catalog.uri`, `catalog.token`, `catalog.s3.endpoint`, and so on.",
     )
     max_metadata_bytes: ByteSize = Field(
         default=MAX_METADATA_BYTES,
         gt=0,
         validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
-        description="Largest metadata file of a table that is read from a SQL catalog or Glue, "
-        "after decompression; a larger one is an error. One of 10 000 snapshots has about 10 MB.",
+        description="Largest metadata file that is read from a SQL catalog or Glue, after "
+        "decompression. A larger one is an error. The metadata file of a table with 10 000 "
+        "snapshots has about 10 MB.",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,
         validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
-        description="Where the files that a table names may be: below its location (`table`), "
-        "there or below the warehouse (`warehouse`), or anywhere (`any`). Without it, reads "
-        "accept any file except one of a disk for a table that is on none, and one on a host that "
-        "neither the warehouse nor the catalog names; writes go below the table's location or the "
-        "warehouse.",
+        description="Allowed location of a table's files: below the table's location (`table`), "
+        "there or below the warehouse (`warehouse`), or anywhere (`any`). By default, reads "
+        "accept any file except a file on a disk for a table that is not on a disk, and a file on "
+        "a host that neither the warehouse nor the catalog names; writes go below the table's "
+        "location or the warehouse.",
     )
 
     @model_validator(mode="after")

@@ -95,24 +95,30 @@ _Option = Annotated[str, PlainValidator(_resolved)]
 
 
 class Depot(JobModel):
-    """Where the data of a depot is."""
+    """A depot: the format and location of its datasets."""
 
-    format: str | None = Field(default=None, description="Of its datasets, as `krishiv-iceberg`.")
+    format: str | None = Field(
+        default=None, description="Format of its datasets, as `krishiv-iceberg`."
+    )
     folder: str | None = Field(
-        default=None, description="Path or URL, for checkpoints and formats whose data are files."
+        default=None,
+        description="Path or URL of the folder for checkpoints and for formats that store files.",
     )
     place: str | None = Field(
         default=None,
-        description="How table, topic or path are made of `{collection}` and `{dataset}`.",
+        description="Pattern of the table, topic or path, with `{collection}` and `{dataset}`.",
     )
     options: dict[str, _Option] = Field(
         default={},
         repr=False,
-        description="Of the format. A value may be `{env: NAME}` or `{file: path}`; with `secret: "
-        "false` in it, messages may show it, and with `secret: true` they may not.",
+        description="Options of the format. A value may be `{env: NAME}` or `{file: path}`. "
+        "Messages may show it if it contains `secret: false`, and never if it contains `secret: "
+        "true`.",
     )
-    description: str | None = Field(default=None, description="For people.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
 
 
 class _DepotFile(JobModel):

@@ -54,73 +54,91 @@ class JobModel(BaseModel):
 
 
 class JobWatermark(JobModel):
-    """How late rows may be."""
+    """The event-time column and the allowed lateness of rows."""
 
-    column: str = Field(description="Column of the event time.")
-    delay: Span = Field(description="How late a row may be, such as `10 minutes`.")
+    column: str = Field(description="Column with the event time.")
+    delay: Span = Field(description="Allowed lateness of a row, such as `10 minutes`.")
 
 
 class RestartPolicy(JobModel):
-    """What happens after an error that may pass by itself."""
+    """Restarts of a job after a transient error."""
 
     attempts: int = Field(
-        default=5, ge=0, description="How often it starts again without an epoch in between."
+        default=5,
+        ge=0,
+        description="Maximum number of restarts without a completed epoch in between.",
     )
-    pause: Span = Field(default=1_000, description="Before the first new start; each next doubles.")
-    longest_pause: Span = Field(default=60_000, description="No pause is longer.")
+    pause: Span = Field(
+        default=1_000,
+        description="Pause before the first restart. It doubles for each further restart.",
+    )
+    longest_pause: Span = Field(default=60_000, description="Maximum pause between restarts.")
 
 
 class _Read(JobModel):
-    watermark: JobWatermark | None = Field(default=None, description="How late rows may be.")
+    watermark: JobWatermark | None = Field(
+        default=None, description="Event-time column and allowed lateness."
+    )
     deduplicate: Names | None = Field(
         default=None,
-        description="Rows with the same values in these columns are one; of a stream with a "
-        "watermark, within it.",
+        description="Columns that identify duplicates: one row is kept for each combination of "
+        "their values. In a stream with a watermark, duplicates are found within the allowed "
+        "lateness.",
     )
-    title: str | None = Field(default=None, description="For people.")
-    description: str | None = Field(default=None, description="For people.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
+    title: str | None = Field(default=None, description="Title for readers of the file.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
 
 
 class JobInput(_Read):
     """A view of rows that are read."""
 
-    name: ViewName = Field(description="Of the view.")
+    name: ViewName = Field(description="Name of the view.")
     dataset: str | None = Field(
-        default=None, description="Address, as `dataos://depot:collection/dataset`."
+        default=None, description="Address of the dataset, as `dataos://depot:collection/dataset`."
     )
     format: str | None = Field(
         default=None,
-        description="Of ours or of Spark's; `iceberg`, `kafka` and `kafkajson` are ours too.",
+        description="Format of krishiv-spark or of Spark; `iceberg`, `kafka` and `kafkajson` mean "
+        "krishiv-spark's.",
     )
-    is_stream: bool = Field(default=False, description="Whether rows are read as they come.")
-    options: OptionTexts = Field(default={}, description="Of the format; `path` is one of them.")
+    is_stream: bool = Field(default=False, description="If `true`, rows are read as a stream.")
+    options: OptionTexts = Field(
+        default={}, description="Options of the format; `path` is one of them."
+    )
     schema_: str | None = Field(
         default=None,
         alias="schema",
-        description="Columns, as `id BIGINT, name STRING`; of `kafkajson`, fields of the value.",
+        description="Columns, as `id BIGINT, name STRING`. For `kafkajson`, they are the fields of "
+        "the value.",
     )
     sample_values: int | None = Field(
         default=None,
         gt=0,
         le=100_000,
-        description="`kafkajson` without `schema`: fields are found in so many values.",
+        description="Number of values from which `kafkajson` infers the fields if `schema` is not "
+        "given.",
     )
 
 
 class JobStep(_Read):
-    """A view that is made of others."""
+    """A view that is made from other views."""
 
-    name: ViewName = Field(description="Of the view.")
-    sql: str | None = Field(default=None, min_length=1, description="A query over views.")
+    name: ViewName = Field(description="Name of the view.")
+    sql: str | None = Field(default=None, min_length=1, description="SQL query over views.")
     args: StepArguments = Field(
-        default={}, description="Values of `:name` in `sql`, by name; a list is an array."
+        default={}, description="Values of `:name` in `sql`, by name. A list is an array."
     )
     python: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = Field(
-        default=None, description="`module:function`, which is given frames and returns one."
+        default=None,
+        description="Function `module:function`, which receives DataFrames and returns one.",
     )
-    inputs: list[str] = Field(default=[], description="Views that the function is given, in order.")
-    arguments: dict[str, Any] = Field(default={}, description="What it is given besides, by name.")
+    inputs: list[str] = Field(default=[], description="Views that the function receives, in order.")
+    arguments: dict[str, Any] = Field(
+        default={}, description="Further arguments of the function, by name."
+    )
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -136,10 +154,10 @@ class JobStep(_Read):
 
 
 class StepSequence(JobModel):
-    """Steps, one after the other."""
+    """A sequence of steps."""
 
     sequence: list[JobStep] = Field(min_length=1, description="Steps, in order.")
-    name: str | None = Field(default=None, description="For people.")
+    name: str | None = Field(default=None, description="Name for readers of the file.")
 
 
 def _kind_of_step(given: Any) -> str:
@@ -148,35 +166,48 @@ def _kind_of_step(given: Any) -> str:
 
 
 class JobOutput(JobModel):
-    """Where the rows of a view go."""
+    """An output: the target for the rows of a view."""
 
     name: Annotated[str, Field(pattern=_OUTPUT)] = Field(
-        description="The output's for ever: its place in the checkpoint is found by it."
+        description="Permanent name of the output. It identifies the output's folder in the "
+        "checkpoint."
     )
-    view: str | None = Field(default=None, description="An input or step; `name` without it.")
-    dataset: str | None = Field(default=None, description="Address, as of inputs.")
-    format: str | None = Field(default=None, description="As of inputs.")
-    options: OptionTexts = Field(default={}, description="Of the format; `path` is one of them.")
+    view: str | None = Field(
+        default=None, description="Input or step to write. Default: the view called `name`."
+    )
+    dataset: str | None = Field(default=None, description="Address of the dataset, as for inputs.")
+    format: str | None = Field(default=None, description="Format, as for inputs.")
+    options: OptionTexts = Field(
+        default={}, description="Options of the format; `path` is one of them."
+    )
     save_mode: SaveMode = Field(
-        default="append", description="Of a batch, in any case: what becomes of rows there."
+        default="append",
+        description="Save mode of a batch, case-insensitive: the action for existing rows.",
     )
     output_mode: OutputModeName | None = Field(
-        default=None, description="Of a stream, in any case; `append` without it."
+        default=None, description="Output mode of a stream, case-insensitive. Default: `append`."
     )
     keys: Names = Field(
-        default=[], description="Columns by which rows take the place of earlier ones (upsert)."
+        default=[],
+        description="Columns that identify a row. A new row replaces earlier rows with the same "
+        "key (upsert).",
     )
-    partition_by: Names = Field(default=[], description="Columns, or transforms of Iceberg's.")
-    sort: Names = Field(default=[], description="Sort order of an Iceberg table that is made.")
+    partition_by: Names = Field(
+        default=[], description="Partition columns, or transforms of Iceberg."
+    )
+    sort: Names = Field(default=[], description="Sort order of an Iceberg table that is created.")
     properties: OptionTexts = Field(
-        default={}, description="Properties of an Iceberg table that is made."
+        default={}, description="Properties of an Iceberg table that is created."
     )
     checkpoint_location: str | None = Field(
-        default=None, description="Of this output; else a folder in that of the job."
+        default=None,
+        description="Checkpoint of this output. Default: a folder in the checkpoint of the job.",
     )
-    title: str | None = Field(default=None, description="For people.")
-    description: str | None = Field(default=None, description="For people.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
+    title: str | None = Field(default=None, description="Title for readers of the file.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
 
     @property
     def source(self) -> str:
@@ -185,24 +216,27 @@ class JobOutput(JobModel):
 
 
 class Streaming(JobModel):
-    """How a job whose input is a stream runs."""
+    """Settings of a job with a stream as input."""
 
     trigger_mode: TriggerMode | None = Field(
         default=None,
-        description="`Once`, `AvailableNow`, `ProcessingTime` or `Continuous`, in any case; "
-        "without it, each batch follows the one before at once.",
+        description="Trigger of the stream: `Once`, `AvailableNow`, `ProcessingTime` or "
+        "`Continuous`, case-insensitive. By default, each batch starts as soon as the previous "
+        "one has ended.",
     )
     trigger_duration: Span | None = Field(
-        default=None, description="Of `ProcessingTime`: from one batch to the next."
+        default=None, description="Interval between batches, for `ProcessingTime`."
     )
     batch_mode: bool = Field(
-        default=False, description="End when all is read that is there, as `AvailableNow` does."
+        default=False, description="Stop when all available rows are read, like `AvailableNow`."
     )
     for_each_batch_mode: bool = Field(
-        default=False, description="Run the steps on each batch, and write all outputs of it."
+        default=False,
+        description="Run the steps on each batch, and write all outputs of that batch.",
     )
     checkpoint_location: str | None = Field(
-        default=None, description="Path, URL or address; each output has a folder in it."
+        default=None,
+        description="Path, URL or address of the checkpoint. Each output has a folder in it.",
     )
 
     @model_validator(mode="after")
@@ -215,40 +249,50 @@ class Streaming(JobModel):
 
 
 class JobSpec(JobModel):
-    """One job."""
+    """A job with its inputs, steps and outputs."""
 
-    name: str | None = Field(default=None, description="Of the job; else that of its file.")
-    inputs: list[JobInput] = Field(min_length=1, description="What is read.")
+    name: str | None = Field(
+        default=None, description="Name of the job. Default: the name of its file."
+    )
+    inputs: list[JobInput] = Field(min_length=1, description="Inputs of the job.")
     steps: list[
         Annotated[
             Annotated[JobStep, Tag("step")] | Annotated[StepSequence, Tag("sequence of steps")],
             Discriminator(_kind_of_step),
         ]
-    ] = Field(default=[], description="Views over views, in order.")
-    outputs: list[JobOutput] = Field(min_length=1, description="What is written.")
-    streaming: Streaming = Field(default=Streaming(), description="Where an input is a stream.")
-    explain: bool = Field(default=False, description="Show each output's plan before the start.")
+    ] = Field(default=[], description="Views over other views, in order.")
+    outputs: list[JobOutput] = Field(min_length=1, description="Outputs of the job.")
+    streaming: Streaming = Field(
+        default=Streaming(), description="Settings of a job with a stream as input."
+    )
+    explain: bool = Field(default=False, description="Print each output's plan before the start.")
     show_preview_lines: int = Field(
-        default=0, ge=0, le=1_000, description="So many rows of each view are shown first."
+        default=0,
+        ge=0,
+        le=1_000,
+        description="Number of rows of each view to print before the start.",
     )
     log_level: Annotated[
         Literal["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"],
         in_any_case("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"),
-    ] = Field(default="WARN", description="Of Spark.")
-    timeout: Span | None = Field(default=None, description="How long it may run.")
+    ] = Field(default="WARN", description="Log level of Spark.")
+    timeout: Span | None = Field(default=None, description="Maximum run time of the job.")
     stop_after_idle: Span | None = Field(
-        default=None, description="It ends when no row has come for so long."
+        default=None, description="Idle time after which the job ends: the time without a new row."
     )
     grace_time: Span = Field(
-        default=60_000, description="How long a batch under way may take when it is to end."
+        default=60_000,
+        description="Maximum time that the current batch may take when the job is asked to end.",
     )
     restart: RestartPolicy = Field(
-        default=RestartPolicy(), description="After errors that may pass by themselves."
+        default=RestartPolicy(), description="Restarts after transient errors."
     )
     spark: OptionTexts = Field(default={}, description="Settings of the Spark session.")
-    title: str | None = Field(default=None, description="For people.")
-    description: str | None = Field(default=None, description="For people.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
+    title: str | None = Field(default=None, description="Title for readers of the file.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
 
     def flat_steps(self) -> list[JobStep]:
         """All steps, in order."""
@@ -262,12 +306,13 @@ class JobSpec(JobModel):
 
 
 class JobList(JobModel):
-    """Several jobs."""
+    """A list of jobs in one file."""
 
-    jobs: list[JobSpec] = Field(min_length=1, description="In order.")
+    jobs: list[JobSpec] = Field(min_length=1, description="Jobs, in order.")
     order: Annotated[Literal["inOrder", "sideBySide"], in_any_case("inOrder", "sideBySide")] = (
         Field(
             default="inOrder",
-            description="`inOrder`, each when the one before has ended, or `sideBySide`.",
+            description="Order of the jobs: `inOrder` starts each job when the previous one has "
+            "ended, `sideBySide` starts all of them at once.",
         )
     )

@@ -13,39 +13,47 @@ __all__ = ["Workflow"]
 
 
 class _StackSpec(JobModel):
-    job: JobSpec = Field(description="The job.")
-    driver: NotUsed = Field(default=None, description="Not used here.")
-    executor: NotUsed = Field(default=None, description="Not used here.")
+    job: JobSpec = Field(description="Job that the workflow runs.")
+    driver: NotUsed = Field(default=None, description="Accepted, but not used.")
+    executor: NotUsed = Field(default=None, description="Accepted, but not used.")
 
 
 class _Stack(JobModel):
-    stack: Annotated[str, Field(pattern=r"^flare(:.*)?$")] = Field(description="`flare:…`.")
-    stack_spec: _StackSpec = Field(description="The job, and what it runs on.")
-    compute: NotUsed = Field(default=None, description="Not used here.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
+    stack: Annotated[str, Field(pattern=r"^flare(:.*)?$")] = Field(
+        description="Stack of the job: `flare:…`."
+    )
+    stack_spec: _StackSpec = Field(description="Job and its resources.")
+    compute: NotUsed = Field(default=None, description="Accepted, but not used.")
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
 
 
 class _DagItem(JobModel):
-    name: str = Field(description="Of the job.")
-    spec: _Stack = Field(description="The job, and what it runs on.")
-    dependencies: list[str] = Field(default=[], description="Jobs that have to be done before.")
-    title: str | None = Field(default=None, description="For people.")
-    description: str | None = Field(default=None, description="For people.")
+    name: str = Field(description="Name of the job.")
+    spec: _Stack = Field(description="Job and its resources.")
+    dependencies: list[str] = Field(
+        default=[], description="Jobs that must complete before this one."
+    )
+    title: str | None = Field(default=None, description="Title for readers of the file.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
 
 
 class _Dag(JobModel):
     dag: list[_DagItem] = Field(min_length=1, description="Jobs, in order.")
-    title: str | None = Field(default=None, description="For people.")
+    title: str | None = Field(default=None, description="Title for readers of the file.")
 
 
 class Workflow(JobModel):
-    """Jobs as workflows of Flare write them."""
+    """Jobs in the form of a Flare workflow."""
 
-    version: str | int = Field(description="`v1`.")
-    name: str = Field(description="Of the workflow.")
-    type: Literal["workflow"] = Field(description="`workflow`.")
-    workflow: _Dag = Field(description="The jobs.")
-    tags: NotUsed = Field(default=None, description="Not used here.")
-    description: str | None = Field(default=None, description="For people.")
-    owner: NotUsed = Field(default=None, description="Not used here.")
-    workspace: NotUsed = Field(default=None, description="Not used here.")
+    version: str | int = Field(description="Version of the format: `v1`.")
+    name: str = Field(description="Name of the workflow.")
+    type: Literal["workflow"] = Field(description="Type of the resource: `workflow`.")
+    workflow: _Dag = Field(description="Jobs of the workflow.")
+    tags: NotUsed = Field(default=None, description="Accepted, but not used.")
+    description: str | None = Field(
+        default=None, description="Description for readers of the file."
+    )
+    owner: NotUsed = Field(default=None, description="Accepted, but not used.")
+    workspace: NotUsed = Field(default=None, description="Accepted, but not used.")

@@ -261,6 +261,7 @@ class KafkaOptions(Options):
 
     kafka: Annotated[Connection, BeforeValidator(_connection)] = Field(
         validation_alias="kafka.bootstrap.servers",
-        description="Brokers that are asked first, `host:port,...`. Other settings of the cluster "
-        "are given in the same way: `kafka.security.protocol`, `kafka.sasl.jaas.config`, ...",
+        description="Kafka brokers to contact first, `host:port,...`. Other settings of the "
+        "cluster are given in the same way: `kafka.security.protocol`, `kafka.sasl.jaas.config`, "
+        "and so on.",
     )

@@ -150,29 +150,31 @@ def _of_query(name: str, says: str, read: Any, *labels: str, counts: bool = Fals
 
 def _of_epochs() -> Iterator[Metric]:
     yield _of_query(
-        "state", "1 for the state that the query is in, 0 for the others.", _states, "state"
+        "state", "1 for the current state of the query, 0 for the others.", _states, "state"
     )
     yield _of_query(
         "failures",
-        "Ends with an error, by condition: the class of ours, or Spark's error class.",
+        "Failures, by condition: krishiv-spark's error class, or Spark's.",
         lambda view: [((name,), n) for name, n in view.record.failures.items()],
         "condition",
         counts=True,
     )
-    yield _of_query("epochs", "Epochs that are over.", _one(lambda v: v.record.epochs), counts=True)
+    yield _of_query(
+        "epochs", "Epochs completed by the query.", _one(lambda v: v.record.epochs), counts=True
+    )
     yield _of_query(
         "epoch",
-        "Number of the newest epoch that is over (Spark's batch id).",
+        "Number of the newest completed epoch (Spark's batch id).",
         _newest(lambda p: p.epoch),
     )
     yield _of_query(
         "epoch_duration_seconds",
-        "How long the newest epoch took.",
+        "Duration of the newest epoch.",
         _newest(lambda p: p.duration.total_seconds()),
     )
     yield _of_query(
         "phase_seconds",
-        "Time in each part of the epochs, by Spark's names; triggerExecution is the whole.",
+        "Time in each phase of the epochs, by Spark's names; triggerExecution is the total.",
         lambda view: [((name,), s) for name, s in view.record.phases.items()],
         "phase",
         counts=True,
@@ -181,46 +183,46 @@ def _of_epochs() -> Iterator[Metric]:
 
 def _of_rows() -> Iterator[Metric]:
     yield _of_query(
-        "input_rows", "Rows that were read.", _one(lambda v: v.record.rows), counts=True
+        "input_rows", "Rows read by the query.", _one(lambda v: v.record.rows), counts=True
     )
     yield _of_query(
-        "output_rows", "Rows that were written.", _one(lambda v: v.record.written), counts=True
+        "output_rows", "Rows written by the query.", _one(lambda v: v.record.written), counts=True
     )
     yield _of_query(
         "late_rows",
-        "Rows that Spark's operators dropped since they were late.",
+        "Late rows that Spark's operators dropped.",
         _one(lambda v: v.record.late),
         counts=True,
     )
     yield _of_query(
-        "rows_per_second", "Rows in a second of the newest epoch.", _newest(lambda p: p.rows_per_s)
+        "rows_per_second", "Rows per second in the newest epoch.", _newest(lambda p: p.rows_per_s)
     )
 
 
 def _of_times() -> Iterator[Metric]:
     yield _of_query(
         "watermark_timestamp_seconds",
-        "Spark's watermark when the newest epoch began.",
+        "Spark's watermark at the start of the newest epoch.",
         _newest(lambda p: _unix(p.watermark)),
     )
     yield _of_query(
         "watermark_age_seconds",
-        "How far Spark's watermark is behind the clock now.",
+        "Difference between the clock and Spark's watermark.",
         _one(_watermark_age),
     )
     yield _of_query(
         "last_progress_timestamp_seconds",
-        "When an epoch was last over.",
+        "Time of the last completed epoch.",
         _one(lambda v: v.record.progressed_s),
     )
     yield _of_query(
         "last_progress_age_seconds",
-        "Time since an epoch was last over.",
+        "Time since the last completed epoch.",
         _one(lambda v: None if v.record.progressed_s is None else v.now_s - v.record.progressed_s),
     )
     yield _of_query(
         "last_seen_timestamp_seconds",
-        "When the query last did something, or looked and had nothing to do.",
+        "Time of the last activity of the query, including checks that found no new data.",
         _one(lambda v: v.record.seen_s),
     )
 
@@ -230,7 +232,9 @@ def _of_state() -> Iterator[Metric]:
         "state_rows", "Rows in the state of Spark's operators.", _newest(lambda p: p.state_rows)
     )
     yield _of_query(
-        "state_memory_bytes", "Memory that this state takes.", _newest(lambda p: p.state_bytes)
+        "state_memory_bytes",
+        "Memory used by the state of Spark's operators.",
+        _newest(lambda p: p.state_bytes),
     )
 
 
@@ -238,32 +242,33 @@ def _of_source() -> Iterator[Metric]:
     def metric(name: str, says: str, read: Any, *, counts: bool = False) -> Metric:
         return Metric(f"krishiv_source_{name}", says, read, ("source", "kind"), counts)
 
-    yield metric("input_rows", "Rows that were read of a source.", _source_rows, counts=True)
-    yield metric("rows_per_second", "Rows in a second of the newest epoch, of a source.",
+    yield metric("input_rows", "Rows read from a source.", _source_rows, counts=True)
+    yield metric("rows_per_second", "Rows per second in the newest epoch, for a source.",
                  _sources(lambda s: s.rows_per_s))  # fmt: skip
     for what in ("rows", "offsets", "files", "bytes", "snapshots"):
         yield metric(
             f"waiting_{what}",
-            f"Lag: {what} that were there, and not read, after the newest epoch (Spark 4.2).",
+            f"Lag: {what} that were available but not read after the newest epoch (Spark 4.2).",
             _sources(lambda s, what=what: s.waiting.get(what)),  # type: ignore[misc]
         )
     yield metric(
         "held_back_offsets",
-        "Offsets that transactions which are open keep from being read (Spark 4.2).",
+        "Offsets blocked by open transactions (Spark 4.2).",
         _sources(lambda s: _stated(s, "offsets_held_back")),
     )
     yield metric(
         "passed_over_offsets",
-        "Offsets that had gone before they were read, since the query started (Spark 4.2).",
+        "Offsets deleted before they were read, since the query started (Spark 4.2).",
         _sources(lambda s: _stated(s, "offsets_passed_over")),
     )
     yield metric(
         "event_times_ahead",
-        "Event times too far past the clock to move the watermark, since the query started "
+        "Event times too far ahead of the clock to move the watermark, since the query started "
         "(Spark 4.2).",
         _sources(lambda s: _stated(s, "event_times_ahead")),
     )
-    yield metric("watermark_timestamp_seconds", "Watermark of a source of ours with event time.",
+    yield metric("watermark_timestamp_seconds", "Watermark of a krishiv-spark source with event "
+    "time.",
                  _sources(lambda s: _unix(s.watermark)))  # fmt: skip
 
 

@@ -78,8 +78,8 @@ class Options(LateModel):
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning",
-        description="What is written to the standard error of Spark's Python processes, and what "
-        "is more serious; [operate.md](operate.md#logs).",
+        description="Lowest level of the log lines that are written to the standard error of "
+        "Spark's Python processes; [operate.md](operate.md#logs).",
     )
 
     model_config = ConfigDict(

@@ -32,8 +32,8 @@ class StorageOptions(Options):
     storage: Annotated[Storage, BeforeValidator(_storage)] = Field(
         default=ENVIRONMENT,
         validation_alias="storage.<kind>.<setting>",
-        description="How stores are reached, where the environment does not say it; "
-        "[storage.md](storage.md).",
+        description="Settings of object stores and HDFS, where the environment does not specify "
+        "them; [storage.md](storage.md).",
     )
 
     @model_validator(mode="after")

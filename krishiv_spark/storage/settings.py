@@ -51,17 +51,18 @@ class StoreSettings(Options):
 
     endpoint: str | None = Field(
         default=None,
-        description="Where it is, as `https://host:port`, if it is not the public one.",
+        description="Endpoint, as `https://host:port`, if it is not the public one.",
     )
     ca_file: str | None = Field(
-        default=None, description="Certificates (PEM) that are trusted besides the machine's."
+        default=None,
+        description="File of certificates (PEM) that are trusted in addition to the machine's own.",
     )
     proxy: Annotated[SecretStr, AfterValidator(_with_scheme)] | None = Field(
         default=None,
         description="HTTP proxy, as `http://host:port` or `http://user:password@host:port`.",
     )
     timeout: Duration = Field(
-        default=30_000, gt=0, description="How long one request may take, as `30 s`."
+        default=30_000, gt=0, description="Maximum duration of one request, as `30 s`."
     )
 
     @classmethod
@@ -175,19 +176,24 @@ class S3Settings(StoreSettings):
 
     logins = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
-    region: str | None = Field(default=None, description="Of the bucket, as `eu-central-1`.")
-    access_key_id: SecretStr | None = Field(default=None, description="Key of a user.")
-    secret_access_key: SecretStr | None = Field(default=None, description="Secret of that key.")
-    session_token: SecretStr | None = Field(default=None, description="Of temporary credentials.")
+    region: str | None = Field(default=None, description="Region of the bucket, as `eu-central-1`.")
+    access_key_id: SecretStr | None = Field(default=None, description="Access key id of a user.")
+    secret_access_key: SecretStr | None = Field(
+        default=None, description="Secret access key of that user."
+    )
+    session_token: SecretStr | None = Field(
+        default=None, description="Session token of temporary credentials."
+    )
     profile: str | None = Field(
         default=None,
-        description="Of Amazon's files of settings on every machine; needs `boto3`, by "
-        "`krishiv-spark[s3]`.",
+        description="Profile in the AWS configuration files on every machine; requires `boto3`, "
+        "installed by `krishiv-spark[s3]`.",
     )
     path_style: bool | None = Field(
-        default=None, description="Whether the bucket is in the path and not in the host's name."
+        default=None,
+        description="If `true`, the bucket is in the path of the URL, not in the host name.",
     )
-    anonymous: bool | None = Field(default=None, description="Whether requests are not signed.")
+    anonymous: bool | None = Field(default=None, description="If `true`, requests are not signed.")
 
     def login_on_redirect(self) -> bool:
         """See `StoreSettings`. The session token; signatures are dropped by clients."""
@@ -220,12 +226,12 @@ class GcsSettings(StoreSettings):
     """Google Cloud Storage."""
 
     credentials_file: str | None = Field(
-        default=None, description="A service account's key file, on every machine."
+        default=None, description="Path of a service account's key file, on every machine."
     )
     service_account_key: SecretStr | None = Field(
-        default=None, description="The text of such a file."
+        default=None, description="Content of a service account's key file."
     )
-    anonymous: bool | None = Field(default=None, description="Whether requests are not signed.")
+    anonymous: bool | None = Field(default=None, description="If `true`, requests are not signed.")
 
     def config(self) -> dict[str, Any]:
         """See `StoreSettings`."""
@@ -252,13 +258,17 @@ class AzureSettings(StoreSettings):
     account_name: str | None = Field(
         default=None, description="Storage account, if the URL does not name it."
     )
-    account_key: SecretStr | None = Field(default=None, description="One of its keys.")
-    sas_token: SecretStr | None = Field(default=None, description="A shared access signature.")
-    tenant_id: str | None = Field(default=None, description="Of a service principal.")
-    client_id: str | None = Field(
-        default=None, description="Of a service principal, or of a managed identity."
+    account_key: SecretStr | None = Field(
+        default=None, description="Account key of the storage account."
     )
-    client_secret: SecretStr | None = Field(default=None, description="Of a service principal.")
+    sas_token: SecretStr | None = Field(default=None, description="Shared access signature (SAS).")
+    tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
+    client_id: str | None = Field(
+        default=None, description="Client id of a service principal or of a managed identity."
+    )
+    client_secret: SecretStr | None = Field(
+        default=None, description="Client secret of a service principal."
+    )
 
     def login_on_redirect(self) -> bool:
         """See `StoreSettings`. A shared access signature, where obstore uses it."""
@@ -295,10 +305,10 @@ class AzureSettings(StoreSettings):
 class HdfsSettings(StoreSettings):
     """HDFS over WebHDFS or HttpFS; `endpoint` may name several NameNodes, with commas."""
 
-    user: str | None = Field(default=None, description="Who asks, where nothing proves it.")
-    token: SecretStr | None = Field(default=None, description="A delegation token.")
+    user: str | None = Field(default=None, description="User name, if no login proves the user.")
+    token: SecretStr | None = Field(default=None, description="Delegation token of HDFS.")
     kerberos: bool = Field(
-        default=False, description="Whether the login is Kerberos's; needs `requests-kerberos`."
+        default=False, description="If `true`, log in with Kerberos; requires `requests-kerberos`."
     )
 
 

@@ -71,10 +71,12 @@ class FanoutOptions(LogPlaceOptions):
         Field(
             default={},
             validation_alias="route.<name>.<option>",
-            description="`route.<name>.format` and the options of that format. Rows go there whose "
-            "column of this name, a struct of the target's columns, is not null.",
+            description="Format of a route, `route.<name>.format`, and the options of that format. "
+            "The route receives the rows whose column of this name, a struct of the target's "
+            "columns, is not null.",
         )
     )
     unrouted: Literal["error", "drop"] = Field(
-        default="error", description="What happens to rows that no route takes."
+        default="error",
+        description="Action for rows that no route accepts: fail (`error`), or drop them (`drop`).",
     )

@@ -66,127 +66,131 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
 
     mode: Literal["append", "upsert"] = Field(
         default="append",
-        description="Add the rows, or let each take the place of the row with the same key.",
+        description="Append the rows (`append`), or replace rows with the same key (`upsert`).",
     )
     key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
-        description="Columns that identify a row, separated by commas; for `upsert`.",
+        description="Columns that identify a row, separated by commas; required for `upsert`.",
     )
     op_column: str | None = Field(
         default=None,
         validation_alias=AliasChoices("opColumn", "op_column"),
-        description="Column that says whether a row deletes (`d`, `delete`, `-`) or upserts; it is "
-        "not in the table.",
+        description="Column that marks a row as a delete (`d`, `delete`, `-`) or an upsert. It is "
+        "not written to the table.",
     )
     order_column: str | None = Field(
         default=None,
         validation_alias=AliasChoices("orderColumn", "order_column"),
-        description="Column whose highest value wins among the rows of an epoch that have one key; "
-        "without it the last row in Spark's order wins, which is not the order of their files.",
+        description="Column whose highest value wins among the rows of an epoch with the same key. "
+        "By default, the last row in Spark's order wins, which is not the order of their files.",
     )
     allow_mixed_keys: bool = Field(
         default=False,
-        description="Write to a table with upserts by other `keyColumns`, or with `mode` = "
-        "`append`. A key may then have several rows. Those of an upsert become the table's key.",
+        description="Allow writes to a table that has upserts with other `keyColumns`, or with "
+        "`mode` = `append`. A key may then have several rows. The `keyColumns` of an upsert "
+        "become the table's key.",
     )
     txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,
         min_length=1,
-        description="For batches that may be repeated, as in `foreachBatch`: who writes. A batch "
-        "is skipped if the table holds this or a higher `txnVersion` of it.",
+        description="Writer of batches that may be repeated, as in `foreachBatch`. A batch is "
+        "skipped if the table has this or a higher `txnVersion` of it.",
     )
     txn_rows: str | None = Field(
         default=None,
         pattern="^[0-9]+:[0-9a-f]{16}$",
-        description="For rows that are computed from the table itself, and differ when they are "
-        "computed again: count and checksum of what they bring into it, as `12:00f3a9d1c27b6e54`, "
-        "which `txnCompare` compares instead of theirs.",
+        description="Count and checksum, as `12:00f3a9d1c27b6e54`, of the input of rows that are "
+        "computed from the table itself and differ when they are computed again. "
+        "`txnCompare` compares this value instead of the rows.",
     )
     if_snapshot: ExpectedSnapshot | None = Field(
         default=None,
-        description="Batch: write only if this is the newest snapshot of the table, whose rows "
-        "these were computed from, or `none` if it has none; otherwise nothing is written and the "
-        "batch fails with `CommitRejected`.",
+        description="Batch: write only if this is still the newest snapshot of the table, the one "
+        "that the rows were computed from, or `none` if the table has no snapshot. Otherwise "
+        "nothing is written and the batch fails with `CommitRejected`.",
     )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
-        description="Whether a table that is not there is made, with the columns of the rows.",
+        description="Action for a missing table: create it with the columns of the rows "
+        "(`ifMissing`), or fail (`never`).",
     )
     partition_by: str = Field(
         default="",
-        description="Partitions of a table that is made, as Iceberg writes them: "
-        "`days(ts), bucket(16, id), truncate(4, name), region`. One that is there must have them.",
+        description="Partitions of a table that is created, in Iceberg's notation: `days(ts), "
+        "bucket(16, id), truncate(4, name), region`. An existing table must have the same "
+        "partitions.",
     )
     sort_by: str = Field(
         default="",
-        description="Sort order of a table that is made: `ts desc, id`. One that is there must "
-        "have it. Files of any table are sorted as its own order says.",
+        description="Sort order of a table that is created: `ts desc, id`. An existing table must "
+        "have the same order. The files of every table are sorted by its own order.",
     )
     location: str | None = Field(
         default=None,
         min_length=1,
-        description="Place of a table that is made. One that is there must be there.",
+        description="Location of a table that is created. An existing table must be at this "
+        "location.",
     )
     copied_warehouse: Literal["refuse", "allow"] = Field(
         default="refuse",
         validation_alias=AliasChoices("copiedWarehouse", "copied_warehouse"),
-        description="What happens to a table whose warehouse was copied or moved with its catalog "
-        "in SQLite, so that the catalog still names the folder that the copy was made from: the "
-        "query is refused (`refuse`), or its files go there (`allow`).",
+        description="Action for a table whose warehouse was copied or moved with its SQLite "
+        "catalog, so that the catalog still names the original folder: `refuse` fails the query, "
+        "`allow` writes the files to the original folder.",
     )
     table_properties: Annotated[Mapping[str, str], BeforeValidator(_without_prefix)] = Field(
         default={},
         validation_alias="tableProperty.*",
-        description="Properties of a table that is made: "
-        "`tableProperty.write.parquet.compression-codec`. If one that is there has others, they "
-        "stay, with a warning.",
+        description="Properties of a table that is created: "
+        "`tableProperty.write.parquet.compression-codec`. If an existing table has other "
+        "values, they are kept, with a warning.",
     )
     schema_evolution: Evolution = Field(
         default="none",
-        description="What happens to columns that the table lacks: an error, `add` them, or "
-        "`widen`: add them, and give columns the wider type of the rows (int to long, float to "
-        "double, more digits of a decimal).",
+        description="Action for columns that the table does not have: fail, `add` them, or "
+        "`widen`: add them, and also give columns the wider type of the rows (int to long, float "
+        "to double, more digits of a decimal).",
     )
     target_file_size: ByteSize | None = Field(
         default=None,
         gt=0,
-        description="A file is closed when it has grown to this, as `512m`; otherwise at the "
-        "table's `write.target-file-size-bytes`.",
+        description="Size at which a file is closed, as `512m`. Default: the table's "
+        "`write.target-file-size-bytes`.",
     )
     merge_manifests: bool = Field(
         default=True,
-        description="Merge small manifests while committing, by the table's "
+        description="Merge small manifests during a commit, by the table's "
         "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
     )
     keep_snapshots: Kept | None = Field(
         default=None,
-        description="Expire snapshots with each commit, but these newest ones; `all` to expire "
-        "none. The history of other branches and what tags name stay. Without it and "
-        "`expireOlderThan`, the table's properties decide.",
+        description="Number of newest snapshots to keep; each commit expires the others. `all` "
+        "keeps all of them. The history of other branches and tagged snapshots are always kept. "
+        "Without this option and `expireOlderThan`, the table's properties apply.",
     )
     expire_older_than: Duration | None = Field(
         default=None,
         ge=0,
-        description="Expire only snapshots that are older than this, such as `7d`; without "
-        "`keepSnapshots`, the newest one stays.",
+        description="Expire only snapshots older than this, such as `7d`. Without `keepSnapshots`, "
+        "the newest snapshot is kept.",
     )
     keep_metadata_files: Kept | None = Field(
         default=None,
-        description="Remove older metadata files with each commit, but so many, or none with `all` "
-        "(sets the table's `write.metadata.previous-versions-max` and "
-        "`…delete-after-commit.enabled`).",
+        description="Number of older metadata files to keep; each commit removes the others. `all` "
+        "keeps all of them. The option sets the table's "
+        "`write.metadata.previous-versions-max` and `…delete-after-commit.enabled`.",
     )
     checkpoint_location: str | None = Field(
         default=None,
-        description="Spark's own option; with it, summaries of snapshots have `krishiv.watermark`, "
-        "and the table has the property `krishiv.offsets.<query id>`.",
+        description="Spark's own option. If it is set, snapshot summaries contain "
+        "`krishiv.watermark`, and the table has the property `krishiv.offsets.<query id>`.",
     )
     commit_timeout: Duration = Field(
         default=60_000,
         gt=0,
-        description="How long a commit is tried against conflicts and a catalog that does not "
-        "answer.",
+        description="Maximum time for retrying a commit that meets conflicts or a catalog that "
+        "does not respond.",
     )
 
     @property

@@ -35,40 +35,43 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     }
 
     topic: str | None = Field(
-        default=None, min_length=1, description="Topic of all rows; goes before a column `topic`."
+        default=None,
+        min_length=1,
+        description="Topic for all rows. Takes precedence over a `topic` column.",
     )
     delivery: Literal["exactly-once", "at-least-once"] = Field(
         default="exactly-once",
-        description="With transactions that the driver ends, or with an idempotent producer alone.",
+        description="Guarantee of the sink: transactions that the driver ends (`exactly-once`), or "
+        "an idempotent producer alone (`at-least-once`).",
     )
     id_prefix: str = Field(
         default="krishiv",
         min_length=1,
         validation_alias="kafka.transactional.id",
-        description="Transactional ids begin with it: `<it>.<query id>.<task>.<slot>`.",
+        description="Prefix of the transactional ids: `<prefix>.<query id>.<task>.<slot>`.",
     )
     timeout_ms: int = Field(
         default=_MAX_TIMEOUT_MS,
         gt=0,
         validation_alias="kafka.transaction.timeout.ms",
-        description="How long a transaction may be open, milliseconds: longer than the longest "
+        description="Transaction time-out in milliseconds. It must be longer than the longest "
         "batch. The brokers' `transaction.max.timeout.ms` limits it.",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="none",
         validation_alias="kafka.compression.type",
-        description="Codec of the batches.",
+        description="Compression codec of the batches.",
     )
     batch_bytes: int = Field(
         default=1_000_000,
         ge=0,
         validation_alias="kafka.batch.size",
-        description="Most bytes in a batch of one partition, before compression; the topic's "
-        "`max.message.bytes` has to allow it.",
+        description="Maximum size of a batch of one partition in bytes, before compression. The "
+        "topic's `max.message.bytes` must allow it.",
     )
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
-        description="When brokers aborted a part of a committed epoch because the driver stayed "
-        "away for longer than the time-out: write that part again, if its tasks have the same "
-        "rows as before, or fail.",
+        description="Action if brokers aborted a part of a committed epoch because the driver was "
+        "away for longer than the time-out: write that part again, provided that its tasks have "
+        "the same rows as before (`repair`), or fail (`error`).",
     )

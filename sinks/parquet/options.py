@@ -25,15 +25,17 @@ class ParquetSinkOptions(CheckpointOptions):
         default=(), description="Columns that become folders, separated by commas."
     )
     compression: Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed"] = Field(
-        default="snappy", description="Codec of the files."
+        default="snappy", description="Compression codec of the files."
     )
-    max_records_per_file: int | None = Field(default=None, gt=0, description="Most rows in a file.")
+    max_records_per_file: int | None = Field(
+        default=None, gt=0, description="Maximum number of rows in a file."
+    )
     target_file_size: ByteSize | None = Field(
-        default=None, gt=0, description="A file is closed when it has grown to this, as `512m`."
+        default=None, gt=0, description="Size at which a file is closed, as `512m`."
     )
     epoch_log: str | None = Field(
         default=None,
-        description="Another place for the epoch log: a path or URL; [storage.md](storage.md).",
+        description="Another location for the epoch log: a path or URL; [storage.md](storage.md).",
     )
 
     @property

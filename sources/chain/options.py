@@ -63,7 +63,7 @@ class ChainOptions(SourceOptions):
     first_format: Literal["krishiv-iceberg"] = Field(
         default="krishiv-iceberg",
         validation_alias="first",
-        description="What is read first, to its end.",
+        description="Format that is read first, to its end.",
     )
     first_given: _Given = Field(
         default={},
@@ -74,7 +74,7 @@ class ChainOptions(SourceOptions):
     then_format: Literal["krishiv-kafka"] = Field(
         default="krishiv-kafka",
         validation_alias="then",
-        description="What is read then, for ever.",
+        description="Format that is read afterwards, without end.",
     )
     then_given: _Given = Field(
         default={},
@@ -83,32 +83,32 @@ class ChainOptions(SourceOptions):
         description="Options of that format, such as `then.kafka.bootstrap.servers` and "
         "`then.subscribe`.",
     )
-    path: str | None = Field(
-        default=None, description="The table, as given to `load()`: `first.path`."
-    )
+    path: str | None = Field(default=None, description="Table, as given to `load()`: `first.path`.")
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas; those of the table if none are given. "
-        "The topics must have all of them.",
+        description="Columns to read, separated by commas. Default: the columns of the table. The "
+        "topics must have all of them.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
-        description="Most rows in a batch, in topics most offsets, for the part that has no limit "
-        "of its own (`first.maxFilesPerTrigger`, `then.maxOffsetsPerTrigger`, ...).",
+        description="Maximum number of rows in a batch (offsets, for topics), for each part "
+        "without a limit of its own, such as `first.maxFilesPerTrigger` or "
+        "`then.maxOffsetsPerTrigger`.",
     )
     landed_by: str | None = Field(
         default=None,
         min_length=1,
-        description="Query that has landed the topics in the table, where several write into it, "
-        "or the table does not say how far it was: its id, or its checkpoint, a path or URL. What "
-        "others have written must not come from the topics after the position of that query.",
+        description="Query that wrote the topics into the table: its id, or the path or URL of its "
+        "checkpoint. Needed if several queries write into the table, or if the table does "
+        "not record its position in the topics. Rows that other queries wrote must not "
+        "come from the topics after the position of that query.",
     )
     snapshot: int | None = Field(
         default=None,
         validation_alias=AliasChoices("snapshot", "snapshotId"),
-        description="With `then.startingOffsets`: the snapshot of the table to read, whose rows "
-        "end at these offsets. For a table that does not say where they end.",
+        description="Snapshot of the table to read, whose rows end at `then.startingOffsets`. "
+        "Needed for a table that does not record where its rows end.",
     )
 
     @model_validator(mode="after")

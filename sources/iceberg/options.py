@@ -47,23 +47,23 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     snapshot_id: int | None = Field(
         default=None,
         validation_alias=_names("snapshot-id", "snapshotId"),
-        description="Batch: the snapshot to read. Stream: the first load is a full scan of it, "
-        "then what was appended after it.",
+        description="Batch: the snapshot to read. Stream: the first load is a full scan of this "
+        "snapshot; rows that were appended after it follow.",
     )
     as_of_timestamp: Milliseconds | None = Field(
         default=None,
         validation_alias=_names("as-of-timestamp", "asOfTimestamp", "timestampAsOf"),
-        description="Batch: read the table as it was then; milliseconds since 1970 UTC, or a time "
-        "with its zone, such as `2013-01-01T12:00:00Z`.",
+        description="Batch: read the table at this time: milliseconds since 1970 UTC, or a time "
+        "with a zone, such as `2013-01-01T12:00:00Z`.",
     )
     branch: str | None = Field(
-        default=None, description="Branch to read or to follow; `main` if none is given."
+        default=None, description="Branch to read or to follow. Default: `main`."
     )
     tag: str | None = Field(default=None, description="Batch: the tag to read.")
     start_snapshot_id: int | None = Field(
         default=None,
         validation_alias=_names("start-snapshot-id", "startSnapshotId"),
-        description="Read only what was appended after this snapshot.",
+        description="Read only rows that were appended after this snapshot.",
     )
     end_snapshot_id: int | None = Field(
         default=None,
@@ -73,66 +73,66 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     stream_from_timestamp: Milliseconds | None = Field(
         default=None,
         validation_alias=_names("stream-from-timestamp", "streamFromTimestamp"),
-        description="Stream: begin with the first snapshot that is not older; written as for "
-        "`as-of-timestamp`.",
+        description="Stream: start at the first snapshot with this timestamp or later, written as "
+        "for `as-of-timestamp`.",
     )
     starting_offsets: Literal["earliest", "current", "latest"] = Field(
         default="earliest",
-        description="Stream: where a new query begins. `earliest`: with all rows of the oldest "
-        "snapshot that the table has, then what was appended after it. `current`: the same from "
-        "the newest snapshot on. `latest`: only what is appended from now on.",
+        description="Stream: start of a new query. `earliest`: all rows of the oldest snapshot in "
+        "the table, then rows that were appended after it. `current`: the same, from the newest "
+        "snapshot. `latest`: only rows that are appended from now on.",
     )
     max_files_per_trigger: int | None = Field(
         default=None,
         gt=0,
         validation_alias=_names("streaming-max-files-per-micro-batch", "maxFilesPerTrigger"),
-        description="Most files in a batch.",
+        description="Maximum number of files in a batch.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
         validation_alias=_names("streaming-max-rows-per-micro-batch", "maxRowsPerTrigger"),
-        description="Most rows in a batch; a file is never split over batches.",
+        description="Maximum number of rows in a batch. A file is never split over batches.",
     )
     skip_overwrite_snapshots: bool = Field(
         default=False,
         validation_alias=_names("streaming-skip-overwrite-snapshots", "skipOverwriteSnapshots"),
-        description="Pass over snapshots that overwrite rows, with all that they add. Otherwise "
-        "they are an error.",
+        description="Skip snapshots that overwrite rows, including the rows that they add. By "
+        "default, they are an error.",
     )
     skip_delete_snapshots: bool = Field(
         default=False,
         validation_alias=_names("streaming-skip-delete-snapshots", "skipDeleteSnapshots"),
-        description="Pass over snapshots that only delete rows. Otherwise they are an error.",
+        description="Skip snapshots that only delete rows. By default, they are an error.",
     )
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas; fewer are faster. Where a schema is "
-        "given, it decides.",
+        description="Columns to read, separated by commas. Fewer columns are faster. A schema "
+        "given to Spark takes precedence.",
     )
     row_filter: str | None = Field(
         default=None,
         validation_alias=_names("rowFilter", "row-filter"),
-        description="Rows to read, in PyIceberg's notation: `carrier = 'UA' and delay >= 15`. "
-        "Files and row groups that can have none of them are not opened.",
+        description="Filter for the rows to read, in PyIceberg's notation: `carrier = 'UA' and "
+        "delay >= 15`. Files and row groups without matching rows are not opened.",
     )
     read_changes: bool = Field(
         default=False,
-        description="Read changes instead of rows: `_weight` is 1 for a row that comes and -1 for "
-        "one that goes, `_op` is `insert` or `delete`.",
+        description="Read changes instead of rows: `_weight` is 1 for an inserted row and -1 for a "
+        "deleted row, `_op` is `insert` or `delete`.",
     )
     key_columns: Names = Field(
         default=(),
-        description="With `readChanges`: columns that identify a row. `_op` of a row that comes is "
-        "`update` where another one of its key goes in the same batch.",
+        description="With `readChanges`: columns that identify a row. The `_op` of an inserted row "
+        "is `update` if a row with the same key is deleted in the same batch.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
         validation_alias=_names("maxPartitionBytes", "split-size"),
-        description="About the most bytes that one task reads; larger files are split by row "
-        "group; to open one counts as 4 MiB. If it is not given, tasks are smaller, down to `16m`, "
-        "until there are 200.",
+        description="Approximate maximum size in bytes that one task reads. Larger files are split "
+        "by row group. Opening a file counts as 4 MiB. By default, tasks are smaller, down to "
+        "`16m`, until there are 200.",
     )
 
     @model_validator(mode="after")

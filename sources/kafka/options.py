@@ -47,122 +47,136 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     subscribe_pattern: str | None = Field(
         default=None,
-        description="Regular expression; topics whose whole name it matches are read, also those "
-        "that are made while the query runs.",
+        description="Regular expression for whole topic names. Topics that are created while the "
+        "query runs are read too.",
     )
     assign: Assignment | None = Field(
         default=None, description='Partitions, as JSON: `{"orders": [0, 2]}`.'
     )
     starting_offsets: Offsets | None = Field(
         default=None,
-        description="Where a new query begins: `earliest` (the default of batch reads), `latest` "
-        '(that of streams), or JSON for each partition, `{"orders": {"0": 23, "1": -2}}`, where '
-        "-2 is earliest and -1 latest. Partitions that appear later begin at earliest.",
+        description="Start of a new query: `earliest` (the default of batch reads), `latest` (the "
+        'default of streams), or JSON for each partition, `{"orders": {"0": 23, "1": '
+        "-2}}`; -2 is earliest and -1 latest. Partitions that appear later start at "
+        "earliest.",
     )
     starting_timestamp: Moment | None = Field(
         default=None,
-        description="Where a new query begins: at the first record of each partition that is not "
-        "older, milliseconds since 1970 UTC. Goes before the other starts.",
+        description="Start at the first record of each partition with this timestamp or later "
+        "(epoch milliseconds, UTC). Takes precedence over the other starting options.",
     )
     starting_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description='The same with a time for each partition, `{"orders": {"0": 1700000000000}}`. '
-        "Goes before `startingOffsets`.",
+        description="Start at the first record with this timestamp or later, with a timestamp for "
+        'each partition, `{"orders": {"0": 1700000000000}}`. Takes precedence over '
+        "`startingOffsets`.",
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = Field(
         default="error",
-        description="What happens where no record is as new as the time to start at.",
+        description="Action for a partition in which no record has the starting timestamp or a "
+        "later one: fail (`error`), or start at its end (`latest`).",
     )
     ending_offsets: Offsets | None = Field(
         default=None,
-        description="Where a batch read ends, exclusive: `latest`, or JSON as above.",
+        description="End of a batch read, exclusive: `latest`, or JSON as for `startingOffsets`.",
     )
     ending_timestamp: Moment | None = Field(
-        default=None, description="Where a batch read ends, as for the start."
+        default=None,
+        description="End of a batch read, exclusive: a timestamp as for `startingTimestamp`.",
     )
     ending_offsets_by_timestamp: Moments | None = Field(
-        default=None, description="Where a batch read ends, as for the start."
+        default=None,
+        description="End of a batch read, exclusive: timestamps as for "
+        "`startingOffsetsByTimestamp`.",
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail when records have gone before they were read, or a topic was deleted; "
-        "otherwise go on with what is there, with a warning.",
+        description="Fail if records were deleted before they were read, or if a topic was "
+        "deleted. With `false`, the query continues with the remaining records and logs a warning.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
         validation_alias=_choices("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
-        description="Most offsets in a batch, shared in proportion to what waits in each "
-        "partition; each of them gets one at least.",
+        description="Maximum number of offsets in a batch, shared in proportion to the backlog of "
+        "each partition. Each of these partitions gets at least one.",
     )
     min_offsets_per_trigger: int | None = Field(
-        default=None, gt=0, description="Fewest offsets in a batch; until then it waits."
+        default=None,
+        gt=0,
+        description="Minimum number of offsets in a batch. The query waits until they are "
+        "available.",
     )
     max_trigger_delay: Duration = Field(
-        default=900_000, ge=0, description="How long `minOffsetsPerTrigger` may hold a batch back."
+        default=900_000,
+        ge=0,
+        description="Maximum time that `minOffsetsPerTrigger` may delay a batch.",
     )
     min_partitions: int | None = Field(
         default=None,
         gt=0,
-        description="Fewest tasks of a batch: large partitions of Kafka are split for it.",
+        description="Minimum number of tasks of a batch: large Kafka partitions are split to reach "
+        "it.",
     )
     max_records_per_partition: int | None = Field(
-        default=None, gt=0, description="Most offsets of a task."
+        default=None, gt=0, description="Maximum number of offsets per task."
     )
     offsets_together: int = Field(
         default=10_000,
         ge=0,
-        description="Partitions of Kafka that have no more new offsets than this together are "
-        "read by one task; 0 for a task for each.",
+        description="Kafka partitions that together have no more new offsets than this are read by "
+        "one task; 0 means one task for each partition.",
     )
-    include_headers: bool = Field(default=False, description="Whether there is a column `headers`.")
+    include_headers: bool = Field(default=False, description="Add a column `headers`.")
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas; fewer are faster. Where a schema is "
-        "given, it decides.",
+        description="Columns to read, separated by commas. Fewer columns are faster. A schema "
+        "given to Spark takes precedence.",
     )
     value_format: Literal["raw", "json"] = Field(
         default="raw",
-        description="With `json`, the fields of each value become columns: those of `valueSchema`.",
+        description="With `json`, the fields of each value become columns: the fields in "
+        "`valueSchema`.",
     )
     value_schema: str | None = Field(
         default=None,
-        description="Fields of JSON values, as `id BIGINT, name STRING`. Without it they are the "
-        "columns of `.schema(...)` that have no name of Kafka's.",
+        description="Fields of JSON values, as `id BIGINT, name STRING`. By default, they are the "
+        "columns of `.schema(...)` whose names are not Kafka columns.",
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="What happens to a value that is no such JSON, or has none of the fields: "
-        "fail, nulls in its columns, or nulls and the value itself in a column `_raw`, with the "
-        "reason in `_error`.",
+        description="Action for a value that is not valid JSON for the schema, or has none of the "
+        "fields: `fail`; `null`: nulls in its columns; `divert`: nulls in its columns, the "
+        "value in a column `_raw` and the reason in `_error`.",
     )
     null_values: Literal["keep", "drop", "bad"] | None = Field(
         default=None,
-        description="What happens to a record without a value (a tombstone): a row with nulls in "
-        "its columns, no row, or the same as to a bad value. Without it: `keep`, with a warning.",
+        description="Action for a record without a value (a tombstone): `keep`: a row with nulls "
+        "in its columns; `drop`: no row; `bad`: the action for a bad value. The default is "
+        "`keep`, with a warning.",
     )
     unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
         default="ignore",
-        description="What happens to fields of JSON values that the schema does not have: ignored, "
-        "counted by name in the log, an error, or kept as JSON in a column `_unknown`.",
+        description="Action for fields of JSON values that the schema does not have: `ignore` "
+        "them, `count` them by name in the log, `fail`, or `keep` them as JSON in a column "
+        "`_unknown`.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Zone of times in JSON values that say none, where the schema has TIMESTAMP. "
-        "Without it such a value is bad.",
+        description="Time zone of times in JSON values that have none, if the schema has "
+        "TIMESTAMP. By default, such a value is bad.",
     )
     epoch_unit: Units | None = Field(
         default=None,
-        description="Unit of numbers in JSON values where the schema has TIMESTAMP or "
-        "TIMESTAMP_NTZ: `s`, `ms`, `us` or `ns` since 1970; or JSON for single fields, "
-        '`{"at": "ms", "order.day": "d"}`, where `d` are the days of a DATE. Without it such a '
-        "value is bad.",
+        description="Unit of numbers in JSON values for TIMESTAMP or TIMESTAMP_NTZ in the schema: "
+        '`s`, `ms`, `us` or `ns` since 1970; or JSON for single fields, `{"at": "ms", '
+        '"order.day": "d"}`, in which `d` are the days of a DATE. By default, such a value is bad.',
     )
     group_id: str | None = Field(
         default=None,
         validation_alias=_choices("groupId", "group.id"),
         description="Consumer group to which the position is committed after each batch, so that "
-        "Kafka's tools show the lag. The query never begins there.",
+        "Kafka's tools show the lag. The query never starts from it.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
@@ -172,60 +186,66 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     idle_timeout: Duration = Field(
         default=30_000,
         ge=0,
-        description="A partition without new records whose newest one is further than this behind "
-        "the newest of all no longer holds the watermark.",
+        description="Ignore a partition when computing the watermark if its newest record is older "
+        "than the newest record of any partition by more than this.",
     )
     max_skew: Duration | None = Field(
         default=None,
         gt=0,
-        description="How far any partition may run ahead of the slowest in event time.",
+        description="Maximum difference in event time between any partition and the slowest one.",
     )
     max_fetch_bytes: ByteSize = Field(
         default=4 * 2**20,
         gt=0,
         validation_alias=_choices("maxFetchBytes", "kafka.fetch.max.bytes"),
-        description="About the most bytes of one fetch; a task holds two.",
+        description="Approximate maximum size of one fetch in bytes. A task keeps two fetches in "
+        "memory.",
     )
     max_inflated_bytes: ByteSize = Field(
         default=INFLATED_BYTES,
         gt=0,
         le=2**30,
-        description="Most bytes that the records of one compressed batch may become, and that the "
-        "headers of one record may take in memory. A task needs up to three times as much.",
+        description="Maximum size in bytes of the records of one compressed batch after "
+        "decompression, and of the headers of one record in memory. A task needs up to three "
+        "times as much.",
     )
     bad_batches: Literal["fail", "skip"] = Field(
         default="fail",
-        description="What happens to a batch of records that becomes larger than "
-        "`maxInflatedBytes`, or cannot be decoded: fail, or skip it with a warning; its rows are "
-        "lost then. A wrong checksum is always an error.",
+        description="Action for a batch of records that exceeds `maxInflatedBytes` or cannot be "
+        "decoded: `fail`, or `skip` it with a warning. The rows of a skipped batch are "
+        "lost. A wrong checksum is always an error.",
     )
     max_partition_fetch_bytes: ByteSize | None = Field(
         default=None,
         validation_alias=_choices("kafka.max.partition.fetch.bytes"),
-        description="Accepted, as Spark's connector does; without effect.",
+        description="Accepted for compatibility with Spark's connector; it has no effect.",
     )
     group_id_prefix: str | None = Field(
-        default=None, description="Accepted, as Spark's connector does; no group is joined."
+        default=None,
+        description="Accepted for compatibility with Spark's connector; no group is joined.",
     )
     member_group_id: str | None = Field(
         default=None,
         validation_alias=_choices("kafka.group.id"),
-        description="Accepted, as Spark's connector does; no group is joined. See `groupId`.",
+        description="Accepted for compatibility with Spark's connector; no group is joined. See "
+        "`groupId`.",
     )
     num_retries: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.numRetries"),
-        description="Accepted, as Spark's connector does; `kafka.default.api.timeout.ms` decides.",
+        description="Accepted for compatibility with Spark's connector; use "
+        "`kafka.default.api.timeout.ms` instead.",
     )
     retry_interval_ms: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.retryIntervalMs"),
-        description="Accepted, as Spark's connector does; without effect.",
+        description="Accepted for compatibility with Spark's connector; it has no effect.",
     )
     poll_timeout_ms: int | None = Field(
         default=None,
         validation_alias=_choices("kafkaConsumer.pollTimeoutMs"),
-        description="Accepted, as Spark's connector does; `kafka.default.api.timeout.ms` decides.",
+        description="Accepted for compatibility with Spark's connector; use "
+        "`kafka.default.api.timeout.ms` instead.",
     )
 
     format_name: ClassVar[str] = "krishiv-kafka"

@@ -56,12 +56,17 @@ class MemorySourceOptions(SourceOptions):
     """Options of the source. ``maxFilesPerTrigger`` counts pushes."""
 
     name: str | None = Field(default=None, description="Name of the source or result.")
-    path: str | None = Field(default=None, description="The same, as given to `load()`.")
+    path: str | None = Field(
+        default=None, description="Name of the source or result, as given to `load()`."
+    )
     starting_offsets: Literal["earliest", "latest"] = Field(
-        default="earliest", description="Whether a new query reads what was pushed before it began."
+        default="earliest",
+        description="If `true`, a new query reads the rows that were pushed before it started.",
     )
     max_partitions: int = Field(
-        default=8, gt=0, description="Most partitions that the pushes of a batch are spread over."
+        default=8,
+        gt=0,
+        description="Maximum number of partitions that the pushes of a batch are spread over.",
     )
 
     def source_name(self) -> str:

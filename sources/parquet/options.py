@@ -29,81 +29,85 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
         description="Folder, file or glob: a path or `file:` URL on a file system that every "
-        "worker shares, or a URL of a bucket or HDFS. In a glob, `*`, `?`, `[ab]` and `{a,b}` are "
-        "wildcards.",
+        "worker shares, or a URL of a bucket or HDFS. The wildcards of a glob are `*`, `?`, "
+        "`[ab]` and `{a,b}`.",
     )
     moved_from: str | None = Field(
         default=None,
-        description="Stream: where the files were when the query ran last, if they were moved to "
-        "`path` since, all of them. Another `path` is refused otherwise, since files of the same "
-        "names would count as read.",
+        description="Stream: previous location of the files, if all of them were moved to `path` "
+        "since the query last ran. Without this option, another `path` is refused, because files "
+        "with the same names would count as read.",
     )
     max_files_per_trigger: int | None = Field(
-        default=10_000, gt=0, description="Most files in a batch."
+        default=10_000, gt=0, description="Maximum number of files in a batch."
     )
     max_file_age: Duration = Field(
         default=7 * 86_400_000,
         ge=0,
-        description="A file that appears with a time more than this before that of the newest "
-        "file that was read is passed over, and counted in the progress. A backlog is never too "
-        "old. Without effect with `latestFirst` and in batch reads.",
+        description="Maximum age of a file when it appears, compared with the newest file that was "
+        "read. Older files are skipped and counted in the progress. Files of a backlog are "
+        "never too old. The option has no effect with `latestFirst` or in batch reads.",
     )
     latest_first: bool = Field(
         default=False,
-        description="Read the newest files first. Every file is then remembered for ever.",
+        description="Read the newest files first. The query then remembers every file permanently.",
     )
     state_location: str | None = Field(
         default=None,
-        description="Folder for what the query remembers, where that is too much for an offset; "
-        "a folder beside the checkpoint is a good one. By default `_krishiv_sources/` in "
-        "the folder of `path`, which has to be writable then.",
+        description="Folder for the query's state, which can be too large for an offset. A folder "
+        "next to the checkpoint is suitable. By default, it is `_krishiv_sources/` in the folder "
+        "of `path`, which must then be writable.",
     )
     recursive_file_lookup: bool = Field(
         default=False,
-        description="Go into every sub-folder; folders such as `day=2013-01-01` are then no "
-        "partition columns.",
+        description="Read all sub-folders. Folders such as `day=2013-01-01` are then not partition "
+        "columns.",
     )
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas. Where a schema is given, it decides.",
+        description="Columns to read, separated by commas. A schema given to Spark takes "
+        "precedence.",
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail when a file is gone that was chosen for a batch, or that belongs to a "
-        "published epoch of `krishiv-parquet`, or has other rows than when it was chosen. "
-        "Otherwise what is gone is passed over and counted, and what has changed is read as it is.",
+        description="Fail if a file was deleted after it was chosen for a batch, or belongs to a "
+        "published epoch of `krishiv-parquet` and is missing, or has other rows than when "
+        "it was chosen. With `false`, missing files are skipped and counted, and changed "
+        "files are read in their current form.",
     )
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
-        description="What happens at a damaged file: fail, or skip it. With `skip`, the footer of "
-        "each file is read before it is taken; one that cannot be read is left until it is mended. "
-        "A file that is good, but not supported or of another type, is never skipped.",
+        description="Action for a damaged file: `fail`, or `skip` it. With `skip`, the footer of "
+        "each file is read before the file is chosen; a file with an unreadable footer waits "
+        "until it is repaired. A valid file that is not supported or has another type is never "
+        "skipped.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
-        description="About the most bytes that one task reads; larger files are split.",
+        description="Approximate maximum size that one task reads. Larger files are split.",
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="Where a new query begins; with `latest`, the files that are there when it "
-        "first runs count as read, but for those that are still being written.",
+        description="Start of a new query. With `latest`, files that exist when the query first "
+        "runs count as read, except files that are still being written.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Zone of times that say none, where the schema has TIMESTAMP: in names of "
-        "partition folders that others than krishiv-parquet wrote, and in columns without a zone; "
-        "also the zone in which Spark 2 wrote times before 1900. Without it they are an error.",
+        description="Time zone of times that have none, if the schema has TIMESTAMP: in names of "
+        "partition folders that other writers than krishiv-parquet created, and in columns "
+        "without a zone. It is also the zone in which Spark 2 wrote times before 1900. By "
+        "default, such times are an error.",
     )
     datetime_rebase_mode: RebaseMode | None = Field(
         default=None,
-        description="As in Spark's own reader: what is done with dates before 1582-10-15 and times "
-        "before 1900 in files that do not say which Spark wrote them. `LEGACY` for Spark 2 and "
-        "Hive, `CORRECTED` for others, and `EXCEPTION` refuses them. Without it, files that Spark "
-        "up to 2.4.5 wrote are refused if they have such values, and others are `CORRECTED`.",
+        description="Calendar of dates before 1582-10-15 and times before 1900 in files that do "
+        "not record which Spark wrote them, as in Spark's own reader: `LEGACY` for Spark 2 and "
+        "Hive, `CORRECTED` for others; `EXCEPTION` refuses them. By default, files that Spark up "
+        "to 2.4.5 wrote are refused if they have such values, and others are `CORRECTED`.",
     )
     int96_rebase_mode: RebaseMode | None = Field(
-        default=None, description="The same for INT96 timestamps."
+        default=None, description="Calendar of INT96 timestamps, with the same values."
     )
 
     def times(self) -> TimeRules:

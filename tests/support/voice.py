@@ -1,0 +1,118 @@
+"""Rules for the voice of krishiv-spark: whole sentences, and phrases that may only become fewer.
+
+``./run python tests/support/voice.py`` renews the record of phrases after some were removed, or
+after a module was moved. It refuses if a phrase occurs more often than before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "tests" / "support" / "voice_counts.json"
+CODE = ("krishiv_spark", "sinks", "sources", "offsets")
+PHRASES = {
+    "anew": r"anew",
+    "are gone": r"(is|are|was|were|has|have|had) gone",
+    "as it is": r"as (it is|they are)",
+    "aside": r"aside",
+    "by itself": r"by (itself|themselves)",
+    "ever so often": r"ever so often",
+    "for ever": r"for ever",
+    "goes before": r"go(es)? before",
+    "is over": r"(is|are|was|were) over",
+    "is told": r"(is|are|was|were|be|been) told",
+    "nobody": r"(no|some|every)body",
+    "of its own": r"of (its|their) own",
+    "of ours": r"of ours",
+    "passed over": r"pass(ed|es|ing)? over",
+    "whoever": r"(who|what)ever",
+    "without a word": r"without a word",
+}
+"""By its name, the pattern of a phrase that plain English replaces."""
+
+_JOINT = re.compile(r"""["']?\s*\n\s*(?:#\s*)?(?:f?["'](?!["']))?""")
+"""The end of a line inside a docstring, a comment or adjacent string literals."""
+
+_FRAGMENT_STARTS = frozenset(
+    ["as", "from", "how", "of", "since", "that", "those", "what", "where", "whether"]
+) | frozenset(["which", "who", "whoever", "whom", "whose"])
+_SHORTEST = 3
+
+
+def fragments(text: str) -> list[str]:
+    """Return the violations of the rules for help texts and descriptions.
+
+    A text starts with a capital letter, a number or code, ends with a full stop and has at least
+    three words. None of its sentences starts with a word that introduces a subordinate clause.
+    """
+    plain = " ".join(text.split())
+    found = []
+    if not re.match(r"[A-Z0-9`'$]", plain):
+        found.append("does not start with a capital letter")
+    if not plain.endswith((".", "...")):
+        found.append("does not end with a full stop")
+    if len(plain.split()) < _SHORTEST:
+        found.append("is shorter than three words")
+    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", plain):
+        first = re.match(r"[A-Za-z]+", sentence)
+        if first and first[0].lower() in _FRAGMENT_STARTS:
+            found.append(f"has a sentence that starts with {first[0]!r}")
+    return found
+
+
+def count_phrases() -> dict[str, dict[str, int]]:
+    """Return the count of each phrase, for each file of the package that contains one."""
+    counts = {}
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = _JOINT.sub(" ", path.read_text())
+            found = {
+                name: len(re.findall(rf"\b{pattern}\b", text, re.IGNORECASE))
+                for name, pattern in PHRASES.items()
+            }
+            if any(found.values()):
+                name = path.relative_to(ROOT).as_posix()
+                counts[name] = {phrase: count for phrase, count in found.items() if count}
+    return counts
+
+
+def recorded_counts() -> dict[str, dict[str, int]]:
+    """Return the counts of the record."""
+    counts: dict[str, dict[str, int]] = json.loads(RECORD.read_text())
+    return counts
+
+
+def totals(counts: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    """Return the count of each phrase in all files together."""
+    total: Counter[str] = Counter()
+    for found in counts.values():
+        total.update(found)
+    return total
+
+
+def risen_totals() -> list[str]:
+    """Return a line for each phrase that occurs more often than the record allows."""
+    now, before = totals(count_phrases()), totals(recorded_counts())
+    return [
+        f"{name}: {before[name]} -> {now[name]}" for name in PHRASES if now[name] > before[name]
+    ]
+
+
+def main() -> int:
+    """Renew the record; return 1 if a phrase occurs more often than before."""
+    if RECORD.exists() and (risen := risen_totals()):
+        sys.stderr.write("\n".join(["more than before, reword these:", *risen, ""]))
+        return 1
+    lines = [f"{json.dumps(name)}: {json.dumps(found)}" for name, found in count_phrases().items()]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
