@@ -221,13 +221,13 @@ class EpochLog:
             raise self._fenced(generation, before)
         if before.offsets is not None and before.offsets.epoch != epoch:
             raise SinkError(
-                f"generation {generation} of the epoch log {self._journal} was begun for epoch "
-                f"{before.offsets.epoch}, and cannot publish epoch {epoch}"
+                f"generation {generation} of the epoch log {self._journal} was started for "
+                f"epoch {before.offsets.epoch}, and cannot publish epoch {epoch}"
             )
         if before.committed_epoch is not None and epoch <= before.committed_epoch:
             raise CommitRejected(
-                f"epoch {epoch} is not published again: the epoch log {self._journal} holds "
-                f"{before.committed_epoch}; look with last_committed before publishing"
+                f"epoch {epoch} is not published again: the epoch log {self._journal} has "
+                f"{before.committed_epoch} already; call last_committed before publishing"
             )
         known = None if before.offsets is not None else offsets
         intent = new_entry("intent", epoch=epoch, staged=staged, offsets=known)
@@ -242,8 +242,9 @@ class EpochLog:
             return self._append(before, intent)
         except Exception as error:  # whatever a disk, a network or an object store may raise
             raise CommitUnknown(
-                f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent was "
-                f"being written ({error}); restart the query, which looks and settles it"
+                f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent "
+                f"was being written ({error}); restart the query, which reads the log and "
+                "resolves it"
             ) from error
 
     def check_owner(self, generation: int) -> None:
@@ -339,10 +340,10 @@ class EpochLog:
         claimed = None if state.claim is None else state.claim.query
         if self._query is not None and claimed not in {None, self._query}:
             raise LogError(
-                f"the epoch log {self._journal} is that of query {claimed}, not of {self._query}: "
-                "give each query a place of its own with the option 'epochLog', and a checkpoint "
-                "of its own. Or, if Spark has made a new id for the query since a file of its "
-                f"checkpoint was lost, {restore_metadata(str(claimed))}"
+                f"the epoch log {self._journal} belongs to query {claimed}, not to "
+                f"{self._query}: give each query its own location with the option 'epochLog', "
+                "and its own checkpoint. Or, if Spark has created a new id for the query "
+                f"because a file of its checkpoint was lost, {restore_metadata(str(claimed))}"
             )
 
     def _probe(self) -> None:
@@ -382,9 +383,9 @@ class EpochLog:
 
     def _fenced(self, generation: int, state: State) -> Fenced:
         return Fenced(
-            f"generation {generation} of the query no longer owns the epoch log {self._journal}: "
-            f"generation {state.owner} ({state.owner_writer}) does; two drivers run on one "
-            "checkpoint, stop one of them"
+            f"generation {generation} of the query no longer owns the epoch log "
+            f"{self._journal}: generation {state.owner} ({state.owner_writer}) does; two "
+            "drivers run on one checkpoint; stop one of them"
         )
 
 

@@ -87,8 +87,8 @@ def _numbers(form: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
 
 
 _ELSEWHERE = (
-    "put the epoch log elsewhere with the option 'epochLog': on a POSIX file system, HDFS, or an "
-    "object store that knows put-if-absent ('If-None-Match: *')"
+    "put the epoch log into another location with the option 'epochLog': on a POSIX file "
+    "system, HDFS, or an object store that supports put-if-absent ('If-None-Match: *')"
 )
 
 
@@ -194,8 +194,9 @@ def check_exclusive(journal: Journal) -> None:
     journal.remove([name])
     if again or found != b"first":
         raise LogError(
-            f"{journal} does not create exclusively, though it says so: a name that was there "
-            f"could be created once more. Two drivers could publish one epoch there: {_ELSEWHERE}"
+            f"{journal} does not create exclusively, although it reports so: an existing name "
+            "could be created once more. Two drivers could publish one epoch there: "
+            f"{_ELSEWHERE}"
         )
 
 
@@ -213,5 +214,5 @@ def open_journal(location: str | Path, storage: Storage = ENVIRONMENT) -> Folder
         return FolderJournal(storage.folder(str(location)))
     except OptionError as error:
         raise LogError(
-            f"an epoch log cannot live at {location!r}: {error}; {_ELSEWHERE}"
+            f"an epoch log cannot be stored at {location!r}: {error}; {_ELSEWHERE}"
         ) from error

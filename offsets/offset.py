@@ -42,12 +42,12 @@ _UNAMBIGUOUS = frozenset({str, int, bool, NoneType})
 
 def _refuse_ambiguous(value: object) -> None:
     if isinstance(value, float):
-        raise TypeError(f"an offset cannot hold the float {value!r}: use an int, with the unit")
+        raise TypeError(f"an offset cannot contain the float {value!r}: use an int, with the unit")
     inside: Iterable[object] = ()
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"an offset cannot hold the key {key!r}: JSON has only strings")
+                raise TypeError(f"an offset cannot contain the key {key!r}: JSON has only strings")
         inside = value.values()
     elif isinstance(value, list | tuple):
         inside = value
@@ -190,8 +190,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_form(cls: type[Offset], kind: object, version: object, value: object) -> None:
     if kind != cls.kind:
         raise OffsetError(
-            f"an offset of kind {kind!r} where {cls.kind!r} is needed: {_shorten(value)}; "
-            "a checkpoint belongs to one query with one source"
+            f"an offset of kind {kind!r} instead of {cls.kind!r}: {_shorten(value)}; a "
+            "checkpoint belongs to one query with one source"
         )
     # Python counts True as the int 1; in JSON they are two texts.
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -199,8 +199,8 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
     if version > cls.version:
         package = _package_of(cls)
         raise OffsetVersionError(
-            f"{cls.kind} offset of version {version}, but this {package} knows up to "
-            f"{cls.version}: upgrade {package}, or start the query with {NEW_CHECKPOINT}"
+            f"{cls.kind} offset of version {version}, but this {package} supports versions up "
+            f"to {cls.version}: upgrade {package}, or start the query with {NEW_CHECKPOINT}"
         )
 
 

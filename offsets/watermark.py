@@ -107,8 +107,9 @@ class EventTimeLimit:
         if times.farthest_ms is None:
             return None
         return (
-            f"{times.ahead} event times more than {self.ahead_ms / _DAY_MS:g} days past the clock "
-            f"(option 'maxEventTimeAhead') do not count, up to {format_time(times.farthest_ms)}"
+            f"{times.ahead} event times more than {self.ahead_ms / _DAY_MS:g} days ahead of the "
+            "clock (option 'maxEventTimeAhead') are ignored, up to "
+            f"{format_time(times.farthest_ms)}"
         )
 
 
@@ -179,7 +180,7 @@ class WatermarkPlanner:
         why = limit.explain(times)
         if why is not None:
             level = logging.INFO if self.ahead else logging.WARNING
-            _log.log(level, "the watermark does not follow all rows: %s", why)
+            _log.log(level, "the watermark does not include all rows: %s", why)
             self.ahead += times.ahead
         return advance(previous, times.newest_ms, self._delay_ms, why or held)
 
@@ -205,13 +206,13 @@ def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_m
         return
     raise OffsetError(
         f"the watermark in the checkpoint, {format_time(ms)}, is more than "
-        f"{max_ahead_ms / _DAY_MS:g} days past the clock of this machine, and 'lateRows' = "
+        f"{max_ahead_ms / _DAY_MS:g} days ahead of the clock of this machine, and 'lateRows' = "
         f"'{policy}' would {policy} nearly all rows: no batch was planned. A release of "
         "krishiv-spark without the option 'maxEventTimeAhead' let one wrong event time move it "
-        "there, or the clock is wrong. If the event times are right, set 'maxEventTimeAhead' to a "
-        "longer time, such as '3650 days'; otherwise correct the clock, set 'lateRows' to 'keep', "
-        "or rewind the checkpoint to an epoch before that event time (krishiv-spark checkpoint "
-        "rewind)"
+        "there, or the clock is wrong. If the event times are right, set 'maxEventTimeAhead' "
+        "to a longer time, such as '3650 days'; otherwise correct the clock, set 'lateRows' to "
+        "'keep', or rewind the checkpoint to an epoch before that event time (krishiv-spark "
+        "checkpoint rewind)"
     )
 
 
@@ -226,13 +227,14 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
     """
     if column not in schema.names:
         raise SchemaError(
-            f"option 'eventTime' names column {column!r}, but there are {', '.join(schema.names)}"
+            f"option 'eventTime' names column {column!r}, but the columns are "
+            f"{', '.join(schema.names)}"
         )
     kind = schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise SchemaError(
-            f"option 'eventTime' names column {column!r} of type {kind}; an event time is a "
-            "timestamp or a date"
+            f"option 'eventTime' names column {column!r} of type {kind}; an event time must be "
+            "a timestamp or a date"
         )
 
 

@@ -203,11 +203,12 @@ def _ahead(log: EpochLog, query: str, common: int, seen: str) -> CheckpointMisma
     """
     newest = "no epoch" if common < 0 else f"no epoch after {common}"
     return CheckpointMismatch(
-        f"{seen} of query {query}, and the epoch log {log} has {newest} of these rows: the log was "
-        "restored from an older copy, with the checkpoint or without it, or another driver runs on "
-        "another copy of them, which has to be stopped. Nothing was written. Ways on: put the "
-        f"newest checkpoint and log back; or {_write_again(common + 1, 'takes them out of')}; or, "
-        f"with a new target, use {NEW_CHECKPOINT}"
+        f"{seen} of query {query}, and the epoch log {log} has {newest} of these rows: the log "
+        "was restored from an older copy, with or without the checkpoint, or another driver "
+        "runs on another copy of them; if so, stop that driver. Nothing was written. Ways on: "
+        "put the newest checkpoint and log back; or "
+        f"{_write_again(common + 1, 'takes them out of')}; or, with a new target, use "
+        f"{NEW_CHECKPOINT}"
     )
 
 
@@ -244,21 +245,21 @@ def _behind(
     first, last = missing[-1], missing[0]
     epochs = f"epoch {last}" if first == last else f"epochs {first} to {last}"
     return CheckpointMismatch(
-        f"{'; '.join(lacking)} lacks {epochs} of query {query}, which the epoch log {log} knows to "
-        "be finished: the target was restored from an older copy, or emptied. Nothing was written. "
-        f"Ways on: put the newest copy of the target back; or {_write_again(first, 'goes back in')}"
-        "; or, if their rows shall stay missing there, 'krishiv-spark log adopt' goes on without "
-        "them"
+        f"{'; '.join(lacking)} lacks {epochs} of query {query}, which are finished according to "
+        f"the epoch log {log}: the target was restored from an older copy, or emptied. Nothing "
+        "was written. Ways on: put the newest copy of the target back; or "
+        f"{_write_again(first, 'rewinds')}; or, if their rows are to stay missing there, "
+        "'krishiv-spark log adopt' continues without them"
     )
 
 
 def _write_again(first: int, how: str) -> str:
     if first == 0:
         return (
-            "start with a new checkpoint and a new target, into which all rows are written again; "
-            "those that the sources no longer have are lost"
+            "start with a new checkpoint and a new target, into which all rows are written "
+            "again; rows that the sources no longer have are lost"
         )
     return (
-        f"'krishiv-spark replay CHECKPOINT --from {first}' {how} all targets and has the epochs "
-        "written again (no Kafka topic can go back)"
+        f"'krishiv-spark replay CHECKPOINT --from {first}' {how} all targets and writes the "
+        "epochs again (a Kafka topic cannot be rewound)"
     )

@@ -227,10 +227,10 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         if self._is_sealed and name != "_is_sealed":
             kind = type(self).__name__
             raise AttributeError(
-                f"{kind} sets {name!r} on itself, which no other process would see: planner, tasks "
-                f"and committer each make a {kind} of their own. What tasks need, return from "
-                "plan(); what the committer needs, return from stage(); what only saves work in "
-                "one process is a functools.cached_property"
+                f"{kind} sets {name!r} on itself, which no other process would see: planner, "
+                f"tasks and committer each create their own {kind}. Return data for the tasks "
+                "from plan(), and data for the committer from stage(); use "
+                "functools.cached_property for values that only save work in one process"
             )
         super().__setattr__(name, value)
 

@@ -162,9 +162,9 @@ class BatchRecord:
         except (OSError, StorageError) as error:
             _next_write_s.put(self, time.monotonic() + _REST_S)
             _log.warning(
-                "batch %s of %s is in its target, but that could not be recorded in %s/%s: %s. The "
-                "query goes on; but if the target is restored from an older copy, that may not be "
-                "noticed",
+                "batch %s of %s is in its target, but this could not be recorded in %s/%s: %s. "
+                "The query continues; but if the target is restored from an older copy, that "
+                "may not be noticed",
                 batches[-1] if batches else "none",
                 self.name,
                 self.checkpoint.location,
@@ -191,8 +191,8 @@ class BatchRecord:
 
     def _warn_unread(self, why: str) -> None:
         _log.warning(
-            "%s %s. The query goes on; but if the target was restored from an older copy since the "
-            "last start, that is not noticed",
+            "%s %s. The query continues; but if the target was restored from an older copy "
+            "since the last start, that is not noticed",
             self._path,
             why,
         )
@@ -205,20 +205,21 @@ class BatchRecord:
         """Raise or log that the target lacks a batch."""
         if mark is None and self.may_be_empty:
             _log.warning(
-                "the target has no batch of %s, though batch %d was committed into it: it was "
-                "emptied or replaced by a new one. The query goes on with batch %d",
+                "the target has no batch of %s, although batch %d was committed into it: it "
+                "was emptied or replaced by a new one. The query continues with batch %d",
                 job.name,
                 lost,
                 job.number,
             )
             return
-        is_now = "holds none" if mark is None else f"holds batch {mark.epoch} as its newest"
+        is_now = "holds none" if mark is None else f"has batch {mark.epoch} as its newest"
         raise CheckpointMismatch(
             f"batch {lost} of {job.name} was committed into this target, which now {is_now}: it "
             "was restored from an older copy, emptied or replaced by a new one. Batch "
-            f"{job.number} would leave the rows between out. Nothing was written. Ways on: put the "
-            f"newest copy of the target back; {_again(mark)}or, if the rows are to be missing, "
-            f"remove the file {self._path}, and the query goes on with batch {job.number}"
+            f"{job.number} would leave out the rows in between. Nothing was written. Ways on: "
+            f"put the newest copy of the target back; {_again(mark)}or, if the rows are to be "
+            f"missing, remove the file {self._path}, and the query continues with batch "
+            f"{job.number}"
         )
 
 
@@ -276,9 +277,9 @@ def _again(mark: Mark | None) -> str:
     if mark is None:
         return ""
     return (
-        f"stop the query, and 'krishiv-spark checkpoint rewind --to {mark.epoch}' has Spark repeat "
-        "the batches since, for all outputs: one that holds them still skips them with the option "
-        "'txnRepeats' = 'any', until it is at a new batch; "
+        f"stop the query, and use 'krishiv-spark checkpoint rewind --to {mark.epoch}', so that "
+        "Spark repeats the batches since then for all outputs: an output that already has them "
+        "still skips them with the option 'txnRepeats' = 'any', until it reaches a new batch; "
     )
 
 

@@ -115,8 +115,8 @@ class _Outputs:
         call = object()  # one step, since a function may write its outputs in threads
         if self._names.setdefault(name, call) is not call:
             raise OptionError(
-                f"each_batch: two outputs of a batch are called {name!r}, of which the second "
-                "would be taken for the first: give each a name of its own, write(frame, 'name')"
+                f"each_batch: two outputs of a batch are called {name!r}, and the second would "
+                "be mistaken for the first: give each its own name, write(frame, 'name')"
             )
         given = self._query.options(self._number, output=name)
         if self._query.location is not None:
@@ -213,8 +213,8 @@ def _find_id(batch: DataFrame, caller: str, checkpoint: str | None) -> str:
         found = SparkCheckpoint(checkpoint).query_id()
     if found is None:
         raise OptionError(
-            f"{caller}: the id of the query is not known here (Spark Connect does not tell it): "
-            f"give {caller}(..., checkpoint='where its checkpoint is')"
+            f"{caller}: the id of the query is not known here (Spark Connect does not report "
+            f"it): give {caller}(..., checkpoint='path of the checkpoint')"
         )
     return found
 
@@ -270,9 +270,9 @@ def _verify_checkpoint(location: str, query: str, *, stores: bool = True) -> boo
         why = error
     _next_look_s.put(key, time.monotonic() + _REST_S)
     _log.warning(
-        "the checkpoint %s cannot be read here: %s. The query goes on; but if the file "
-        "'metadata' in it is lost, or a target is restored from an older copy, that will not be "
-        "noticed",
+        "the checkpoint %s cannot be read here: %s. The query continues; but if the file "
+        "'metadata' in it is lost, or a target is restored from an older copy, that will not "
+        "be noticed",
         location,
         why,
     )

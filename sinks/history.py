@@ -21,9 +21,10 @@ __all__ = [
 ]
 
 ADOPT = (
-    "If the query was stopped in good order, and all that it has planned is in its target or shall "
-    "not go there, 'krishiv-spark log adopt' begins a new log for the checkpoint as it is, unless "
-    "the target has later epochs by their numbers: then it says what to do first"
+    "If the query was stopped cleanly, and everything that it has planned is in its target or "
+    "is not needed there, 'krishiv-spark log adopt' creates a new log for the current "
+    "checkpoint. If the target has later epochs by their numbers, the command lists the steps "
+    "to take first"
 )
 
 
@@ -81,8 +82,8 @@ def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
     """
     if log.state().number != state.number:
         raise Fenced(
-            f"another driver has begun the query meanwhile, as its epoch log {log} shows: two "
-            "drivers run on one checkpoint, stop one of them"
+            f"another driver has started the query meanwhile, as its epoch log {log} shows: two "
+            "drivers run on one checkpoint; stop one of them"
         ) from error
 
 
@@ -95,11 +96,10 @@ def _is_blank(state: State) -> bool:
 def _check_number(log: EpochLog, epoch: Epoch) -> None:
     if epoch.number > 0:
         raise LogError(
-            f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} "
-            "is empty: the log was removed, the option that says where "
-            "it is has changed, the query has written elsewhere so far, or the checkpoint's file "
-            "'metadata' was lost, so that the query has a new id. Put it back, or use "
-            f"{NEW_CHECKPOINT}. {ADOPT}"
+            f"query {epoch.query} is at epoch {epoch.number}, but its epoch log {log} is empty: "
+            "the log was removed, the option with its location has changed, the query wrote to "
+            "another target before, or the checkpoint's file 'metadata' was lost, so that the "
+            f"query has a new id. Put it back, or use {NEW_CHECKPOINT}. {ADOPT}"
         )
 
 
@@ -117,9 +117,9 @@ def check_target(log: EpochLog, claim: Claim, state: State) -> None:
     before = None if state.claim is None else state.claim.target
     if before is not None and claim.target != before:
         raise LogError(
-            f"the epochs in the epoch log {log} went to {before}, and would now go to "
-            f"{claim.target}. Nothing was written: give the old target, or for each target a "
-            f"'txnAppId' of its own, or use {NEW_CHECKPOINT}. {ADOPT}"
+            f"the epochs in the epoch log {log} were written to {before}, and would now be "
+            f"written to {claim.target}. Nothing was written: give the old target, or a "
+            f"separate 'txnAppId' for each target, or use {NEW_CHECKPOINT}. {ADOPT}"
         )
 
 
@@ -149,23 +149,23 @@ def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffset
     # and what is held has been compared by its digest before.
     if planned.epoch < before.epoch:
         raise CheckpointMismatch(
-            f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen epoch "
-            f"{before.epoch} begin. Either another driver runs on the checkpoint and has gone on, "
-            "which has to be stopped, or the checkpoint was rolled back or restored from an older "
-            "copy. Nothing was written: put the newest checkpoint back, or use a new one. "
-            f"{ADOPT}"
+            f"the query is at epoch {planned.epoch}, but its epoch log {log} has recorded the "
+            f"start of epoch {before.epoch}. Either another driver runs on the checkpoint and "
+            "is ahead; then stop it. Or the checkpoint was rolled back or restored from an "
+            "older copy. Nothing was written: put the newest checkpoint back, or use a new "
+            f"one. {ADOPT}"
         )
     if planned.epoch > before.epoch + 1:
         raise CheckpointMismatch(
-            f"the query is at epoch {planned.epoch}, but its epoch log {log} has seen none after "
-            f"{before.epoch}: it was restored from an older copy, or epochs went to another sink "
-            "meanwhile. Nothing was written: put the newest log back, or use "
+            f"the query is at epoch {planned.epoch}, but its epoch log {log} has recorded none "
+            f"after {before.epoch}: it was restored from an older copy, or epochs were written "
+            "to another sink meanwhile. Nothing was written: put the newest log back, or use "
             f"{NEW_CHECKPOINT}. {ADOPT}"
         )
     if planned.epoch == before.epoch + 1 and planned.begins != before.ends:
         raise CheckpointMismatch(
-            f"epoch {planned.epoch} does not begin where epoch {before.epoch} ended when the epoch "
-            f"log {log} saw it ({before.shown or 'long offsets'}): the offsets of epoch "
-            f"{before.epoch} were changed in the checkpoint. Nothing was written: put the "
+            f"epoch {planned.epoch} does not start where epoch {before.epoch} ended when the "
+            f"epoch log {log} recorded it ({before.shown or 'long offsets'}): the offsets of "
+            f"epoch {before.epoch} were changed in the checkpoint. Nothing was written: put the "
             f"checkpoint back, or use a new one. {ADOPT}"
         )

@@ -15,14 +15,14 @@ _begun: set[str] = set()
 """Queries of which this process has planned an epoch."""
 
 _WAYS_ON = (
-    "Nothing was written. Two ways on: put back the checkpoint that belongs to what the sink "
-    "holds; or start with a new checkpoint, whose sources begin where the sink's newest epoch ended"
+    "Nothing was written. Two ways on: put back the checkpoint that matches the sink; or start "
+    "with a new checkpoint, whose sources begin where the sink's newest epoch ended"
 )
 
 
-_WRITE_AGAIN = "'krishiv-spark checkpoint rewind --to {}' has them written again"
+_WRITE_AGAIN = "'krishiv-spark checkpoint rewind --to {}' writes them again"
 _WRITE_ALL_AGAIN = (
-    "a new checkpoint has them written again; rows that the sources no longer have are lost"
+    "a new checkpoint writes them again; rows that the sources no longer have are lost"
 )
 
 
@@ -47,9 +47,9 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
         return False
     if epoch.number < mark.epoch:
         raise CheckpointMismatch(
-            f"query {epoch.query} is at epoch {epoch.number}, but the sink holds epoch "
+            f"query {epoch.query} is at epoch {epoch.number}, but the sink has epoch "
             f"{mark.epoch} of it{_at(mark.shown)}. Either the checkpoint was rolled back or "
-            "restored from an older copy, or another driver runs on it, which has to be stopped. "
+            "restored from an older copy, or another driver runs on it; then stop that driver. "
             f"{_WAYS_ON}"
         )
     # Nobody knows what was planned in marks of version 0.1.0, nor where the sink was not told the
@@ -58,10 +58,10 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
         return True
     planned = None if epoch.offsets is None else epoch.offsets.shown
     raise CheckpointMismatch(
-        f"epoch {epoch.number} of query {epoch.query} is not the one that the sink holds under "
-        f"this number{_at(mark.shown)}: the checkpoint plans other offsets for it{_at(planned)}. "
-        "It was rolled back, restored from an older copy, or its offsets were removed. "
-        f"{_WAYS_ON}"
+        f"epoch {epoch.number} of query {epoch.query} is not the one that the sink has under "
+        f"this number{_at(mark.shown)}: the checkpoint plans other offsets for "
+        f"it{_at(planned)}. It was rolled back, restored from an older copy, or its offsets "
+        f"were removed. {_WAYS_ON}"
     )
 
 
@@ -86,13 +86,13 @@ def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
         return
     if mark is None or not planned.may_follow(mark.digest):
         _log.warning(
-            "query %s begins epoch %d, and the sink holds nothing of epochs %d to %d, in which its "
-            "sources have gone on. That is right if none of their rows reached the sink. If what "
-            "it writes to was restored from an older copy or made anew, their rows are missing "
-            "there: stop the query, and put that copy back once more, since this epoch is in the "
-            "sink now; then %s. If the query has a new id since the file 'metadata' of its "
-            "checkpoint was lost, stop it and restore that file: the sink holds its epochs under "
-            "the old id",
+            "query %s starts epoch %d, and the sink has nothing of epochs %d to %d, in which "
+            "its sources have advanced. That is correct if none of their rows reached the "
+            "sink. If its target was restored from an older copy or recreated, their rows are "
+            "missing there: stop the query, and put that copy back once more, since this epoch "
+            "is in the sink now; then %s. If the query has a new id because the file "
+            "'metadata' of its checkpoint was lost, stop it and restore that file: the sink "
+            "has its epochs under the old id",
             epoch.query,
             epoch.number,
             first,
@@ -107,9 +107,9 @@ def _check_query(epoch: Epoch, mark: Mark) -> None:
     if planned is None or not planned.is_unseen or mark.digest in {None, planned.digest}:
         return
     raise CheckpointMismatch(
-        f"'queryId' {epoch.query} is taken: the sink holds epoch {mark.epoch} of that name by "
-        f"another query or checkpoint{_at(mark.shown)}, and this is {planned.shown}. Nothing was "
-        "written: put the old checkpoint back, or give this query a name of its own"
+        f"'queryId' {epoch.query} is taken: the sink has epoch {mark.epoch} of that name from "
+        f"another query or checkpoint{_at(mark.shown)}, and this is {planned.shown}. Nothing "
+        "was written: put the old checkpoint back, or give this query its own name"
     )
 
 
@@ -120,9 +120,9 @@ def _check_follows(epoch: Epoch, mark: Mark) -> None:
     if epoch.number > mark.epoch + 1:
         return  # an epoch without rows leaves no mark
     raise CheckpointMismatch(
-        f"epoch {epoch.number} does not begin where epoch {mark.epoch} ended{_at(mark.shown)} when "
-        f"the sink took it: the offsets of epoch {mark.epoch} were changed in the checkpoint of "
-        f"query {epoch.query}. {_WAYS_ON}"
+        f"epoch {epoch.number} does not start where epoch {mark.epoch} ended{_at(mark.shown)} "
+        f"when the sink committed it: the offsets of epoch {mark.epoch} were changed in the "
+        f"checkpoint of query {epoch.query}. {_WAYS_ON}"
     )
 
 

@@ -57,13 +57,13 @@ def log_in_checkpoint(
         return f"{options.epoch_log.rstrip('/')}/{query}"
     if streaming and options.query_id is not None:
         raise OptionError(
-            f"{format_name}: with 'queryId' the checkpoint is not touched, so the epoch log needs "
-            "a place of its own: give 'epochLog'"
+            f"{format_name}: with 'queryId' the checkpoint is not touched, so the epoch log "
+            "needs another location: set 'epochLog'"
         )
     if options.job is not None and options.checkpoint_location is None:
         raise OptionError(
-            f"{format_name}: a batch with 'txnAppId' is known again by its epoch log, which needs "
-            "a place: give 'epochLog', or in foreachBatch the query's checkpoint, by "
+            f"{format_name}: a batch with 'txnAppId' is recognized by its epoch log, which "
+            "needs a location: set 'epochLog', or in foreachBatch the query's checkpoint, with "
             "'checkpointLocation' or each_batch(..., checkpoint=...)"
         )
     if streaming and options.checkpoint_location is not None:

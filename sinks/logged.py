@@ -207,7 +207,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def publish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """Log the intent, then finish it. Whatever dies after the intent, the epoch is true."""
         if epoch.generation is None:
-            raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never begun")
+            raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never started")
         log = self.log(epoch.query)
         if not self._streaming:
             # Since the plan, another job may have died after its intent: who overwrites takes away
@@ -246,7 +246,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         try:
             self.discard(staged)
         except Exception as error:  # noqa: BLE001  why it was refused is what the user must see
-            text = "what epoch %d had staged could not be removed"
+            text = "the staged data of epoch %d could not be removed"
             _log.error(text, epoch.number, exc_info=scrub(error))
 
     def discard(self, staged: Sequence[ModelT]) -> None:
@@ -264,7 +264,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         try:
             self._forget(query)
         except Exception as error:  # noqa: BLE001  nobody needs what is left
-            text = "job %s is done, but its epoch log could not be removed"
+            text = "job %s is completed, but its epoch log could not be removed"
             _log.error(text, query, exc_info=scrub(error))
 
     def _forget(self, query: str) -> None:
@@ -354,10 +354,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return tuple(map(self.participant.load, texts))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise LogError(
-                f"an entry of the epoch log {log} names what cannot have been staged: "
+                f"an entry of the epoch log {log} names something that cannot have been staged: "
                 f"{_first_problem(error)}. It is damaged, or was not written by krishiv-spark; "
-                "nothing was read, changed or removed because of it. Put the log back from a copy, "
-                "and look who may write its folder"
+                "nothing was read, changed or removed because of it. Put the log back from a "
+                "copy, and check who may write to its folder"
             ) from error
 
 

@@ -114,8 +114,9 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             raise OptionError("krishiv-memory: 'mode' = 'upsert' cannot replace the whole result")
         if not self.streaming:
             raise OptionError(
-                "krishiv-memory: batches that upsert need numbers, 'txnAppId' and 'txnVersion', as "
-                "krishiv_spark.upsert() gives them in foreachBatch: two at once would lose rows"
+                "krishiv-memory: batches that upsert need numbers, 'txnAppId' and "
+                "'txnVersion', as krishiv_spark.upsert() sets them in foreachBatch: two "
+                "batches at once would lose rows"
             )
 
     def describe_target(self) -> QueryTarget | None:

@@ -36,7 +36,7 @@ def given_name(given: str) -> str:
         ValueError: If it is none.
     """
     if checked_id(given).startswith(BATCH_PREFIX):
-        raise ValueError(f"the names of batch jobs begin with {BATCH_PREFIX!r}")
+        raise ValueError(f"the names of batch jobs start with {BATCH_PREFIX!r}")
     return given
 
 
@@ -176,10 +176,10 @@ def is_done(job: JobNumber, mark: Mark | None) -> bool:
     if mark.epoch > job.number and job.repeats == "newest":
         raise CheckpointMismatch(
             f"batch {job.number} of {job.name} comes after batch {mark.epoch}, which the sink "
-            "holds: the checkpoint was rolled back, restored from an older copy or replaced by a "
-            "new one, or another driver runs on it. Nothing was written: put the newest checkpoint "
-            "back, or use a new one with another name for what it writes ('txnAppId', or 'query' "
-            "of each_batch(), upsert() and aggregate())"
+            "has: the checkpoint was rolled back, restored from an older copy or replaced by a "
+            "new one, or another driver runs on it. Nothing was written: put the newest "
+            "checkpoint back, or use a new one with another name for its output ('txnAppId', "
+            "or 'query' of each_batch(), upsert() and aggregate())"
         )
     return True
 
@@ -201,11 +201,11 @@ def check_writer(job: JobNumber, mark: Mark | None) -> None:
     if before in {None, job.writer, job.replaces}:
         return
     raise CheckpointMismatch(
-        f"batch {job.number} of {job.name} comes from query {job.writer}, and the sink holds batch "
-        f"{mark.epoch} of that name from query {before}: two queries or two checkpoints use one "
-        "name, and batches of equal numbers would be taken for one another. Nothing was written. "
-        "Give each query a name of its own; or, if this one takes the place of that one, as with "
-        "a copy of its checkpoint, and that one does not run any more, say so with "
+        f"batch {job.number} of {job.name} comes from query {job.writer}, and the sink has "
+        f"batch {mark.epoch} of that name from query {before}: two queries or two checkpoints "
+        "use one name, and batches with equal numbers would be mistaken for one another. "
+        "Nothing was written. Give each query its own name; or, if this query replaces that "
+        "one, as with a copy of its checkpoint, and that one no longer runs, set "
         f"replaces={before!r} (option 'txnReplaces')"
     )
 
@@ -223,11 +223,11 @@ def check_same(epoch: Epoch, mark: Mark) -> None:
         return
     now, before = map(PlannedOffsets.rows_of, (epoch.digest, mark.digest))
     raise BatchMismatch(
-        f"batch {epoch.number} of {epoch.query} has come again with other rows: {now} now, and the "
-        f"sink holds {before}, which it keeps. "
-        "What computes them does not give the same twice (the time of day, random numbers, a table "
-        "that has changed since): have it do so, so that all outputs of a batch agree; or accept "
-        "it with the option 'txnCompare' = 'false'. Or it is another batch, whose rows would be "
-        "lost: the checkpoint was rolled back or is a new one, or another query has the same name; "
-        "put the newest checkpoint back, or take another name"
+        f"batch {epoch.number} of {epoch.query} was repeated with other rows: {now} now, and "
+        f"the sink has {before}, which it keeps. Either its computation is not repeatable (the "
+        "time of day, random numbers, a table that has changed since): make it repeatable, so "
+        "that all outputs of a batch agree, or accept it with the option 'txnCompare' = "
+        "'false'. Or it is another batch, whose rows would be lost: the checkpoint was rolled "
+        "back or is a new one, or another query has the same name; put the newest checkpoint "
+        "back, or use another name"
     )

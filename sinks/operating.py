@@ -46,15 +46,15 @@ class Operator:
             f"query {self._query}, epoch log {self._log}, {state.number} entries",
             f"target: {target or 'not known'}; newest owner: {state.owner_writer or 'none'}",
             self._planned_line(),
-            f"the log holds epoch {held}",
+            f"newest committed epoch of the log: {held}",
             self._intent_line(state),
         ]
 
     def _planned_line(self) -> str:
         if self._checkpoint is None:
-            return "the checkpoint is not read: the query has a name of its own ('queryId')"
+            return "the checkpoint is not read: the query has its own name ('queryId')"
         planned = self._checkpoint.planned_offsets()
-        over = "over" if self._checkpoint.is_committed(planned.epoch) else "not over"
+        over = "completed" if self._checkpoint.is_committed(planned.epoch) else "not completed"
         return f"the checkpoint has planned epoch {planned.epoch}, which is {over}"
 
     def _intent_line(self, state: State) -> str:
@@ -82,9 +82,9 @@ class Operator:
         """
         if self._log.state().number == 0:
             raise OptionError(
-                f"the epoch log {self._log} is empty, so there is nothing to resolve: see whether "
-                "--checkpoint and the options are those of the query. If its log was removed, put "
-                "it back, or see 'krishiv-spark log adopt'"
+                f"the epoch log {self._log} is empty, so there is nothing to resolve: check "
+                "that --checkpoint and the options are those of the query. If its log was "
+                "removed, put it back, or see 'krishiv-spark log adopt'"
             )
         self._committer.resolve(self._query, self._is_over)
 
@@ -104,13 +104,13 @@ class Operator:
         # Spark replays the epoch that is not in `commits/`, and never one that is.
         if not committed and self._is_over(state.committed_epoch):
             raise OptionError(
-                f"Spark has written down that epoch {state.committed_epoch} is over, and would not "
-                "stage it again: its rows would be lost. Use --assume committed"
+                f"Spark has recorded that epoch {state.committed_epoch} is completed, and would "
+                "not stage it again: its rows would be lost. Use --assume committed"
             )
         taken = self._take_over(state)
         intent = taken.intent
         if intent is None or intent.epoch is None:
-            raise LogError(f"the epoch log {self._log} has moved on: look again")
+            raise LogError(f"the epoch log {self._log} has changed: run the command again")
         epoch = Epoch(self._query, intent.epoch, taken.intent_generation, taken.committed_offsets)
         staged = self._committer.loaded(self._log, intent.staged)
         self._participant.assume(epoch, staged, committed=committed)
@@ -123,7 +123,7 @@ class Operator:
     def _open_state(self) -> State:
         state = self._log.state()
         if self._log.is_finished(state):
-            raise OptionError(f"the epoch log {self._log} has no intent that is open")
+            raise OptionError(f"the epoch log {self._log} has no open intent")
         return state
 
     def _is_over(self, epoch: int | None) -> bool:
@@ -173,8 +173,8 @@ class Operator:
         taken = self._log.begin(operators_claim(self._query, state))
         if taken.number != state.number + 1:
             raise LogError(
-                f"the epoch log {self._log} has moved on, so nothing was decided: a driver runs on "
-                "the checkpoint. Stop it, and look again"
+                f"the epoch log {self._log} has changed, so nothing was decided: a driver runs "
+                "on the checkpoint. Stop it, and run the command again"
             )
         return taken
 
@@ -193,8 +193,8 @@ class Operator:
             raise LogError(
                 f"the newest intent in the epoch log {self._log}, of epoch "
                 f"{state.committed_epoch}, may not be finished: 'krishiv-spark log resolve' "
-                "finishes it, in its old target; where that is refused, since the target is an "
-                "older copy, 'krishiv-spark log resolve --assume committed' passes over it"
+                "finishes it, in its old target; if that is refused, because the target is an "
+                "older copy, 'krishiv-spark log resolve --assume committed' skips it"
             )
 
     def _check_rows(self, planned: PlannedOffsets) -> None:
@@ -207,23 +207,23 @@ class Operator:
                 raise LogError(
                     f"{record.target} has other rows as epoch {planned.epoch} of query "
                     f"{self._query} than the checkpoint has planned for it, as after the "
-                    "checkpoint was restored from an older copy. Put the newest one back, or use "
-                    f"{NEW_CHECKPOINT}"
+                    "checkpoint was restored from an older copy. Put the newest checkpoint "
+                    f"back, or use {NEW_CHECKPOINT}"
                 )
 
     def _newest_held(self, newest: str | None) -> PlannedOffsets | None:
         if self._checkpoint is None:
             raise OptionError(
-                "a log is begun anew for a checkpoint, which is not read with 'queryId': give "
-                f"another 'queryId' and use {NEW_CHECKPOINT}"
+                "a log can only be recreated for a checkpoint, which is not read with "
+                f"'queryId': give another 'queryId' and use {NEW_CHECKPOINT}"
             )
         planned = self._checkpoint.planned_offsets()
         if self._checkpoint.is_committed(planned.epoch) or newest == "published":
             return planned
         if newest is None:
             raise OptionError(
-                f"the query was not stopped in good order: epoch {planned.epoch} was planned, and "
-                "Spark has not written down that it is over. Look whether its rows are in the "
-                "target, and say so: --newest published or --newest unpublished"
+                f"the query was not stopped cleanly: epoch {planned.epoch} was planned, and "
+                "Spark has not recorded it as completed. Check whether its rows are in the "
+                "target, and give --newest published or --newest unpublished"
             )
         return None if planned.epoch == 0 else self._checkpoint.offsets_of(planned.epoch - 1)

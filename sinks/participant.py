@@ -290,7 +290,7 @@ class Participant(ABC, Generic[ModelT]):
             KrishivError: If the target cannot be reached; what cannot be helped is no error.
         """
         del epoch, staged, committed
-        raise SinkError(f"{type(self).__name__} cannot assume what became of an epoch")
+        raise SinkError(f"{type(self).__name__} cannot assume the outcome of an epoch")
 
     def verify_adopted(self, query: str, epoch: int) -> None:
         """Refuse to begin a log anew at an epoch. Operator.
@@ -311,7 +311,7 @@ class Participant(ABC, Generic[ModelT]):
         """
         del replay
         raise OptionError(
-            f"{type(self).__name__} cannot take epochs back, so they cannot be processed again "
+            f"{type(self).__name__} cannot revert epochs, so they cannot be processed again "
             "into the same target"
         )
 

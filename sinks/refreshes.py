@@ -52,11 +52,11 @@ def check_full_refresh(checkpoint: SparkCheckpoint, options: object) -> None:
     if version == options.full_refresh or not _has_begun(checkpoint, match["flow"], version):
         return
     raise CheckpointMismatch(
-        f"{checkpoint.location} is the checkpoint of full refresh {version} of a pipeline's flow, "
-        "which would write all rows a second time: Spark does not empty a sink. To keep what is "
-        "there, remove that folder, and have full refreshes name tables (--full-refresh), not "
-        "everything. If all rows are to be written again, empty the target or name a new one, and "
-        f"give the sink the option 'fullRefresh' = '{version}'"
+        f"{checkpoint.location} is the checkpoint of full refresh {version} of a pipeline's "
+        "flow, which would write all rows a second time: Spark does not empty a sink. To keep "
+        "the existing rows, remove that folder, and name tables in full refreshes "
+        "(--full-refresh), not everything. If all rows are to be written again, empty the "
+        f"target or name a new one, and set the sink's option 'fullRefresh' = '{version}'"
     )
 
 

@@ -46,5 +46,5 @@ def kind_of_route(given: Mapping[str, str]) -> type[LoggedWriter[Any, Any]]:
     except (ImportError, AttributeError) as error:
         raise OptionError(f"'format' = {name!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, LoggedWriter)):
-        raise OptionError(f"'format' = {name!r} is no LoggedWriter, so it cannot be a route")
+        raise OptionError(f"'format' = {name!r} is not a LoggedWriter, so it cannot be a route")
     return found

@@ -119,10 +119,10 @@ class FanoutParticipant(Participant[StagedParts]):
         stays = sorted(name for name in visible if not self._parts[name].salvages)
         if stays:
             return CommitUnknown(
-                f"route {route!r}: {lost}. But the epoch is visible already where the routes "
-                f"{', '.join(stays)} go. 'krishiv-spark log resolve --assume committed' passes "
-                "over what is lost; with 'aborted' what can be is taken back, and the epoch staged "
-                f"again (epoch {epoch.number} of query {epoch.query})"
+                f"route {route!r}: {lost}. But the epoch is visible already at the targets of "
+                f"the routes {', '.join(stays)}. 'krishiv-spark log resolve --assume committed' "
+                "skips the lost files; '--assume aborted' reverts what can be reverted, and "
+                f"the epoch is staged again (epoch {epoch.number} of query {epoch.query})"
             )
         kept = {**visible, route: tuple(lost.salvaged)}
         salvaged = {name: items for name, items in kept.items() if items}

@@ -46,14 +46,14 @@ def routed(frame: DataFrame, **routes: Condition | Sequence[Condition]) -> DataF
         raise OptionError("routed: give at least one route, as routed(frame, good='amount > 0')")
     if (same := twins(routes)) is not None:
         raise OptionError(
-            f"routed: the routes {same[0]!r} and {same[1]!r} differ in case only, and would be one "
-            "route: give one of them another name"
+            f"routed: the routes {same[0]!r} and {same[1]!r} differ only in case, and would be "
+            "one route: give one of them another name"
         )
     columns = []
     for name, given in routes.items():
         parts = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
         if not parts:
-            raise OptionError(f"routed: route {name!r} has no condition; 'true' takes every row")
+            raise OptionError(f"routed: route {name!r} has no condition; 'true' accepts every row")
         condition, *wanted = [F.expr(part) if isinstance(part, str) else part for part in parts]
         taken = F.struct(*(wanted or [F.col("*")]))
         columns.append(F.when(condition, taken).alias(name))

@@ -20,12 +20,12 @@ from krishiv_spark.storage import Storage
 __all__ = ["check_columns", "make_routes", "naming"]
 
 _OF_THE_WHOLE = {
-    "checkpointlocation": "the checkpoint is that of the query",
-    "queryid": "the query has one name: give 'queryId'",
-    "fullrefresh": "a pipeline refreshes all routes: give 'fullRefresh'",
-    "epochlog": "all routes have one epoch log: give 'epochLog'",
-    "txnappid": "a batch has one number: give 'txnAppId' and 'txnVersion'",
-    "txnversion": "a batch has one number: give 'txnAppId' and 'txnVersion'",
+    "checkpointlocation": "all routes use the checkpoint of the query",
+    "queryid": "the query has one name: set 'queryId'",
+    "fullrefresh": "a pipeline refreshes all routes: set 'fullRefresh'",
+    "epochlog": "all routes have one epoch log: set 'epochLog'",
+    "txnappid": "a batch has one number: set 'txnAppId' and 'txnVersion'",
+    "txnversion": "a batch has one number: set 'txnAppId' and 'txnVersion'",
 }
 
 
@@ -82,7 +82,7 @@ def _route(
         places = (own_storage.places or frozenset()) | (options.storage.places or frozenset())
         parsed = parsed.model_copy(update={"storage": Storage(logins, places)})
     if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
-        raise OptionError("'delivery' = 'at-least-once' would write rows of epochs that come again")
+        raise OptionError("'delivery' = 'at-least-once' would write rows of repeated epochs twice")
     return kind(parsed, columns, mode, streaming=streaming)
 
 
@@ -97,8 +97,9 @@ def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
     _require_one(options)
     if (same := twins(schema.names)) is not None:
         raise SchemaError(
-            f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ in case only, and would "
-            "be one route: give one of them another name, and so its options 'route.<name>.…'"
+            f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ only in case, and would "
+            "be one route: give one of them another name, and rename its options "
+            "'route.<name>.…' too"
         )
     names = [column.name.lower() for column in schema]
     for column in schema:
@@ -106,19 +107,19 @@ def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
             near = suggest(column.name.lower(), options.routes)
             hint = f"did you mean the route {near!r}?" if near else "no route has this name;"
             raise SchemaError(
-                f"{FORMAT}: column {column.name!r}: {hint} a frame has one struct column for each "
-                "route, as krishiv_spark.routed() makes it"
+                f"{FORMAT}: column {column.name!r}: {hint} a DataFrame has one struct column "
+                "for each route, as krishiv_spark.routed() creates it"
             )
         if not pa.types.is_struct(column.type):
             raise SchemaError(
-                f"{FORMAT}: column {column.name!r} is {column.type}, not a struct of the columns "
-                "that its target gets, as krishiv_spark.routed() makes it"
+                f"{FORMAT}: column {column.name!r} is {column.type}, not a struct of the "
+                "target's columns, as krishiv_spark.routed() creates it"
             )
     missing = sorted(set(options.routes) - set(names))
     if missing:
         raise SchemaError(
-            f"{FORMAT}: there is no column {missing[0]!r} for the route of this name; there are "
-            f"{', '.join(schema.names)}"
+            f"{FORMAT}: there is no column {missing[0]!r} for the route of this name; the "
+            f"columns are {', '.join(schema.names)}"
         )
 
 

@@ -62,8 +62,9 @@ def _check_routed(batch: pa.RecordBatch, *, drops: bool) -> None:
     if missed := int(np.logical_and.reduce(nulls).sum()):
         raise SchemaError(
             f"{FORMAT}: {missed} of {batch.num_rows} rows have no route: their column of each "
-            "route is null. Give a route that takes what the others do not, or 'unrouted' = "
-            "'drop'. The query repeats this batch until then; it may go on with its checkpoint"
+            "route is null. Add a route that accepts the remaining rows, or set 'unrouted' = "
+            "'drop'. The query repeats this batch until then; it may continue with its "
+            "checkpoint"
         )
 
 

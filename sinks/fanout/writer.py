@@ -53,9 +53,9 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
     def _check(self, check: Callable[[LoggedWriter[Any, Any]], None]) -> None:
         if not self.streaming:
             raise OptionError(
-                f"{FORMAT}: a batch write has no log that outlives it, by which several targets "
-                "would agree. Write a stream, with trigger(availableNow=True) if it is to end; or "
-                "number the batch, by 'txnAppId' and 'txnVersion' with 'epochLog'"
+                f"{FORMAT}: a batch write has no permanent log on which several targets could "
+                "agree. Write a stream, with trigger(availableNow=True) if it is to end; or "
+                "number the batch, with 'txnAppId' and 'txnVersion' and 'epochLog'"
             )
         # First: a misspelt route leaves another one without what it needs.
         check_columns(self.options, self.schema)

@@ -87,7 +87,7 @@ def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> No
     for item in staged:
         if item.table != str(metadata.table_uuid):
             raise CommitRejected(
-                f"{FORMAT}: the table was made anew while its epoch was written (UUID "
+                f"{FORMAT}: the table was recreated while its epoch was written (UUID "
                 f"{metadata.table_uuid}, was {item.table}): restart the query, which writes the "
                 "epoch into the new table"
             )
@@ -145,7 +145,7 @@ def _check_columns(metadata: TableMetadata, schema_id: int | None) -> None:
 def _misfit(older: Schema, now: Schema) -> str | None:
     """What was done to a column, so that files of an older schema do not fit; None if they do."""
     for number in older.field_ids - now.field_ids:
-        return f"column {older.find_column_name(number)!r} was dropped (or dropped and made again)"
+        return f"column {older.find_column_name(number)!r} was dropped (or dropped and recreated)"
     around = parents(now)
     for number in now.field_ids:
         # What is inside of a new column that may be null is null with it.

@@ -71,7 +71,9 @@ class UpsertSpec:
         for option, name in self._named():
             if name not in rows.names:
                 known = ", ".join(rows.names)
-                raise OptionError(f"{FORMAT}: {option!r} names {name!r}, but there are {known}")
+                raise OptionError(
+                    f"{FORMAT}: {option!r} names {name!r}, but the columns are {known}"
+                )
         for name in self.keys:
             kind = rows.field(name).type
             # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
@@ -114,20 +116,20 @@ def _without_key(batch: pa.RecordBatch, name: str) -> str:
     others = [other for other in batch.schema.names if other != name]
     return (
         f"{FORMAT}: key column {name!r} has nulls, in {rows.num_rows} of {batch.num_rows} rows; "
-        f"the first is that with {_shown(rows, others)}. A row without its key can take no other's "
-        f'place: leave such rows out, as with where("{name} is not null"). The query repeats this '
-        "batch until then; it may go on with its checkpoint"
+        f"the first is the row with {_shown(rows, others)}. A row without its key cannot "
+        f'replace another row: filter such rows, as with where("{name} is not null"). The query '
+        "repeats this batch until then; it may continue with its checkpoint"
     )
 
 
 def _unknown_op(rows: pa.RecordBatch, op: str, keys: Sequence[str]) -> str:
     found = ", ".join(repr(one) for one in pc.unique(rows.column(op)).to_pylist()[:5])
     return (
-        f"{FORMAT}: column {op!r} has {found}, in {rows.num_rows} rows; the first is that with "
-        f"{_shown(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, create, "
-        "insert, read, update, upsert and null. What is neither (Debezium's t and m change no row) "
-        "must be left out, as with where, and the rest be written so. The query repeats this batch "
-        "until then; it may go on with its checkpoint"
+        f"{FORMAT}: column {op!r} has {found}, in {rows.num_rows} rows; the first is the row "
+        f"with {_shown(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, "
+        "create, insert, read, update, upsert and null. Filter other values (Debezium's t and "
+        "m change no row), as with where, and write only the rest. The query repeats this "
+        "batch until then; it may continue with its checkpoint"
     )
 
 

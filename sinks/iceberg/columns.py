@@ -65,12 +65,14 @@ def _iceberg_type(kind: pa.DataType, path: str) -> pa.DataType:
     if pa.types.is_duration(kind):
         raise _cannot_hold(path, "an interval", "cast it to a number or a string")
     if pa.types.is_null(kind):
-        raise _cannot_hold(path, "of no type (void)", "cast it to the type that it should have")
+        raise _cannot_hold(path, "without a type (void)", "cast it to the intended type")
     return kind
 
 
 def _cannot_hold(path: str, what: str, advice: str) -> SchemaError:
-    return SchemaError(f"{FORMAT}: column {path!r} is {what}, which Iceberg cannot hold: {advice}")
+    return SchemaError(
+        f"{FORMAT}: column {path!r} is {what}, which Iceberg does not support: {advice}"
+    )
 
 
 def table_columns(schema: Schema) -> pa.Schema:
@@ -220,7 +222,7 @@ def _problem(pair: _Pair, table: pa.Schema) -> str | None:
     if pair.table is None and pair.twin:
         return f"column {pair.name!r} is {pair.twin!r} in the table: rename it in the rows"
     if pair.table is None:
-        hint = did_you_mean(pair.name, table.names, "leave it out, or 'schemaEvolution' = add")
+        hint = did_you_mean(pair.name, table.names, "remove it, or set 'schemaEvolution' = add")
         return f"the table has no column {pair.name!r}; {hint}"
     if pair.row is None:
         return f"required column {pair.name!r} is missing" if not pair.table.nullable else None
@@ -228,7 +230,7 @@ def _problem(pair: _Pair, table: pa.Schema) -> str | None:
     if _holds(table_type, row):
         return None
     widens = _holds(row, table_type)
-    hint = "cast it, or 'schemaEvolution' = widen" if widens else "cast it"
+    hint = "cast it, or set 'schemaEvolution' = widen" if widens else "cast it"
     return f"column {pair.name!r} is {row}, but {table_type} in the table: {hint}"
 
 

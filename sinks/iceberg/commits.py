@@ -139,8 +139,9 @@ class Committer:
             if not self.unknown or head not in bases:
                 raise
             raise CommitUnknown(
-                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may not "
-                f"be in the table: an attempt had no answer, and another one failed: {error}"
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may "
+                "not be in the table: one attempt got no response, and another one failed: "
+                f"{error}"
             ) from error
 
     def _attempt(self, table: Table) -> None:
@@ -182,9 +183,9 @@ class Committer:
             return
         _NEVER_EXPIRED.add(metadata.table_uuid)
         _log.warning(
-            "%s: the catalog refuses a commit to table %s that expires snapshots: %s. Epochs are "
-            "committed without that. Unless the catalog expires snapshots, let another program "
-            "do it; 'keepSnapshots' = 'all' keeps them without this warning",
+            "%s: the catalog refuses a commit to table %s that expires snapshots: %s. Epochs "
+            "are committed without expiring snapshots. Unless the catalog expires them, use "
+            "another program; 'keepSnapshots' = 'all' keeps them without this warning",
             FORMAT,
             self._options.table_name,
             excerpt(str(self._expiry_refused), self._options.secrets()),
@@ -253,10 +254,11 @@ class Committer:
         self.unknown = True
         if newest is not None:
             raise CommitUnknown(
-                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may not "
-                "be in the table as this driver has written it: the table holds epoch "
-                f"{newest.epoch} of the query, and a snapshot that came after the first attempt "
-                "has expired, perhaps its own; restart the query, which looks it up and goes on"
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may "
+                "not be in the table as this driver has written it: the table has epoch "
+                f"{newest.epoch} of the query, and a snapshot that was committed after the "
+                "first attempt has expired, perhaps its own; restart the query, which checks "
+                "the table and continues"
             )
 
     def _newest_mark(self, table: Table) -> Mark | None:
@@ -269,7 +271,7 @@ class Committer:
         if newest is not None:
             raise Fenced(
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
-                f"published: the table holds epoch {newest.epoch} of the query from another "
+                f"published: the table has epoch {newest.epoch} of the query from another "
                 "driver; two drivers run on one checkpoint"
             )
 
@@ -279,8 +281,8 @@ class Committer:
         if expected not in {None, now}:
             raise CommitRejected(
                 f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
-                f"published: its rows were computed from snapshot {expected} ('ifSnapshot'), and "
-                f"the table is at {now}: compute them from that one"
+                f"published: its rows were computed from snapshot {expected} ('ifSnapshot'), "
+                f"and the table is at {now}: compute them from that snapshot"
             )
 
     def _check_key(self, table: Table) -> None:
@@ -325,10 +327,10 @@ class Committer:
             return
         if _has_lost(table.metadata, self._base):
             raise CommitUnknown(
-                f"{FORMAT}: the rows may or may not be in the table: the catalog did not answer, "
-                "or others were faster, and snapshots since then have expired, perhaps that of "
-                "this job too; look into the table before the job is run again, or give it a "
-                "number ('txnAppId' and 'txnVersion')"
+                f"{FORMAT}: the rows may or may not be in the table: the catalog did not "
+                "respond, or other writers were faster, and snapshots since then have expired, "
+                "perhaps that of this job too; check the table before you run the job again, "
+                "or give the job a number ('txnAppId' and 'txnVersion')"
             )
 
     @property
@@ -354,8 +356,8 @@ class Committer:
         reason = self._options.describe_error(self._last)
         if self.unknown:
             return CommitUnknown(
-                f"{what} may or may not be in the table: {reason}; restart the query, which looks "
-                "it up and goes on"
+                f"{what} may or may not be in the table: {reason}; restart the query, which "
+                "checks the table and continues"
             )
         for attempt in self._tried:
             remove_written(attempt.producer)

@@ -117,8 +117,8 @@ def check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
         missing = next((path for path, there in zip(old, found, strict=True) if not there), None)
     if missing is not None:
         raise CommitRejected(
-            f"{FORMAT}: {missing}, which a task has written, is not there for the driver. Nothing "
-            "of the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
+            f"{FORMAT}: the driver cannot find {missing}, which a task has written. Nothing of "
+            "the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
             "a store. If 'krishiv-spark iceberg vacuum' ran meanwhile, its --older-than was "
             "shorter than the epoch: restart the query, which writes the epoch again"
         )
@@ -205,10 +205,11 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             warn_once(
                 _log,
                 f"{table.metadata.table_uuid} {query}",
-                "%s: table %s has epoch %d of query %s, but not its property 'krishiv.epoch.%s': "
-                "somebody removed it, or the catalog does not keep table properties. The query "
-                "goes on by the summaries of its snapshots. Once they have expired, a restart "
-                "could write rows again: have the catalog keep properties, or expire no snapshots",
+                "%s: table %s has epoch %d of query %s, but not its property "
+                "'krishiv.epoch.%s': another program removed it, or the catalog does not keep "
+                "table properties. The query continues with the summaries of its snapshots. "
+                "Once they have expired, a restart could write rows again: have the catalog "
+                "keep properties, or expire no snapshots",
                 FORMAT,
                 self._options.table_name,
                 mark.epoch,
@@ -297,4 +298,4 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             remove_unused(self._options, staged)
         except Exception as error:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
             shown = scrub(error, self._options.secrets())
-            _log.warning("staged files are left for vacuum to remove", exc_info=shown)
+            _log.warning("staged files remain for vacuum to remove", exc_info=shown)

@@ -88,9 +88,9 @@ def _refusal(table: Table, catalog: str, location: str, copy: str, warehouse: st
     return OptionError(
         f"{FORMAT}: table {'.'.join(table.name())} is in a copy of a warehouse: its catalog "
         f"{catalog} still names the folder {location}, and the table's folder was copied to "
-        f"{copy}. What is written would go into the folder of the original, and what is deleted "
-        "would be missing there. Nothing was written or deleted. To make the tables of the copy "
-        f"independent: '{command}'. To go on in the folder of the original, set the option "
+        f"{copy}. Writes would go into the folder of the original, and deleted files would be "
+        "missing there. Nothing was written or deleted. To make the tables of the copy "
+        f"independent: '{command}'. To continue in the folder of the original, set the option "
         "'copiedWarehouse' = 'allow'"
     )
 

@@ -59,7 +59,7 @@ def warn_of_unread(options: IcebergSinkOptions) -> None:
         if text != plain:
             said = (
                 f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
-                f"programs, and without effect here: {what}"
+                f"programs, and has no effect here: {what}"
             )
             warn_once(_log, said, "%s", said)
 
@@ -70,7 +70,7 @@ def warn_of_dropped(options: IcebergSinkOptions, table: Table) -> None:
     for key, text in options.table_properties.items():
         if found.get(key) != text:
             said = (
-                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is without effect: the catalog has "
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} has no effect: the catalog has "
                 f"created table {options.table_name} with {found.get(key, 'none')!r}"
             )
             warn_once(_log, said, "%s", said)
@@ -78,9 +78,9 @@ def warn_of_dropped(options: IcebergSinkOptions, table: Table) -> None:
 
 def _differs(option: str, given: str, found: str) -> OptionError:
     return OptionError(
-        f"{FORMAT}: option {option!r} = {given!r} is for a table that is made, and there is one "
-        f"already, which has {found or 'none'}. Nothing was written: leave the option away, or "
-        "change the table"
+        f"{FORMAT}: option {option!r} = {given!r} applies to a table that is created, but the "
+        f"table exists already and has {found or 'none'}. Nothing was written: remove the "
+        "option, or change the table"
     )
 
 
@@ -99,7 +99,7 @@ def _order(order: SortOrder, schema: Schema) -> str:
 
 
 def _term(transform: str, schema: Schema, source: int) -> str:
-    column = schema.find_column_name(source) or f"a column that is gone ({source})"
+    column = schema.find_column_name(source) or f"a column that was dropped ({source})"
     if transform == "identity":
         return column
     name, _, width = transform.rstrip("]").partition("[")
@@ -118,6 +118,6 @@ def _other_properties(options: IcebergSinkOptions, table: Table) -> Iterator[str
     for key, text in options.table_properties.items():
         if found.get(key) != text:
             yield (
-                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is without effect: table "
-                f"{options.table_name} is there already, and has {found.get(key, 'none')!r}"
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} has no effect: table "
+                f"{options.table_name} exists already, and has {found.get(key, 'none')!r}"
             )

@@ -119,8 +119,8 @@ def _refused(options: IcebergSinkOptions, query: str, error: Exception) -> Optio
 def _not_kept(options: IcebergSinkOptions, query: str) -> OptionError:
     return OptionError(
         f"{FORMAT}: the catalog does not keep the properties of table {options.table_name}: it "
-        f"accepted a commit that sets '{EPOCH_OF}{query}', and the table in its answer lacks the "
-        f"property. {_ADVICE}"
+        f"accepted a commit that sets '{EPOCH_OF}{query}', and the table in its response lacks "
+        f"the property. {_ADVICE}"
     )
 
 

@@ -98,7 +98,7 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
                 own.delete(set(_unused(table, before, gone)))
     except Exception as error:  # noqa: BLE001  whatever it is, the epoch is true
         shown = scrub(error)
-        _log.warning("files of expired snapshots are left for vacuum to remove", exc_info=shown)
+        _log.warning("files of expired snapshots remain for vacuum to remove", exc_info=shown)
 
 
 def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:

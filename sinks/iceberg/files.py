@@ -58,9 +58,9 @@ def _years_that_can_be_written(columns: pa.Schema) -> Iterator[None]:
         kinds = (pa.types.is_date, pa.types.is_timestamp)
         names = [field.name for field in columns if any(is_a(field.type) for is_a in kinds)]
         raise SchemaError(
-            f"{FORMAT}: a date or time before year 1 or after year 9999 cannot be written; it is "
-            f"in one of the columns {', '.join(names) or 'inside of structs'}: filter such rows, "
-            "or make them null"
+            f"{FORMAT}: a date or time before year 1 or after year 9999 cannot be written; it "
+            f"is in one of the columns {', '.join(names) or 'inside structs'}: filter such "
+            "rows, or make them null"
         ) from error
 
 

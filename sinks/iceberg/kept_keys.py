@@ -139,17 +139,17 @@ class KeyRule:
         names, table = _names(metadata.schema(), kept), self.options.table_name
         if not self.keys:
             return (
-                f"{FORMAT}: table {table} is upserted by {names!r}, and 'mode' is 'append': rows "
-                "of keys that are there would be in the table twice. Nothing was written: give "
-                f"'mode' = 'upsert' and 'keyColumns' = {names!r}; or, if the rows have keys that "
-                "no other row has, 'allowMixedKeys' = 'true'"
+                f"{FORMAT}: table {table} is upserted by {names!r}, and 'mode' is 'append': "
+                "rows whose keys exist already would be in the table twice. Nothing was "
+                f"written: set 'mode' = 'upsert' and 'keyColumns' = {names!r}; or, if the rows "
+                "have keys that no other row has, 'allowMixedKeys' = 'true'"
             )
         given = ",".join(self.keys)
         return (
-            f"{FORMAT}: 'keyColumns' = {given!r}, but table {table} is upserted by {names!r}: rows "
-            f"of one {names!r} would be in the table twice. Nothing was written: give 'keyColumns' "
-            f"= {names!r}, or use another table; or, to have {given!r} as the key from now on, "
-            "'allowMixedKeys' = 'true'"
+            f"{FORMAT}: 'keyColumns' = {given!r}, but table {table} is upserted by {names!r}: "
+            f"rows of one {names!r} would be in the table twice. Nothing was written: set "
+            f"'keyColumns' = {names!r}, or use another table; or, to have {given!r} as the key "
+            "from now on, 'allowMixedKeys' = 'true'"
         )
 
     def _warn(self, metadata: TableMetadata, kept: frozenset[int]) -> None:
@@ -158,9 +158,10 @@ class KeyRule:
         warn_once(
             _log,
             f"{metadata.table_uuid} {self.query}",
-            "%s: query %s %s to table %s, which is upserted by %r: rows of one key may be in the "
-            "table twice. The query goes on, since it did so before the table kept its key. If the "
-            "rows have keys that no other row has, 'allowMixedKeys' = 'true' says so",
+            "%s: query %s %s to table %s, which is upserted by %r: rows of one key may be in "
+            "the table twice. The query continues, since it did so before the table recorded "
+            "its key. If the rows have keys that no other row has, set 'allowMixedKeys' = "
+            "'true'",
             FORMAT,
             self.query,
             does,

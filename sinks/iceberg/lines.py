@@ -110,12 +110,13 @@ def check_one_line(
     found = _find_other_line(table, _Listing(list(unnamed), old, modified_s))
     if found is not None:
         raise OptionError(
-            f"{FORMAT}: {found} is a version of this table (UUID {table.metadata.table_uuid}) that "
-            f"is not in the history of its catalog, whose newest is {table.metadata_location}. So "
-            "another catalog has the table too, as after a copy of a warehouse or a restore of a "
-            "catalog's database, and its files cannot be told from orphans. Nothing was removed. "
-            "If no catalog uses that version any more, give --other-lines. If one does, make its "
-            "tables independent first: 'krishiv-spark iceberg relocate --copy'"
+            f"{FORMAT}: {found} is a version of this table (UUID {table.metadata.table_uuid}) "
+            "that is not in the history of its catalog, whose newest is "
+            f"{table.metadata_location}. So another catalog has the table too, as after a copy "
+            "of a warehouse or a restore of a catalog's database, and its files cannot be "
+            "distinguished from orphans. Nothing was removed. If no catalog uses that version "
+            "any more, give --other-lines. If one does, make its tables independent first: "
+            "'krishiv-spark iceberg relocate --copy'"
         )
 
 

@@ -128,7 +128,9 @@ class EpochSnapshot(MergeAppend):
                 yield manifest
         if len(removed) < len(paths):
             gone = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
-            raise CommitRejected(f"{FORMAT}: the table does not have the files that go: {gone}")
+            raise CommitRejected(
+                f"{FORMAT}: the table does not have the files to be removed: {gone}"
+            )
 
     def _without(
         self, manifest: ManifestFile, paths: set[str], removed: list[ManifestEntry]

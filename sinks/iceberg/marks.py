@@ -140,7 +140,7 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
     if epoch is None:
         raise SinkError(
             f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
-            "of an epoch: put back the epoch that the table really holds"
+            "of an epoch: set it to the epoch that the table really has"
         )
     _check_newest(metadata, query, epoch)
     return Mark(epoch, digest_of(metadata.properties, query, number))
@@ -157,7 +157,7 @@ def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
         raise SinkError(
             f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {epoch}, but the table has "
             f"the rows of epoch {of_rows} of the query: the catalog did not keep the property "
-            "that came with them, or it was changed since. Nothing was written. Set it to "
+            "of that commit, or it was changed since. Nothing was written. Set it to "
             f"{of_rows}, and have the catalog keep the table properties of each commit"
         )
 

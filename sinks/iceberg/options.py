@@ -216,9 +216,9 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
-            raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' are for 'mode' = 'upsert'")
+            raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")
         if self.txn_rows is not None and self.txn_app_id is None:
-            raise ValueError("'txnRows' is for batches with 'txnAppId' and 'txnVersion'")
+            raise ValueError("'txnRows' requires 'txnAppId' and 'txnVersion'")
         if self.keep_snapshots == "all" and self.expire_older_than is not None:
             raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
         return self

@@ -101,9 +101,9 @@ class Partitions:
         kind: Any = self._schema.find_type(field.source_id)
         if len(one.as_tuple().digits) > kind.precision:
             raise SchemaError(
-                f"{FORMAT}: column {self._schema.find_column_name(field.source_id)!r} has a value "
-                f"whose {field.transform} is {one}, which is no {kind}: filter such rows, or give "
-                "the column one digit more"
+                f"{FORMAT}: column {self._schema.find_column_name(field.source_id)!r} has a "
+                f"value whose {field.transform} is {one}, which is not a {kind}: filter such "
+                "rows, or give the column one more digit"
             )
 
     # --- keys

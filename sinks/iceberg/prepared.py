@@ -98,8 +98,8 @@ def read_prepared(table: Table, item: StagedForTable) -> StagedDataFiles:
     for path in _named_files(item):
         if path not in own:
             raise LogError(
-                f"{FORMAT}: an intent names {path!r}, which is no file that is staged for the "
-                f"table at {table.location()!r}: the epoch log was changed. Nothing was read or "
+                f"{FORMAT}: an intent names {path!r}, which is not a file staged for the table "
+                f"at {table.location()!r}: the epoch log was changed. Nothing was read or "
                 "deleted"
             )
     files = () if item.manifest is None else tuple(_read(table.io, item.manifest, item.spec_id))

@@ -175,6 +175,6 @@ def files_to_replace(
         yield from scan.plan_files()
     except ValueError as error:
         raise CommitRejected(
-            f"{FORMAT}: the files that the epoch replaces cannot be told: {error}. Let the engine "
-            "that wrote the deletes rewrite the data files, then restart the query"
+            f"{FORMAT}: the files that the epoch replaces cannot be determined: {error}. Have "
+            "the engine that wrote the deletes rewrite the data files, then restart the query"
         ) from error

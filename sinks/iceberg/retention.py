@@ -155,15 +155,15 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
     properties = {**found, **metadata_properties(options, found)}
     growing = []
     if Retention.of(options, properties) is None and options.keep_snapshots != "all":
-        growing.append("snapshots: give 'keepSnapshots' or 'expireOlderThan'")
+        growing.append("snapshots: set 'keepSnapshots' or 'expireOlderThan'")
     if not _is_bounded(properties) and options.keep_metadata_files != "all":
-        growing.append("metadata files: give 'keepMetadataFiles'")
+        growing.append("metadata files: set 'keepMetadataFiles'")
     uuid = str(table.metadata.table_uuid)
     if growing:
         warn_once(
             _log,
             uuid,
-            "%s: each epoch adds to what table %s keeps for ever of its %s; 'all' keeps them "
+            "%s: with each epoch, table %s permanently keeps more of its %s; 'all' keeps them "
             "without this warning",
             FORMAT,
             options.table_name,
@@ -186,7 +186,7 @@ def warn_of_refused(table: Table, options: IcebergSinkOptions, error: Exception)
         str(table.metadata.table_uuid),
         "%s: the catalog refuses properties that the sink gives a new table, so table %s was "
         "created without them (%s): %s. Unless the catalog expires snapshots and old metadata "
-        "files, give 'keepSnapshots' or 'expireOlderThan'",
+        "files, set 'keepSnapshots' or 'expireOlderThan'",
         FORMAT,
         options.table_name,
         names,

@@ -83,15 +83,17 @@ class Rollback:
         found = self._find_undone(metadata, replay)
         name = f"{FORMAT} {self._options.table_name}"
         if found.base is None:
-            what = f"its mark goes back to epoch {replay.before.epoch}" if found.is_marked else ""
+            what = (
+                f"its committed epoch is reset to {replay.before.epoch}" if found.is_marked else ""
+            )
             return [f"{name}: no snapshot of epoch {replay.first} or later{what and '; '}{what}"]
         oldest, newest = found.snapshots[-1], found.snapshots[0]
         undone = (
             f"{name}: {len(found.snapshots)} snapshots, of epochs {_number_of(oldest)} to "
-            f"{_number_of(newest)}, are undone: the table goes back from snapshot "
-            f"{newest.snapshot_id} to {found.base.snapshot_id}, and the query's mark to epoch "
-            f"{replay.before.epoch}, in one commit. The tag {_tag_of(metadata, replay)} keeps the "
-            "undone rows until you remove it"
+            f"{_number_of(newest)}, are undone: in one commit, the table is rolled back from "
+            f"snapshot {newest.snapshot_id} to {found.base.snapshot_id}, and the query's "
+            f"committed epoch is reset to {replay.before.epoch}. The tag "
+            f"{_tag_of(metadata, replay)} keeps the undone rows until you remove it"
         )
         followers = (
             f"streams that follow {self._options.table_name} and have read an undone snapshot fail "
@@ -111,8 +113,8 @@ class Rollback:
             if not backoff.pause():
                 raise SinkError(
                     f"{FORMAT}: table {self._options.table_name} was not rolled back in "
-                    f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), since others "
-                    "commit to it: run the command again"
+                    f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), because "
+                    "other writers commit to it: run the command again"
                 )
 
     def _attempt(self, replay: Replay) -> bool:
@@ -125,7 +127,9 @@ class Rollback:
         self._stage(transaction, replay, found)
         doing = f"roll back table {self._options.table_name}"
         try:
-            with catalog_errors(self._options, f"{doing}; run the command again, which looks"):
+            with catalog_errors(
+                self._options, f"{doing}; run the command again, which checks the table"
+            ):
                 try:
                     transaction.compare_and_set()
                 except CommitFailedException:
@@ -187,12 +191,12 @@ class Rollback:
             named = "; ".join(map(_in_words, others[:_MOST_NAMED]))
             more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
             raise OptionError(
-                f"{FORMAT}: table {self._options.table_name} cannot go back to the snapshot before "
-                f"epoch {replay.first}: that would undo what others have written since: {named}"
-                f"{more}. Nothing was changed. Replay from a later epoch, or take the rows of the "
-                "later epochs out yourself (DELETE), and start the query with the checkpoint that "
-                f"'krishiv-spark checkpoint copy {replay.checkpoint} NEW --to "
-                f"{replay.before.epoch}' makes"
+                f"{FORMAT}: table {self._options.table_name} cannot be rolled back to the "
+                f"snapshot before epoch {replay.first}: that would undo later commits of other "
+                f"writers: {named}{more}. Nothing was changed. Replay from a later epoch, or "
+                "remove the rows of the later epochs yourself (DELETE), and start the query "
+                f"with the checkpoint that 'krishiv-spark checkpoint copy {replay.checkpoint} "
+                f"NEW --to {replay.before.epoch}' creates"
             )
 
     def _check_whole(
@@ -207,14 +211,14 @@ class Rollback:
         if oldest and undone and not rest and oldest[0].sequence_number == 1:
             raise OptionError(
                 f"{FORMAT}: table {self._options.table_name} had no snapshot before epoch "
-                f"{replay.first}, so there is none to go back to. Nothing was changed: start "
+                f"{replay.first}, so there is none to roll back to. Nothing was changed: start "
                 "the query with a new checkpoint and a new table: all rows are read again"
             )
         raise OptionError(
-            f"{FORMAT}: table {self._options.table_name} cannot go back to the end of epoch "
-            f"{replay.before.epoch}: snapshots of that time have expired. Nothing was changed. "
-            "Replay from a later epoch; and keep snapshots for as long as a replay may go back "
-            "('expireOlderThan')"
+            f"{FORMAT}: table {self._options.table_name} cannot be rolled back to the end of "
+            f"epoch {replay.before.epoch}: snapshots of that time have expired. Nothing was "
+            "changed. Replay from a later epoch; and keep snapshots as long as a replay may "
+            "need them ('expireOlderThan')"
         )
 
 
@@ -242,9 +246,9 @@ def _in_words(snapshot: Snapshot) -> str:
     """Return a snapshot with its operation and the engine or query that wrote it."""
     summary = snapshot.summary
     if summary is None:
-        return f"snapshot {snapshot.snapshot_id} (it does not say by what it was written)"
+        return f"snapshot {snapshot.snapshot_id} (its summary names no writer)"
     query, engine = query_of(snapshot), summary.get("engine-name")
-    by = f"query {query}" if query is not None else "a writer that does not name itself"
+    by = f"query {query}" if query is not None else "an unnamed writer"
     if engine is not None:
         by = f"{engine} {summary.get('engine-version') or ''}".strip()
     return f"snapshot {snapshot.snapshot_id} ({summary.operation.value}, by {by})"

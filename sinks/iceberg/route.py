@@ -83,7 +83,9 @@ class IcebergRoute(LoggedWriter[StagedForTable, Target]):
 
     def log_location(self, query: str) -> str:
         """A table by itself needs none."""
-        raise OptionError(f"{FORMAT}: query {query} has its mark in the table, and no epoch log")
+        raise OptionError(
+            f"{FORMAT}: query {query} has a committed epoch in the table, but no epoch log"
+        )
 
 
 def _of_task(staged: StagedDataFiles) -> StagedForTable:
@@ -162,8 +164,8 @@ class IcebergParticipant(Participant[StagedForTable]):
                 return
             raise CommitUnknown(
                 f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
-                f"{self._options.table_name} does not take it: {error}. Put the table right and "
-                "restart the query, which tries it again; or see 'krishiv-spark log resolve "
+                f"{self._options.table_name} does not accept it: {error}. Correct the table and "
+                "restart the query, which retries it; or see 'krishiv-spark log resolve "
                 "--assume'"
             ) from error
         delete_prepared(table, staged)
@@ -182,11 +184,11 @@ class IcebergParticipant(Participant[StagedForTable]):
         mark = self._committer.newest_mark(epoch.query)
         if mark is not None and mark.epoch >= epoch.number:
             raise CheckpointMismatch(
-                f"table {self._options.table_name} has epoch {mark.epoch} of query {epoch.query}, "
-                f"and nothing shows that it has epoch {epoch.number} as the epoch log names it: "
-                "the log was restored from an older copy, or another driver has gone on, which has "
-                "to be stopped. The table was not changed: put the newest checkpoint and log back "
-                "and restart the query"
+                f"table {self._options.table_name} has epoch {mark.epoch} of query "
+                f"{epoch.query}, and there is no sign that it has epoch {epoch.number} as the "
+                "epoch log records it: the log was restored from an older copy, or another "
+                "driver is ahead; if so, stop that driver. The table was not changed: put the "
+                "newest checkpoint and log back and restart the query"
             )
 
     def is_finished(self, epoch: Epoch) -> bool:
@@ -239,10 +241,10 @@ class IcebergParticipant(Participant[StagedForTable]):
         now = str(self._committer.table().metadata.table_uuid)
         if any(item.table != now for item in staged):
             raise LogError(
-                f"epoch {epoch.number} of query {epoch.query} was written to what was table "
-                f"{self._options.table_name} then, which has been removed or made anew since. "
-                "Nothing was written. 'krishiv-spark log resolve --assume aborted' has the epoch "
-                "written again; '--assume committed' passes over it"
+                f"epoch {epoch.number} of query {epoch.query} was written to the previous table "
+                f"{self._options.table_name}, which has since been removed or recreated. "
+                "Nothing was written. 'krishiv-spark log resolve --assume aborted' writes the "
+                "epoch again; '--assume committed' skips it"
             )
 
     def verify_empty_log(self, query: str) -> None:
@@ -274,8 +276,8 @@ class IcebergParticipant(Participant[StagedForTable]):
         elif self.is_finished(epoch):
             raise SinkError(
                 f"table {self._options.table_name} has epoch {epoch.number} of query "
-                f"{epoch.query}: roll the table back to the snapshot before it first, and remove "
-                f"the property 'krishiv.epoch.{epoch.query}'"
+                f"{epoch.query}: first roll the table back to the snapshot before it, and "
+                f"remove the property 'krishiv.epoch.{epoch.query}'"
             )
 
     def verify_adopted(self, query: str, epoch: int) -> None:
@@ -288,7 +290,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         if mark is not None and mark.epoch > epoch:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
-                f"would pass over those after {epoch} up to it: use {NEW_CHECKPOINT}"
+                f"would skip the epochs after {epoch} up to that one: use {NEW_CHECKPOINT}"
             )
 
     def plan_replay(self, replay: Replay) -> list[str]:

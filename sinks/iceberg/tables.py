@@ -50,7 +50,7 @@ _MOST_RACES = 10
 _CANNOT_COMMIT = {
     "DynamoDbCatalog": "PyIceberg cannot commit to DynamoDB",
     "BigQueryMetastoreCatalog": "PyIceberg cannot commit to BigQuery's metastore",
-    "InMemoryCatalog": "a catalog in memory is not seen by the other processes of Spark",
+    "InMemoryCatalog": "the other processes of Spark cannot access a catalog in memory",
 }
 
 
@@ -169,8 +169,8 @@ def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Tabl
         with catalog_errors(options, f"change the columns of table {options.table_name}"):
             _update_schema(table, updates)
     raise CatalogFailedError(
-        f"{FORMAT}: the columns of table {options.table_name} are being changed by others again "
-        "and again: restart the query"
+        f"{FORMAT}: other writers repeatedly change the columns of table {options.table_name}: "
+        "restart the query"
     )
 
 
@@ -271,6 +271,6 @@ def _check_location(table: Table) -> None:
     place = table.location()
     if "://" in place and set("?#") & set(place):
         raise OptionError(
-            f"{FORMAT}: the table's location {place!r} must not contain '?' or '#': files in it "
+            f"{FORMAT}: the table's location {place!r} must not contain '?' or '#': its files "
             "would overwrite one another"
         )

@@ -69,7 +69,9 @@ def partition_spec(text: str, schema: Schema) -> PartitionSpec:
         short = term.transform.partition("[")[0]
         name = term.column if short == "identity" else f"{term.column}_{_SUFFIX.get(short, short)}"
         if name in {other.name for other in fields}:
-            raise _bad("partitionBy", term.text, f"there are two of the name {name!r}")
+            raise _bad(
+                "partitionBy", term.text, f"two columns or transforms have the name {name!r}"
+            )
         number, transform = _FIRST_PARTITION_ID + len(fields), parse_transform(term.transform)
         fields.append(PartitionField(field.field_id, number, transform, name.replace(".", "_")))
     return PartitionSpec(*fields)
@@ -129,7 +131,7 @@ def _term(option: str, match: re.Match[str]) -> _Term:
     name = _NAMES.get(called.lower())
     parts = [part.strip() for part in inside.split(",")]
     if name is None:
-        raise _bad(option, text, f"there is no transform {called!r}; there are {_known()}")
+        raise _bad(option, text, f"there is no transform {called!r}; known: {_known()}")
     if name not in {"bucket", "truncate"} and len(parts) == 1:
         return _Term(text, name, parts[0].strip("`"), words)
     width = next((part for part in parts if part.isdigit() and int(part)), None)
@@ -148,7 +150,7 @@ def _source(option: str, term: _Term, schema: Schema) -> NestedField:
         field = schema.find_field(term.column)
     except ValueError:
         known = ", ".join(field.name for field in schema.fields)
-        reason = f"there is no column {term.column!r}; there are {known}"
+        reason = f"there is no column {term.column!r}; known: {known}"
         raise _bad(option, term.text, reason) from None
     if not parse_transform(term.transform).can_transform(field.field_type):
         raise _bad(option, term.text, f"column {term.column!r} is {field.field_type}")

@@ -188,7 +188,7 @@ def _rejects_failures(epoch: Epoch) -> Iterator[None]:
         yield
     except (MemoryError, pa.ArrowException) as error:
         raise CommitRejected(
-            f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be worked out: "
+            f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be computed: "
             f"{type(error).__name__}: {error}; {_advice_on(error)}"
         ) from error
 
@@ -197,14 +197,15 @@ def _advice_on(error: Exception) -> str:
     # Arrow's own error of memory is Python's as well; one of capacity is for arrays above 2 GB.
     if not isinstance(error, (MemoryError, pa.ArrowCapacityError)):
         return (
-            "nothing of the epoch is in the table. It is no lack of memory: compare the types of "
-            "'keyColumns' and 'orderColumn' in the rows and in the table, and report it as a "
-            "fault if they fit"
+            "nothing of the epoch is in the table. Memory is sufficient: compare the types of "
+            "'keyColumns' and 'orderColumn' in the rows and in the table, and report this as a "
+            "bug if they match"
         )
     return (
-        "the driver holds the keys of the epoch's changes ('keyColumns', 'orderColumn') and those "
-        "of one data file in memory: give it more, or use shorter keys. A batch that Spark has "
-        "planned keeps its size; later ones are as small as the source's limits say"
+        "the driver keeps the keys of the epoch's changes ('keyColumns', 'orderColumn') and "
+        "those of one data file in memory: give it more, or use shorter keys. A batch that "
+        "Spark has planned keeps its size; later ones are as small as the limits of the source "
+        "specify"
     )
 
 

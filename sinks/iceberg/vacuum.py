@@ -169,9 +169,10 @@ def _check_alone(table: Table, found: Mapping[str, str]) -> None:
     for path, owner in found.items():
         if owner != str(table.metadata.table_uuid):
             raise OptionError(
-                f"{FORMAT}: {path} belongs to another table (UUID {owner}), whose files cannot be "
-                "told from orphans. Was it renamed, or is it in another catalog? Then nothing can "
-                "be removed here. Was it dropped? Then remove its metadata files first"
+                f"{FORMAT}: {path} belongs to another table (UUID {owner}), whose files cannot "
+                "be distinguished from orphans. If the table was renamed, or is in another "
+                "catalog, no file can be removed here. If it was dropped, remove its metadata "
+                "files first"
             )
 
 
@@ -216,14 +217,15 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
     """Refuse what may be shared with others."""
     if table.properties.get("gc.enabled", "true").lower() == "false":
         raise OptionError(
-            f"{FORMAT}: the table's property 'gc.enabled' is 'false', since others have its files "
-            "too: none of them may be removed"
+            f"{FORMAT}: the table's property 'gc.enabled' is 'false', because other tables use "
+            "its files too: none of them may be removed"
         )
     inside, location = (_resolved(place) for place in (folder, table.location()))
     if not foreign_names and not f"{inside}/".startswith(f"{location}/"):
         raise OptionError(
-            f"{FORMAT}: {folder} is outside of the table's location {table.location()}, so other "
-            "tables may have files there: where none has, and none ever had, give --foreign-names"
+            f"{FORMAT}: {folder} is outside the table's location {table.location()}, so other "
+            "tables may have files there: if no other table has or had files there, give "
+            "--foreign-names"
         )
 
 

@@ -82,9 +82,10 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
                 _log,
                 options.table_name,
                 "%s: without 'orderColumn', of the rows of an epoch that have one key the last "
-                "one in Spark's order wins in table %s, and Spark orders neither the files of a "
-                "batch by age nor the rows of several partitions. Give 'orderColumn' (a time or a "
-                "sequence number), unless no epoch has two rows of one key, as after groupBy",
+                "one in Spark's order wins in table %s, and Spark orders neither the files of "
+                "a batch by age nor the rows of several partitions. Set 'orderColumn' (a time "
+                "or a sequence number), unless no epoch has two rows of one key, as after "
+                "groupBy",
                 FORMAT,
                 options.table_name,
             )
@@ -102,7 +103,10 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
     def _rows(self) -> pa.Schema:
         """The columns that the table gets; raises what the options alone are refused for."""
         if self.options.if_snapshot is not None and self.streaming and not self.options.job:
-            raise OptionError(f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves on by itself")
+            raise OptionError(
+                f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves the table on "
+                "with each epoch"
+            )
         upsert_spec = self._upsert_spec()
         if upsert_spec is None:
             return self.schema

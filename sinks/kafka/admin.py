@@ -134,8 +134,8 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
     """
     if not query.startswith(BATCH_PREFIX):
         raise OptionError(
-            f"{query!r} is no batch job, whose id begins with {BATCH_PREFIX!r}: what a streaming "
-            "query has open is for its next driver, or for 'resolve'"
+            f"{query!r} is not a batch job, whose id starts with {BATCH_PREFIX!r}: open "
+            "transactions of a streaming query are for its next driver, or for 'resolve'"
         )
     client = open_client(Connection.of(kafka_settings(bootstrap, config)))
     abort_open(client, f"{prefix}.{query}.", (), lambda: True)
@@ -186,8 +186,8 @@ class TransactionAdmin:
         log = writer.committer().log(query)
         if log.state().number == 0:
             raise OptionError(
-                f"query {query} has no epoch log in {log}: if it runs with the option 'epochLog', "
-                "give its value as --epoch-log"
+                f"query {query} has no epoch log in {log}: if it runs with the option "
+                "'epochLog', give that value as --epoch-log"
             )
         return cls(writer, query)
 

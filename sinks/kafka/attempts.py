@@ -248,8 +248,9 @@ def check_same(batches: Iterator[pa.RecordBatch], kept: StagedTransaction) -> No
         found.add(batch)
     if (found.rows, found.checksum) != (kept.rows, kept.checksum):
         raise SinkError(
-            f"task {kept.task} has {found.rows} rows now; the {kept.rows} that it had before the "
-            "driver died are others, and are visible. Its epoch was committed in part, and can "
-            "only be completed where rows fall into the same tasks, in the same order, again. "
-            f"Compare topic and source by hand, and go on with {NEW_CHECKPOINT}"
+            f"task {kept.task} now has {found.rows} rows; the {kept.rows} rows that it had "
+            "before the driver died are different, and are visible. Its epoch was committed in "
+            "part, and can only be completed if rows fall into the same tasks, in the same "
+            "order, again. Compare topic and source by hand, and continue with "
+            f"{NEW_CHECKPOINT}"
         )

@@ -148,7 +148,9 @@ class BatchSender:
         waiting = [tp for tp, queue in self._queues.items() if not queue.is_empty()]
         self._client.forget_leaders({tp.topic for tp in waiting})
         if not self._backoff.pause():
-            raise self._client.failed(f"write to {waiting[0]}", "nobody leads it, time is up")
+            raise self._client.failed(
+                f"write to {waiting[0]}", "it has no leader, and the time is up"
+            )
 
     # --- requests
 
@@ -244,7 +246,7 @@ class BatchSender:
         if not queue.may_repeat(batch, error):
             raise self._failed(tp, explain(error, batch.count, len(batch.data)))
         if not queue.repeat(batch, self._client):
-            raise self._failed(tp, f"{error}, time is up")
+            raise self._failed(tp, f"{error}, and the time is up")
         self._wait_if_needed(queue)
 
     def _wait_if_needed(self, queue: PartitionQueue) -> None:

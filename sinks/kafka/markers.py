@@ -19,7 +19,9 @@ __all__ = ["outcome_in_log"]
 
 _MOST_BYTES = 8 * 2**20
 _ABORT, _COMMIT = 0, 1
-_READ = "the user needs the ACL READ on this topic, since its coordinator cannot tell any more"
+_READ = (
+    "the user needs the ACL READ on this topic, because its coordinator no longer knows the outcome"
+)
 
 
 def outcome_in_log(client: Client, tp: TopicPartition, offset: int, producer_id: int) -> Outcome:

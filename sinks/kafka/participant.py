@@ -89,9 +89,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
                 raise CommitRejected(
                     f"epoch {epoch.number}: the transaction of task {item.task}, "
                     f"{item.transaction.transactional_id}, is no longer open ({outcome.value}): "
-                    f"the batch took longer than 'kafka.transaction.timeout.ms' = "
-                    f"{self._options.timeout_ms}, or somebody else ended it; raise the time-out, "
-                    "or make batches smaller, and restart the query"
+                    "the batch took longer than 'kafka.transaction.timeout.ms' = "
+                    f"{self._options.timeout_ms}, or another program ended it; raise the "
+                    "time-out, or make batches smaller, and restart the query"
                 )
         return fresh
 
@@ -109,8 +109,8 @@ class KafkaParticipant(Participant[StagedTransaction]):
             self._settle(epoch, staged, refused)
         except KafkaFailedError as error:
             raise CommitUnknown(
-                f"epoch {epoch.number}: its intent is logged, but its transactions could not all "
-                f"be committed: {error}; {self._advice(epoch, error)}"
+                f"epoch {epoch.number}: its intent is logged, but not all of its transactions "
+                f"could be committed: {error}; {self._advice(epoch, error)}"
             ) from error
         self._close(epoch, staged)
 
@@ -173,7 +173,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         try:
             return not reach_below(self._client, first, ids)
         except KafkaFailedError as error:
-            _log.warning("the end offsets of the newest epoch's topics are not known: %s", error)
+            _log.warning("the end offsets of the newest epoch's topics are unknown: %s", error)
             return True
 
     def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
@@ -185,10 +185,10 @@ class KafkaParticipant(Participant[StagedTransaction]):
         gone = sorted(n for n, each in expected.items() if not each.is_confirmed_by(now.get(n)))
         if gone:
             raise LogError(
-                f"epoch {epoch.number} of query {epoch.query} was written to what was topic "
-                f"{', '.join(gone)} then, which has been removed or made anew since. Nothing was "
-                "written. 'krishiv-spark log resolve --assume aborted' has the epoch written "
-                "again, into the topic as it is now; '--assume committed' passes over it"
+                f"epoch {epoch.number} of query {epoch.query} was written to the previous topic "
+                f"{', '.join(gone)}, which has since been removed or recreated. Nothing was "
+                "written. 'krishiv-spark log resolve --assume aborted' writes the epoch again, "
+                "into the current topic; '--assume committed' skips it"
             )
 
     def verify_empty_log(self, query: str) -> None:
@@ -218,7 +218,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             remove_dead_logs(base, BATCH_PREFIX, _DEAD_AFTER_S, self._options.storage)
         except Exception as error:  # noqa: BLE001  no job's business but to be tidy
             shown = scrub(error, self._options.secrets())
-            _log.error("logs of dead jobs in %s are left", base, exc_info=shown)
+            _log.error("logs of dead jobs in %s remain", base, exc_info=shown)
 
     # --- operator
 
@@ -250,9 +250,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
         if unsure:
             listed = ", ".join(f"{i.transaction.transactional_id} ({refused[i]})" for i in unsure)
             raise CommitUnknown(
-                f"epoch {epoch.number}: its intent is logged, but neither the coordinator nor the "
-                f"topic tells what became of {listed}. Nothing was touched; see 'krishiv-spark "
-                "kafka transactions show'"
+                f"epoch {epoch.number}: its intent is logged, but neither the coordinator nor "
+                f"the topic shows the outcome of {listed}. Nothing was changed; see "
+                "'krishiv-spark kafka transactions show'"
             )
         lost = [item for item, outcome in became.items() if outcome is Outcome.ABORTED]
         if lost:
@@ -266,24 +266,25 @@ class KafkaParticipant(Participant[StagedTransaction]):
     ) -> SinkError:
         text = (
             f"epoch {epoch.number}: brokers have aborted {len(lost)} of its "
-            f"{len(lost) + len(kept)} transactions, since the driver stayed away for longer than "
-            f"'kafka.transaction.timeout.ms'"
+            f"{len(lost) + len(kept)} transactions, because the driver was away for longer than "
+            "'kafka.transaction.timeout.ms'"
         )
         # A batch job has no next driver that could write the rest: its next run is another job.
         if kept and (self._options.on_lost_transactions == "error" or not self._streaming):
             tasks = ", ".join(str(item.task) for item in kept)
             return CommitUnknown(
-                f"{text}; the rows of the tasks {tasks} are visible, those of the others are not. "
-                "With onLostTransactions = 'repair', a restart of the stream writes the rest"
+                f"{text}; the rows of the tasks {tasks} are visible, the rows of the other "
+                "tasks are not. With onLostTransactions = 'repair', a restart of the stream "
+                "writes the rest"
             )
         return LostIntentError(f"{text}; {self._advice(epoch)}", kept)
 
     def _advice(self, epoch: Epoch, error: Exception | None = None) -> str:
         if isinstance(error, KafkaRefusedError):
-            return "as long as that is not allowed, each new attempt ends like this one"
+            return "until that is allowed, each new attempt ends like this one"
         if self._streaming:
-            return "restart the query, which settles it"
-        return f"look what is in the topic before the job is run again (its id is {epoch.query})"
+            return "restart the query, which resolves it"
+        return f"check the topic before you run the job again (its id is {epoch.query})"
 
     def _outcomes(self, staged: Sequence[StagedTransaction]) -> dict[StagedTransaction, Outcome]:
         """What became of transactions: by their coordinators, or else by the topic itself."""
@@ -318,7 +319,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             abort_siblings(self._client, doomed, lambda: self._is_owner(epoch))
         except Exception as error:  # noqa: BLE001  an error here would have a job run again that is done
             _log.error(
-                "epoch %d is visible, but what else was open is not ended",
+                "epoch %d is visible, but other open transactions are not ended",
                 epoch.number,
                 exc_info=scrub(error, self._options.secrets()),
             )
@@ -343,6 +344,7 @@ def _check_complete(
     if missing:
         raise CommitRejected(
             f"epoch {epoch.number} was committed in part, with the rows of the tasks "
-            f"{', '.join(str(item.task) for item in kept)}; now there are no tasks {missing}, so "
-            "its rows are spread in another way: restart the query with as many tasks as before"
+            f"{', '.join(str(item.task) for item in kept)}; now there are no tasks {missing}, "
+            "so its rows are distributed differently: restart the query with as many tasks as "
+            "before"
         )

@@ -26,7 +26,7 @@ _EXPLANATIONS = {
     "'...after.max.ms' refuse this time: change them, or the column 'timestamp'",
     "InvalidRecordError": "a compacted topic needs a key in every record",
     "UnsupportedCompressionTypeError": "choose another 'kafka.compression.type'",
-    "NotEnoughReplicasError": "fewer replicas are in sync than 'min.insync.replicas' asks for",
+    "NotEnoughReplicasError": "fewer replicas are in sync than 'min.insync.replicas' requires",
 }
 """By the name of kafka-python's error."""
 

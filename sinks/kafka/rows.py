@@ -49,7 +49,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     for field in schema:
         _check_column(field)
     if "value" not in schema.names:
-        raise SchemaError("there is no column 'value': to_json(struct(*)) AS value makes one")
+        raise SchemaError("there is no column 'value': create it with to_json(struct(*)) AS value")
     if topic is None and "topic" not in schema.names:
         raise SchemaError("no topic is given: use the option 'topic', or a column 'topic'")
 
@@ -57,12 +57,12 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
 def _check_column(field: pa.Field) -> None:
     if field.name not in _TYPES:
         raise SchemaError(
-            f"column {field.name!r} has no place in a record: select {', '.join(_TYPES)} only, and "
-            "put the rest into 'value', as with to_json(struct(*))"
+            f"column {field.name!r} cannot be part of a record: select {', '.join(_TYPES)} "
+            "only, and put the rest into 'value', as with to_json(struct(*))"
         )
     if not any(_same(field.type, kind) for kind in _TYPES[field.name]):
         raise SchemaError(
-            f"column {field.name!r} is {field.type}, but has to be {_WORDS[field.name]}: cast it"
+            f"column {field.name!r} is {field.type}, but must be {_WORDS[field.name]}: cast it"
         )
 
 
@@ -107,7 +107,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[TopicRows]:
         return
     names = batch.column("topic")
     if names.null_count:
-        raise SchemaError("a row has null as its topic: fill it, or use the option 'topic'")
+        raise SchemaError("a row has null as its topic: set the topic, or use the option 'topic'")
     for name in names.unique().to_pylist():
         yield _rows(name, batch.filter(pc.equal(names, name)))
 

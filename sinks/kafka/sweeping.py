@@ -105,7 +105,7 @@ def abort_live(
                 raise client.failed(f"abort the transaction under {name!r}", refused[name])
         if not ongoing:
             return
-    raise client.failed(f"abort the transactions under {sorted(ongoing)}", "time is up")
+    raise client.failed(f"abort the transactions under {sorted(ongoing)}", "the time is up")
 
 
 def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:

@@ -45,8 +45,8 @@ class PlannedTopic:
 
 _RIGHTS = {
     WRITE: "the user needs the ACL WRITE on this topic",
-    READ: "the user needs the ACL READ on this topic too: by the cluster's rules of transactions "
-    "(transaction.version below 2), how one ended that has timed out is told by the topic alone",
+    READ: "the user needs the ACL READ on this topic too: with the cluster's transaction.version "
+    "below 2, only the topic shows the outcome of a transaction that has timed out",
 }
 
 
@@ -107,8 +107,8 @@ def _created(client: Client, topic: str) -> Topic:
         if not backoff.pause():
             raise client.failed(
                 f"write to topic {topic!r}",
-                "it does not exist, and the brokers do not make it (auto.create.topics.enable): "
-                "create it",
+                "it does not exist, and the brokers do not create it "
+                "(auto.create.topics.enable): create it",
             )
 
 

@@ -43,8 +43,8 @@ def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
     for name in partition_by:
         if name not in schema.names:
             raise OptionError(
-                f"krishiv-parquet: option 'partitionBy' names column {name!r}, but there are "
-                f"{', '.join(schema.names)}"
+                f"krishiv-parquet: option 'partitionBy' names column {name!r}, but the columns "
+                f"are {', '.join(schema.names)}"
             )
         _check_partition(name, schema.field(name).type)
     if len(set(partition_by)) == len(schema.names):
@@ -62,9 +62,9 @@ def _check_partition(name: str, kind: pa.DataType) -> None:
     if pa.types.is_nested(kind):
         reason = "is nested"
     elif pa.types.is_binary(kind):
-        reason = "is binary (use hex(...): Spark's reader does not get all bytes back)"
+        reason = "is binary (use hex(...): Spark's reader does not restore all bytes)"
     elif is_hidden(f"{name}="):
-        reason = "has a name with a dot in front (readers pass over folders that begin with one)"
+        reason = "has a name that starts with a dot (readers ignore folders that start with one)"
     if reason is not None:
         raise OptionError(f"krishiv-parquet: column {name!r} {reason} and cannot partition")
 
@@ -75,8 +75,8 @@ def _check_fields(fields: Sequence[pa.Field], above: str = "") -> None:
     if pair is not None:
         one, other = (above + name for name in pair)
         raise SchemaError(
-            f"columns {one!r} and {other!r} differ by nothing but case, by which Spark's reader "
-            "does not tell columns apart: rename one of them"
+            f"columns {one!r} and {other!r} differ only in case, and Spark's reader does not "
+            "distinguish them: rename one of them"
         )
     for field in fields:
         _check_type(above + field.name, field.type)
@@ -85,10 +85,14 @@ def _check_fields(fields: Sequence[pa.Field], above: str = "") -> None:
 def _check_type(name: str, kind: pa.DataType) -> None:
     foreign = stands_for(kind)
     if pa.types.is_duration(kind):
-        raise SchemaError(f"column {name!r} is an interval, which Parquet cannot hold: cast it")
+        raise SchemaError(
+            f"column {name!r} is an interval, which Parquet does not support: cast it"
+        )
     if foreign is not None:
         advice = STAND_INS[foreign]
-        raise SchemaError(f"column {name!r} is a {foreign}, which this sink cannot hold: {advice}")
+        raise SchemaError(
+            f"column {name!r} is a {foreign}, which this sink does not support: {advice}"
+        )
     if pa.types.is_struct(kind):
         _check_fields(children(kind), f"{name}.")
     elif pa.types.is_list(kind):
@@ -111,9 +115,9 @@ def check_no_sink_log(table: TableFolder) -> None:
     if table.has_sink_log():
         raise OptionError(
             f"krishiv-parquet: 'path' {table} was written by Spark's own file sink: Spark reads "
-            f"what its {SINK_LOG} names, and would find none of these rows. Write into another "
-            f"folder; or, if no query of Spark's writes there any more, remove {SINK_LOG}, upon "
-            "which files of failed tasks that lie there count for readers too"
+            f"the files in its {SINK_LOG}, and would find none of these rows. Write into "
+            "another folder; or, if no query of Spark's writes there any more, remove "
+            f"{SINK_LOG}; files of failed tasks there are then visible to readers too"
         )
 
 
@@ -129,8 +133,9 @@ def check_no_links(table: TableFolder) -> None:
     for link in table.links():
         raise OptionError(
             f"krishiv-parquet: {table}/{link} is a link: its rows would stay in a table that is "
-            "overwritten, or whose epochs replace each other, since what a link leads to is not "
-            "removed. Remove the link or make it a plain folder, or write into another folder"
+            "overwritten, or whose epochs replace each other, because files behind a link are "
+            "not removed. Remove the link or make it a plain folder, or write into another "
+            "folder"
         )
 
 

@@ -236,19 +236,19 @@ class UploadParticipant(TableParticipant[StagedUploads]):
             )
         return CommitUnknown(
             f"{text}, or the file was there and has been removed. 'krishiv-spark log resolve "
-            "--assume committed' passes over it, with 'aborted' it takes the epoch back, which is "
+            "--assume committed' skips it; '--assume aborted' reverts the epoch, which is "
             "staged again"
         )
 
     def _shown(self, gone: Sequence[StagedUpload]) -> str:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         first = f"{self._table}/{gone[0].upload.key}"
-        return f"the store or somebody has aborted the upload of {first}{more}"
+        return f"the store or another program has aborted the upload of {first}{more}"
 
     def _unknown(self, epoch: Epoch, error: StorageError) -> CommitUnknown:
         return CommitUnknown(
-            f"epoch {epoch.number}: its intent is logged, but not all of its files could be made "
-            f"visible: {error}; restart the query, which settles it"
+            f"epoch {epoch.number}: its intent is logged, but not all of its files could be "
+            f"made visible: {error}; restart the query, which resolves it"
         )
 
 

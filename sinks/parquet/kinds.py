@@ -70,7 +70,7 @@ def _kind_at(place: str, storage: Storage) -> TableKind:
     if url is None or url.kind == "disk":
         return _OnDisk(local_path(place if url is None else url.path, PATH_OPTION))
     if not url.path.strip("/"):
-        raise OptionError(f"{PATH_OPTION} {place!r} is all of a bucket: name a folder in it")
+        raise OptionError(f"{PATH_OPTION} {place!r} is a whole bucket: name a folder in it")
     return _InStore(StoreTable(url, storage))
 
 

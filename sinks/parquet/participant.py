@@ -24,8 +24,8 @@ __all__ = ["TableLogView", "TableParticipant"]
 StagedT = TypeVar("StagedT", bound=StagedFiles)
 
 _EMPTY = (
-    "that is all that the query has in the table: as with output mode 'complete', whose epochs "
-    "replace each other; the rows come back with the first new epoch"
+    "these are all rows of the query in the table, as with output mode 'complete', whose "
+    "epochs replace each other; the rows return with the first new epoch"
 )
 
 
@@ -87,8 +87,8 @@ class TableParticipant(Participant[StagedT]):
         """Planner: a stream without a log must not have files in the table."""
         for name, _ in self._files_of(query):
             raise LogError(
-                f"{self.folder}/{name} is of this query, but its epoch log is empty: the log was "
-                "removed, or the option 'epochLog' has changed; put it back, or use "
+                f"{self.folder}/{name} belongs to this query, but its epoch log is empty: the "
+                "log was removed, or the option 'epochLog' has changed; put it back, or use "
                 f"{NEW_CHECKPOINT}"
             )
 
@@ -104,13 +104,13 @@ class TableParticipant(Participant[StagedT]):
         if newest > epoch:
             raise LogError(
                 f"{self.folder} has files of epoch {newest} of query {query}, and epochs after "
-                f"{epoch} would be written under numbers that are taken: who follows the folder "
-                "would pass over them. Two ways on: move the files of these epochs out of the "
-                f"folder ({_names_of(query, epoch + 1)} and later), after 'krishiv-spark log "
-                "resolve', so that their rows are written again (a query that follows the folder "
-                "and has read them passes over these rows); or start with a new checkpoint, whose "
-                "sources begin where the newest epoch ended, or where this checkpoint stands if "
-                "rows may be there twice"
+                f"{epoch} would be written under numbers that are taken: streams that follow "
+                "the folder would skip them. Two ways on: move the files of these epochs out "
+                f"of the folder ({_names_of(query, epoch + 1)} and later), after 'krishiv-spark "
+                "log resolve', so that their rows are written again (a query that follows the "
+                "folder and has read them skips these rows); or start with a new checkpoint, "
+                "whose sources begin where the newest epoch ended, or at the position of this "
+                "checkpoint if duplicate rows are acceptable"
             )
 
     def plan_replay(self, replay: Replay) -> list[str]:
@@ -127,12 +127,13 @@ class TableParticipant(Participant[StagedT]):
         moved = (
             f"krishiv-parquet {self.folder}: {len(later)} files of epochs {epochs[0]} to "
             f"{epochs[-1]} move to {self.folder}/{replayed_within(replay.query, replay.name)}, "
-            "which no reader lists; they stay there until you delete them"
+            "which no reader lists; they remain there until you delete them"
         )
         followers = (
             f"streams of krishiv-parquet that follow {self.folder} and have read epoch "
-            f"{replay.first} or later PASS OVER the new rows, whose epochs have the same numbers: "
-            "stop them first, and replay each of them from its first epoch with such rows"
+            f"{replay.first} or later SKIP the new rows, whose epochs have the same numbers: "
+            "stop these streams first, and replay each of them from its first epoch with such "
+            "rows"
         )
         found = [moved, followers, *self._lines_of_others(later)]
         if len(later) == sum(1 for _ in self._files_of(replay.query)):
@@ -146,10 +147,10 @@ class TableParticipant(Participant[StagedT]):
                 if self._is_later(path.name, replay):
                     raise OptionError(
                         f"krishiv-parquet {self.folder}: {link} is a link to a folder, in which "
-                        f"{path.name} is of epoch {replay.first} or later. Readers see that file, "
-                        "and what a link leads to is not moved, so its rows would be there TWICE. "
-                        "Nothing was changed: make the link a plain folder, or replay from a later "
-                        "epoch"
+                        f"{path.name} is of epoch {replay.first} or later. Readers read that "
+                        "file, and files behind a link are not moved, so its rows would be "
+                        "there TWICE. Nothing was changed: make the link a plain folder, or "
+                        "replay from a later epoch"
                     )
 
     def _lines_of_others(self, later: Sequence[tuple[str, DataFile]]) -> Iterator[str]:
@@ -158,12 +159,12 @@ class TableParticipant(Participant[StagedT]):
         missing = sum(epochs.values()) - sum(1 for _, file in later if file.total)
         others = sum(DataFile.parse(_name_of(path)) is None for path in self.folder.visible())
         if missing > 0:
-            yield f"{missing} files of these epochs are not in {self.folder} any more"
+            yield f"{missing} files of these epochs are no longer in {self.folder}"
         if others:
             yield (
-                f"{others} files in {self.folder} were written by other programs, and stay: if one "
-                "of them has rows of these epochs, as after a compaction, these rows will be there "
-                "TWICE"
+                f"{others} files in {self.folder} were written by other programs, and remain: "
+                "if one of them has rows of these epochs, as after a compaction, these rows "
+                "will be there TWICE"
             )
 
     def _is_later(self, name: str, replay: Replay) -> bool:

@@ -104,10 +104,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         if self.contains(epoch, staged) is False:
             raise CommitUnknown(
                 f"epoch {epoch.number} of query {epoch.query}: its intent is logged, but "
-                f"{self._table} has nothing of it: the table was restored from an older copy. Put "
-                "the newest copy back and restart the query. Or, without it, 'krishiv-spark log "
-                "resolve --assume aborted' has the epoch written again, and '--assume committed' "
-                "passes over it"
+                f"{self._table} has nothing of it: the table was restored from an older copy. "
+                "Put the newest copy back and restart the query. Or, without it, "
+                "'krishiv-spark log resolve --assume aborted' writes the epoch again, and "
+                "'--assume committed' skips it"
             )
 
     def _remove_replaced(self, staged: Sequence[StagedFiles]) -> None:
@@ -319,10 +319,10 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         if missing and exists(f"{self._table}/{staged}"):
             path = f"{folder}/{missing[0]}".lstrip("/")
             raise CommitUnknown(
-                f"{self._table}/{staged}/{staged_name(missing[0])}, which a logged epoch names, is "
-                f"gone, and {self._table}/{path} is not there: somebody has removed one of them. "
-                "'krishiv-spark log resolve --assume committed' passes over it, with 'aborted' it "
-                "takes the epoch back, which is staged again"
+                f"{self._table}/{staged}/{staged_name(missing[0])}, which a logged epoch names, "
+                f"is missing, and {self._table}/{path} does not exist: another program has "
+                "removed one of them. 'krishiv-spark log resolve --assume committed' skips it; "
+                "'--assume aborted' reverts the epoch, which is staged again"
             )
 
     def _sync(self, folders: Iterable[str]) -> None:
@@ -404,8 +404,8 @@ def _appear(source: int, target: int, name: str) -> bool:
         return False
     if not stat.S_ISREG(found.st_mode):
         raise LinkError(
-            f"{staged}, which a logged epoch names, is a link, or no plain file: another than the "
-            "task of the epoch has put it there. Remove it"
+            f"{staged}, which a logged epoch names, is a link, or no plain file: it was not "
+            "created by a task of the epoch. Remove it"
         )
     try:
         # It appears now: whoever follows the folder goes by this time.
@@ -441,7 +441,7 @@ def _rejecting_links(epoch: Epoch) -> Iterator[None]:
     except LinkError as error:
         raise CommitRejected(
             f"epoch {epoch.number}: {error}; nothing is visible of the epoch: restart the query "
-            "then"
+            "afterwards"
         ) from error
 
 
@@ -451,6 +451,6 @@ def _delayed_by_links(epoch: Epoch) -> Iterator[None]:
         yield
     except LinkError as error:
         raise CommitUnknown(
-            f"epoch {epoch.number}: its intent is logged, but not all of its files could be made "
-            f"visible: {error}; then restart the query, which settles it"
+            f"epoch {epoch.number}: its intent is logged, but not all of its files could be "
+            f"made visible: {error}; restart the query afterwards, which resolves it"
         ) from error

@@ -66,7 +66,7 @@ def store_orphans(
         named |= _named_by(job, state)
         if name.startswith(BATCH_PREFIX) and _is_over(job, state, before_ms):
             yield StoreOrphan(
-                f"{table.meta_url(name)}  its batch job is over", partial(_forget, table, job)
+                f"{table.meta_url(name)}  its batch job has ended", partial(_forget, table, job)
             )
     for item in pending:
         *folders, name = item.upload.key.split("/")

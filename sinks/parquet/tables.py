@@ -95,7 +95,7 @@ class DiskTable:
             make_folder(self.path)
         except OSError as error:
             why = f"{error}{self._hint_of_link()}"
-            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {why}") from error
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be created: {why}") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
             why = explain_refusal(self.path)
             raise OptionError(f"krishiv-parquet: 'path' {self} cannot be written: {why}")
@@ -104,13 +104,15 @@ class DiskTable:
         """Return the end of a message about a path that leads nowhere."""
         if not self.path.is_symlink() or self.path.exists():
             return ""
-        return f". It is a link to {self.path.readlink()}, which is not there: is its disk mounted?"
+        return (
+            f". It is a link to {self.path.readlink()}, which does not exist: is its disk mounted?"
+        )
 
     def _check_makeable(self) -> None:
         nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
-        why = explain_refusal(nearest) if nearest.is_dir() else f"{nearest} is no folder"
+        why = explain_refusal(nearest) if nearest.is_dir() else f"{nearest} is not a folder"
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be made: {why}")
+            raise OptionError(f"krishiv-parquet: 'path' {self} cannot be created: {why}")
 
     def visible(self) -> Iterator[str]:
         """See `TableFolder`."""

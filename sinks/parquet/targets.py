@@ -31,18 +31,18 @@ def make_targets(table: Path, staged: str, device: int, folders: Iterable[str]) 
                 is_elsewhere = os.fstat(descriptor).st_dev != device
         except LinkError as error:
             raise CommitRejected(
-                f"{error}, as a plain folder; or write into a table of its own; {_NOTHING}"
+                f"{error}, as a plain folder; or write into a separate table; {_NOTHING}"
             ) from error
         except OSError as error:
             raise CommitRejected(
-                f"folder {table}/{folder} cannot be made: {error}; {_NOTHING}"
+                f"folder {table}/{folder} cannot be created: {error}; {_NOTHING}"
             ) from error
         if is_elsewhere:
             raise CommitRejected(
-                f"folder {table}/{folder} is on another file system than {table}/{staged}, so that "
-                "files cannot appear in it in one step: is it, or one above it, a mount? Make it a "
-                f"plain folder, or write into a table of its own; {_NOTHING}"
+                f"folder {table}/{folder} is on another file system than {table}/{staged}, so "
+                "that files cannot appear in it in one step: is it, or one above it, a mount? "
+                f"Make it a plain folder, or write into a separate table; {_NOTHING}"
             )
 
 
-_NOTHING = "nothing is visible of the epoch: restart the query then"
+_NOTHING = "nothing is visible of the epoch: restart the query afterwards"

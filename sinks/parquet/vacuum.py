@@ -124,7 +124,7 @@ def _of_batch_job(job: TableLog, before: float) -> Iterator[Orphan]:
     state = job.judging_state() if job.is_staging() else job.log.state()
     if state is None or job.unfinished(state):
         return
-    yield from _if_older(job.folder, before, "its batch job is over")
+    yield from _if_older(job.folder, before, "its batch job has ended")
 
 
 def _if_older(folder: Path, before: float, reason: str) -> Iterator[Orphan]:

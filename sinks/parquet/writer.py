@@ -92,9 +92,9 @@ class ParquetWriter(LoggedWriter[StagedFiles]):
                 return self._kind.staged(task, files.close())
         except (FileNotFoundError, UploadGoneError) as error:
             raise Fenced(
-                f"what generation {task.generation} of query {task.query} staged in "
-                f"{self._kind.table} is gone: another driver on the same checkpoint took over and "
-                "removed it"
+                f"the files that generation {task.generation} of query {task.query} staged in "
+                f"{self._kind.table} were removed: another driver on the same checkpoint has "
+                "taken over"
             ) from error
 
     def participant(self, view: LogView) -> Participant[Any]:

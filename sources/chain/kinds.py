@@ -36,7 +36,7 @@ def offset_of(kind: object) -> type[Offset]:
     """
     place = _OFFSETS.get(kind) if isinstance(kind, str) else None
     if place is None:
-        raise OffsetError(f"an offset of kind {kind!r} in one of krishiv-chain: there is no such")
+        raise OffsetError(f"an offset of krishiv-chain of kind {kind!r}: there is no such kind")
     found: type[Offset] = _imported(place)
     return found
 

@@ -116,7 +116,7 @@ class ChainOptions(SourceOptions):
         for place, given in (("first", self.first_given), ("then", self.then_given)):
             for key in given:
                 if (instead := _FOR_BOTH.get(key.lower())) is not None:
-                    raise ValueError(f"option '{place}.{key}': give {instead!r} instead, for both")
+                    raise ValueError(f"option '{place}.{key}': set {instead!r} instead, for both")
         if self.snapshot is not None and self.landed_by is not None:
             raise ValueError("options 'snapshot' and 'landedBy' exclude each other")
         self.part("first")

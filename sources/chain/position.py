@@ -16,7 +16,7 @@ def _part(value: Any) -> Offset:
     if isinstance(value, Offset):
         return value
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is no offset")  # noqa: TRY004  pydantic takes no TypeError
+        raise ValueError(f"{value!r} is not an offset")  # noqa: TRY004  pydantic takes no TypeError
     return offset_of(value.get("kind")).from_dict(value)
 
 

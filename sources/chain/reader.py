@@ -170,8 +170,8 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
             wanted = self._part(place).offset_type
             if not isinstance(part, wanted):
                 raise OffsetError(
-                    f"{FORMAT}: an offset of kind {part.kind!r} where {wanted.kind!r} is needed; "
-                    "a checkpoint belongs to one query with one source"
+                    f"{FORMAT}: an offset of kind {part.kind!r} instead of {wanted.kind!r}; a "
+                    "checkpoint belongs to one query with one source"
                 )
 
     def _limit(self, place: Place, asked: Limit) -> Limit:
@@ -195,6 +195,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
             then.latest(seam, UNLIMITED)
         except DataLossError as error:
             raise DataLossError(
-                f"{FORMAT}: what follows the rows of the table is not all there any more: {error}"
+                f"{FORMAT}: the records that follow the rows of the table are no longer "
+                f"complete: {error}"
             ) from error
         self._has_asked = True

@@ -141,5 +141,5 @@ def _missing(schema: Schema, name: str, table: Table) -> str:
         field = next((field for field in older.fields if field.name == name), None)
         now = None if field is None else schema.find_column_name(field.field_id)
         if now is not None:
-            return f"{text} any more: it is called {now!r} now"
+            return f"{text} any more: its name is now {now!r}"
     return f"{text}; {did_you_mean(name, schema.column_names, f'there are {schema}')}"

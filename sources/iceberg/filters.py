@@ -40,7 +40,7 @@ def parsed(text: str, schema: Schema) -> BooleanExpression:
     else:
         return expression
     raise OptionError(
-        f"{FORMAT}: option 'rowFilter' = {text!r}: {reason}; there are the columns "
+        f"{FORMAT}: option 'rowFilter' = {text!r}: {reason}; the columns are "
         f"{', '.join(field.name for field in schema.fields)}; an example: carrier = 'UA' and "
         "delay >= 15"
     )

@@ -169,18 +169,22 @@ class History:
         return offset.sequence > 0 and oldest.sequence_number == offset.sequence + 1
 
     def _lost(self, offset: StreamingOffset) -> str:
-        where = f"{FORMAT}: table {self.table}: snapshot {offset.snapshot}, up to which was read,"
+        where = (
+            f"{FORMAT}: table {self.table}: snapshot {offset.snapshot}, the last one that was read,"
+        )
         if offset.snapshot is None:
-            where = f"{FORMAT}: table {self.table} was empty when the query began, and its history"
+            where = (
+                f"{FORMAT}: table {self.table} was empty when the query started, and its history"
+            )
         if offset.snapshot in self.known:
             return (
                 f"{where} is no longer in the history of the branch: it was rolled back or "
                 f"replaced, or snapshots after it have expired; {self.available()}. {_ADVICE}"
             )
         return (
-            f"{where} has expired, and so have snapshots after it, whose rows cannot be told any "
-            f"more; {self.available()}. {_ADVICE} To prevent it, keep snapshots for longer than "
-            "the query may stand still"
+            f"{where} has expired, and so have snapshots after it, whose rows cannot be "
+            f"determined any more; {self.available()}. {_ADVICE} To prevent it, keep snapshots "
+            "for longer than the query may be stopped"
         )
 
     def available(self) -> str:
@@ -195,8 +199,8 @@ class History:
 
 
 _ADVICE = (
-    "Start anew with another checkpoint: 'startingOffsets' = 'current' reads all that is in the "
-    "table now and follows it from there."
+    "Start with another checkpoint: 'startingOffsets' = 'current' reads all rows that are in "
+    "the table now and follows it from there."
 )
 
 
@@ -227,14 +231,15 @@ def _reading(table: str, snapshot: Snapshot, skips: Skips) -> Reading:
     if found is not None or skipped.get(operation):
         return found or "nothing"
     option = (
-        f"'streaming-skip-{operation}-snapshots' = 'true' passes over it, and 'readChanges' = "
-        "'true' reads the rows that go as well; "
+        f"'streaming-skip-{operation}-snapshots' = 'true' skips it, and 'readChanges' = 'true' "
+        "reads the deleted rows as well; "
     )
     raise ChangedRowsError(
         f"{FORMAT}: table {table}: snapshot {snapshot.snapshot_id} of "
-        f"{when(snapshot.timestamp_ms)} is no append but of kind {operation!r}: its rows cannot "
-        f"be read as a stream of new ones; {option if operation in skipped else ''}a new query "
-        "with 'startingOffsets' = 'current' begins after it, with all rows of the newest snapshot"
+        f"{when(snapshot.timestamp_ms)} is not an append but of kind {operation!r}: its rows "
+        f"cannot be read as a stream of new ones; {option if operation in skipped else ''}a new "
+        "query with 'startingOffsets' = 'current' starts after it, with all rows of the newest "
+        "snapshot"
     )
 
 
@@ -273,4 +278,4 @@ def no_reference(metadata: TableMetadata, kind: str, name: str) -> str:
     """The text of an error about a branch or tag that is not there."""
     there = (n for n, reference in metadata.refs.items() if reference.snapshot_ref_type == kind)
     listed = ", ".join(sorted(there)) or "none"
-    return f"{FORMAT}: the table has no {kind} {name!r}; there are: {listed}"
+    return f"{FORMAT}: the table has no {kind} {name!r}; known: {listed}"

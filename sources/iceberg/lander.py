@@ -18,7 +18,7 @@ from krishiv_spark.spark.checkpoint import SparkCheckpoint
 __all__ = ["BY_HAND", "NAME_IT", "Lander", "lander_of"]
 
 BY_HAND = (
-    "say it yourself: 'snapshot', and for the source that follows 'then.startingOffsets' with the "
+    "set both 'snapshot' and, for the source that follows, 'then.startingOffsets' with the "
     "offset of each partition at which the rows of that snapshot end"
 )
 NAME_IT = "name the query with 'landedBy', by its id or by its checkpoint"
@@ -78,17 +78,17 @@ def _only_one(table: str, properties: Mapping[str, str]) -> str:
     if len(queries) > 1:
         raise OptionError(
             f"{FORMAT}: {len(queries)} queries have written into table {table}: "
-            f"{', '.join(queries)}. {NAME_IT}: what the others have written must not come again "
-            "from after the position of that one"
+            f"{', '.join(queries)}. {NAME_IT}: rows that the others have written must not be "
+            "read again after the position of that one"
         )
     if queries and f"{OFFSETS_OF}{queries[0]}" in properties:
         return queries[0]
-    known = f"; there are epochs of {queries[0]}" if queries else ""
+    known = f"; it has epochs of {queries[0]}" if queries else ""
     raise OptionError(
-        f"{FORMAT}: table {table} does not say where the source of its rows stood{known}. "
-        "krishiv-iceberg's sink keeps that for streams whose writer has the option "
-        "'checkpointLocation', if it is no longer than 16384 characters. Give 'landedBy' the "
-        f"checkpoint of the query that lands the rows, or {BY_HAND}"
+        f"{FORMAT}: table {table} does not record the position of the source of its "
+        f"rows{known}. krishiv-iceberg's sink records it for streams whose writer has the "
+        "option 'checkpointLocation', if it is no longer than 16384 characters. Set 'landedBy' "
+        f"to the checkpoint of the query that lands the rows, or {BY_HAND}"
     )
 
 
@@ -110,7 +110,7 @@ def _epoch_of(table: str, properties: Mapping[str, str], query: str) -> int:
         )
     epoch = parse_count(text)
     if epoch is None:
-        raise OffsetError(f"{FORMAT}: table property '{EPOCH_OF}{query}' is {text!r}, no epoch")
+        raise OffsetError(f"{FORMAT}: table property '{EPOCH_OF}{query}' is {text!r}, not an epoch")
     return epoch
 
 
@@ -125,8 +125,9 @@ def _kept(text: str, query: str, epoch: int) -> list[dict[str, Any]]:
         ) from error
     if number != epoch:
         raise OffsetError(
-            f"{FORMAT}: table property '{OFFSETS_OF}{query}' is of epoch {number}, and the newest "
-            f"of the query is {epoch}: somebody has changed one of them; {BY_HAND}"
+            f"{FORMAT}: table property '{OFFSETS_OF}{query}' is of epoch {number}, and the "
+            f"newest of the query is {epoch}: another program has changed one of them; "
+            f"{BY_HAND}"
         )
     return offsets
 
@@ -141,21 +142,21 @@ def _in_checkpoint(
     """What Spark wrote down for the epoch that the table holds."""
     if checkpoint is None:
         raise OptionError(
-            f"{FORMAT}: table {table} does not say where the source of query {query} stood: give "
-            f"'landedBy' the query's checkpoint instead of its id, or {BY_HAND}"
+            f"{FORMAT}: table {table} does not record the position of the source of query "
+            f"{query}: set 'landedBy' to the query's checkpoint instead of its id, or {BY_HAND}"
         )
     planned = checkpoint.offset_seq(epoch)
     if planned is None:
         raise OptionError(
             f"{FORMAT}: {checkpoint.location}/offsets/{epoch} cannot be read, and table {table} "
-            f"holds epoch {epoch} of the query; {BY_HAND}"
+            f"has epoch {epoch} of the query; {BY_HAND}"
         )
     digest = digest_of(properties, query, str(epoch))
     ends = None if digest is None else PlannedOffsets.ends_of(digest)
     if ends not in {None, checkpoint.offsets_of(epoch).ends}:
         raise OptionError(
-            f"{FORMAT}: {checkpoint.location}/offsets/{epoch} is not what table {table} holds as "
-            f"epoch {epoch} of the query: the checkpoint was put back from an older copy, or "
+            f"{FORMAT}: {checkpoint.location}/offsets/{epoch} does not match epoch {epoch} of "
+            f"the query in table {table}: the checkpoint was restored from an older copy, or "
             f"edited; {BY_HAND}"
         )
     return planned.objects

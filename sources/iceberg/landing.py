@@ -48,7 +48,7 @@ def rows_landed(
         return Landed(_begin(table, found), None, f"snapshot {snapshot}")
     if history.head is None:
         raise OptionError(
-            f"{FORMAT}: table {name} has no snapshot yet, so nothing says where its rows end: "
+            f"{FORMAT}: table {name} has no snapshot yet, so the end of its rows is unknown: "
             "wait for the first epoch of the query that lands them"
         )
     lander = lander_of(options, metadata.properties, by)
@@ -75,8 +75,8 @@ def _refuse_other_starts(options: IcebergSourceOptions) -> None:
         names.append("startingOffsets' or 'snapshot-id")
     if names:
         raise OptionError(
-            f"{FORMAT}: option '{names[0]}' has no meaning here: the table is read as it is when "
-            "the query begins, or as of the option 'snapshot' of the chain"
+            f"{FORMAT}: option '{names[0]}' has no meaning here: the table is read in its state "
+            "when the query starts, or as of the option 'snapshot' of the chain"
         )
 
 
@@ -95,14 +95,14 @@ def _check_newest(
         raise OptionError(
             f"{FORMAT}: table {history.table} was rolled back: its rows are those "
             f"{'before the first epoch' if held is None else f'up to epoch {held}'} of query "
-            f"{lander.query}, which has written epoch {newest}. Wait "
-            f"for its next epoch (the rows that went do not come again), or {BY_HAND}"
+            f"{lander.query}, which has written epoch {newest}. Wait for its next epoch (the "
+            f"removed rows are not written again), or {BY_HAND}"
         )
     if held is None and by is None:
         raise OptionError(
             f"{FORMAT}: table {history.table} no longer has a snapshot of query {lander.query}, "
-            "so it is not known whether its rows are all that this query has written, and no "
-            f"others. If they are, {NAME_IT}"
+            "so it is unknown whether its rows are exactly the rows that this query has "
+            f"written. If they are, {NAME_IT}"
         )
 
 
@@ -118,9 +118,9 @@ def _check_alone(history: History, lander: Lander) -> None:
         elif begun and operation_of(snapshot) not in _KEEPS_ROWS:
             raise OptionError(
                 f"{FORMAT}: table {history.table}: snapshot {snapshot.snapshot_id} of "
-                f"{when(snapshot.timestamp_ms)}, of kind {operation_of(snapshot)!r}, is not of "
-                f"query {lander.query}, which lands the rows. If its rows are none that come from "
-                f"the source after that query's position, {NAME_IT}"
+                f"{when(snapshot.timestamp_ms)}, of kind {operation_of(snapshot)!r}, was not "
+                f"written by query {lander.query}, which lands the rows. If none of its rows "
+                f"comes from the source after that query's position, {NAME_IT}"
             )
 
 

@@ -26,7 +26,7 @@ def _milliseconds(text: object) -> object:
         time = None
     if time is None or time.tzinfo is None:
         raise ValueError(
-            "milliseconds since 1970 UTC are needed, or a time with its zone, such as "
+            "write milliseconds since 1970 UTC, or a time with a zone, such as "
             "'2013-01-01T12:00:00Z'"
         )
     since = time - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -163,8 +163,8 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
             raise ValueError("options 'readChanges' and 'streaming-skip-…' exclude each other")
         if self.read_changes and self.event_time is not None:
             raise ValueError(
-                "options 'readChanges' and 'eventTime' exclude each other: rows that go are as "
-                "old as they may be, so that no watermark holds for them"
+                "options 'readChanges' and 'eventTime' exclude each other: deleted rows can "
+                "have any age, so no watermark is valid for them"
             )
         return self
 

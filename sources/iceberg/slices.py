@@ -71,8 +71,8 @@ def _rest(history: History, begin: StreamingOffset, file: int) -> FileSlice:
     if snapshot is None:
         raise DataLossError(
             f"{FORMAT}: table {history.table}: snapshot {begin.snapshot} has expired, or was "
-            f"rolled back, while it was being read; {history.available()}. Start anew with "
-            "another checkpoint, and keep snapshots for longer than reading them takes"
+            f"rolled back, while it was being read; {history.available()}. Start with another "
+            "checkpoint, and keep snapshots for longer than reading them takes"
         )
     return FileSlice(snapshot, begin.scan, file)
 
@@ -94,8 +94,8 @@ def between(
     """
     if history.head is None and end.snapshot is not None:
         raise DataLossError(
-            f"{FORMAT}: table {history.table}: snapshot {end.snapshot}, at which a batch ends, "
-            "has expired before the batch was read"
+            f"{FORMAT}: table {history.table}: snapshot {end.snapshot}, the end of a batch, has "
+            "expired before the batch was read"
         )
     found = list(ahead(history, begin, skips))
     if found and end.file is not None:

@@ -71,9 +71,10 @@ def _since(history: History, moment_ms: int) -> StreamingOffset | None:
     if history.is_whole():
         return StreamingOffset()
     raise DataLossError(
-        f"{FORMAT}: table {history.table}: snapshots between {when(moment_ms)} and the oldest that "
-        f"is left have expired, and with them the knowledge of what they appended; "
-        f"{history.available()}. 'startingOffsets' = 'earliest' begins with all rows of the oldest"
+        f"{FORMAT}: table {history.table}: snapshots between {when(moment_ms)} and the oldest "
+        "remaining one have expired, so the rows that they appended are unknown; "
+        f"{history.available()}. 'startingOffsets' = 'earliest' starts with all rows of the "
+        "oldest snapshot"
     )
 
 
@@ -118,7 +119,7 @@ def _as_of(history: History, metadata: TableMetadata, options: IcebergSourceOpti
     snapshot = None if current is None else metadata.snapshot_by_id(current)
     if snapshot is None:
         raise OptionError(
-            f"{FORMAT}: table {history.table} has no snapshot of {when(moment)} or before; "
+            f"{FORMAT}: table {history.table} has no snapshot at or before {when(moment)}; "
             f"{history.available()}"
         )
     return snapshot

@@ -250,8 +250,8 @@ class SnapshotStream:
         found = str(table.metadata.table_uuid)
         if uuid is not None and found != uuid:
             raise DataLossError(
-                f"{FORMAT}: table {self._options.table_name} was dropped and made again since the "
-                f"query began (its UUID was {uuid}, and is {found}): start with "
+                f"{FORMAT}: table {self._options.table_name} was dropped and recreated since "
+                f"the query started (its UUID was {uuid}, and is {found}): start with "
                 f"{NEW_CHECKPOINT}"
             )
         return table

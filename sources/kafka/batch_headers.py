@@ -63,7 +63,7 @@ def read_batch_headers(
         if len(found) < len(offsets):
             client.forget_leaders({tp.topic for tp in offsets})
             backoff.pause_or_raise(
-                lambda: client.failed("read records", f"no answer for {waiting[0]}")
+                lambda: client.failed("read records", f"no response for {waiting[0]}")
             )
     return found
 

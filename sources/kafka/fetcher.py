@@ -78,7 +78,7 @@ class FetchRules:
 def _warn(dead: DeadBatch) -> None:
     """Log a batch that is skipped; the record of the log carries its description."""
     _log.warning(
-        "%s: it is skipped, since 'badBatches' is 'skip', and its rows are lost for this query",
+        "%s: it is skipped, because 'badBatches' is 'skip', and its rows are lost for this query",
         dead,
         extra={"dead_letter": dead},
     )
@@ -219,7 +219,7 @@ class Fetcher:
             _log.info("%s has no records from offset %d", cursor.range.tp, cursor.next)
             cursor.next = cursor.end
         else:
-            self._wait([cursor], "the answers are empty")
+            self._wait([cursor], "the responses are empty")
 
     def _is_local(self, cursor: Cursor) -> bool:
         """Whether the offsets lie on the broker's own disks, not in tiered storage (KIP-405)."""
@@ -232,7 +232,7 @@ class Fetcher:
         error = _error(code)
         cursor.corrupt += code == _CORRUPT_MESSAGE
         if cursor.corrupt > _MOST_CORRUPT:
-            raise self._failed(cursor, f"{error}: its leader's own log is damaged there")
+            raise self._failed(cursor, f"{error}: the log of its leader is damaged there")
         # After UNKNOWN_SERVER_ERROR Kafka's own consumer asks again, too.
         if not is_retriable(error) and code not in {_UNKNOWN_SERVER_ERROR, *_TELLING}:
             raise self._failed(cursor, error)
@@ -255,7 +255,7 @@ class Fetcher:
         topics = {cursor.range.tp.topic for cursor in cursors}
         theirs = [c for c in self._open() if c.range.tp.topic in topics]
         if not self._look(theirs, believed=cursors):
-            raise self._failed(next(iter(cursors)), f"{why}, time is up")
+            raise self._failed(next(iter(cursors)), f"{why}, and the time is up")
         self._backoff.succeeded()
 
     def _look(self, cursors: Collection[Cursor], *, believed: Collection[Cursor]) -> bool:

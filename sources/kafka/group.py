@@ -69,7 +69,7 @@ class ShownPosition:
             self._shown = offsets
         except KrishivError as error:
             self._until_s = time.monotonic() + _REST_S
-            _log.warning("the position is not shown to group %r: %s", self._group, error)
+            _log.warning("the position was not committed to group %r: %s", self._group, error)
 
     def _commit(self, client: Client, offsets: Mapping[TopicPartition, int]) -> None:
         backoff = Backoff(_PATIENCE_S)

@@ -208,7 +208,7 @@ def _table(data: pa.Buffer, key: str, kind: pa.StructType, unexpected: Unexpecte
 
 def _check_numbers(table: pa.Table, key: str, numbers: pa.Array) -> None:
     if not table.column(key).combine_chunks().equals(numbers):
-        raise pa.ArrowInvalid("a text is not one object")
+        raise pa.ArrowInvalid("a text is not a single object")
 
 
 def _struct(columns: Sequence[pa.Array], kind: pa.StructType, rows: int) -> pa.StructArray:

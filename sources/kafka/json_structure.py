@@ -220,7 +220,7 @@ def pairs_of_maps(data: pa.Buffer, kind: pa.StructType) -> pa.Buffer:
         if not pa.types.is_map(each):
             continue
         if (found.signs[objects] == _ARRAY).any():
-            raise pa.ArrowInvalid("an array where a map is wanted")
+            raise pa.ArrowInvalid("an array instead of a map")
         closes = found.closes(objects)
         empty = closes == objects + 1
         for text, tokens in (

@@ -89,11 +89,11 @@ def parse_units(given: object) -> object:
     """
     if not isinstance(given, str):
         return given
-    needed = 'needed is one of s, ms, us, ns, or JSON such as \'{"at": "ms", "day": "d"}\''
+    needed = 'write one of s, ms, us, ns, or JSON such as \'{"at": "ms", "day": "d"}\''
     word = given.strip()
     if word in get_args(TimeUnit):
         if word == "d":
-            raise ValueError(f"days are for a DATE, which has to be named; {needed}")
+            raise ValueError(f"the unit of days is for a DATE, which must be named; {needed}")
         return {EVERY_TIME: word}
     try:
         found = json.loads(word)
@@ -228,7 +228,7 @@ def _days(texts: pa.Array) -> pa.Array:
 
 def _require(texts: pa.Array, pattern: str) -> None:
     if not _all(pc.match_substring_regex(texts, pattern)):
-        raise pa.ArrowInvalid("a text of another form")
+        raise pa.ArrowInvalid("a text in another format")
 
 
 def _all(flags: pa.Array) -> bool:
@@ -320,8 +320,8 @@ def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
     """Return the form of a map, whose objects became lists of pairs (`pairs_of_maps`)."""
     if not pa.types.is_string(kind.key_type):
         raise SchemaError(
-            f"field {path!r} is a MAP with keys of type {kind.key_type}, and the names in a JSON "
-            "object are texts: declare it as MAP<STRING, ...> and cast the keys"
+            f"field {path!r} is a MAP with keys of type {kind.key_type}, and the names in a "
+            "JSON object are strings: declare it as MAP<STRING, ...> and cast the keys"
         )
     form = form_of(kind.item_type, rules, path)
     read = pa.list_(pa.struct([("key", pa.string()), ("value", form.read)]))
@@ -345,7 +345,7 @@ def _refuse_twins(keys: pa.Array, lengths: NDArray[Any]) -> None:
     maps = np.repeat(np.arange(len(lengths)), lengths)
     entries = maps * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
     if len(np.unique(entries)) < len(entries):
-        raise pa.ArrowInvalid("a key is there twice in a map")
+        raise pa.ArrowInvalid("a key occurs twice in a map")
 
 
 _NESTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., JsonForm]], ...] = (

@@ -20,8 +20,9 @@ __all__ = ["Losses"]
 
 _log = logging.getLogger(__name__)
 _LENIENCE = (
-    "set 'failOnDataLoss' to false to go on with what is there; then what was not read by now is "
-    "lost for this query, also what goes while it is set"
+    "set 'failOnDataLoss' to false to continue with the remaining records; records deleted "
+    "before they were read are then lost for this query, also those that are deleted while it "
+    "is set"
 )
 _ADVICE = f"restore the topic if it can be; {_LENIENCE}. Or start the query with {NEW_CHECKPOINT}"
 _REMEMBERED, _SHOWN = 10, 5
@@ -48,8 +49,7 @@ class Losses:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{tp}: the query stands at offset {asked}, but the oldest that is still there is "
-            f"{oldest}",
+            f"{tp}: the query is at offset {asked}, but the oldest remaining one is {oldest}",
             oldest - asked,
         )
 
@@ -60,10 +60,10 @@ class Losses:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{tp}: the {what} is given as offset {asked}, but the oldest that is still there "
-            f"is {oldest}",
+            f"{tp}: the {what} is given as offset {asked}, but the oldest remaining one is "
+            f"{oldest}",
             oldest - asked,
-            f"give that or 'earliest', or {_LENIENCE}",
+            f"set it to that or to 'earliest', or {_LENIENCE}",
         )
 
     def report_cut_off(self, tp: TopicPartition, position: int, cut: Cut) -> None:
@@ -73,8 +73,8 @@ class Losses:
             DataLossError: If losses are errors.
         """
         self._happened(
-            f"{tp}: the query stands at offset {position}, but {cut.why}: the cluster has lost "
-            f"records, and offsets from {cut.offset} on are others"
+            f"{tp}: the query is at offset {position}, but {cut.why}: the cluster has lost "
+            f"records, and the records from offset {cut.offset} on are different ones"
         )
 
     def report_unavailable(self, tp: TopicPartition, begin: int, end: int, why: str) -> None:
@@ -85,8 +85,8 @@ class Losses:
         Raises:
             DataLossError: If losses are errors.
         """
-        which = f"offsets {begin} to {end - 1} of the batch will not come"
-        doubt = f"offsets up to {end - 1} of the batch may be other records than were planned"
+        which = f"offsets {begin} to {end - 1} of the batch no longer exist"
+        doubt = f"offsets up to {end - 1} of the batch may be other records than the planned ones"
         self._happened(f"{tp}: {which if begin < end else doubt}: {why}", end - begin)
 
     def report_topic_deleted(self, what: str, positions: Mapping[TopicPartition, int]) -> None:
@@ -101,7 +101,9 @@ class Losses:
         """
         shown = ", ".join(f"{n} in {tp}" for tp, n in sorted(positions.items())[:_SHOWN])
         more = f" and {len(positions) - _SHOWN} more" if len(positions) > _SHOWN else ""
-        self._happened(f"{what}: what followed the query's position, {shown}{more}, is gone")
+        self._happened(
+            f"{what}: the records after the query's position, {shown}{more}, were deleted"
+        )
 
     def report(self) -> dict[str, Any]:
         """For the progress; empty as long as nothing was lost."""
@@ -115,7 +117,7 @@ class Losses:
         self.offsets += offsets
         self.latest.append(what)
         _log.warning(
-            "%s: going on, since 'failOnDataLoss' is false; %d offsets passed over so far",
+            "%s: continuing, because 'failOnDataLoss' is false; %d offsets skipped so far",
             what,
             self.offsets,
         )

@@ -44,7 +44,7 @@ def mismatch(
             return text
     if not found.keys() & {*known}:
         return _none_of(found, known)
-    return "is read otherwise by Arrow"
+    return "is interpreted differently by Arrow"
 
 
 def _suspects(
@@ -65,19 +65,19 @@ def _suspects(
 
 def _load_object(value: bytes | None) -> dict[str, Any]:
     if value is None:
-        raise _BadValueError("is not there (a tombstone)")
+        raise _BadValueError("is missing (a tombstone)")
     try:
         found = json.loads(value.decode(), object_pairs_hook=_once, parse_float=_finite)
     except UnicodeDecodeError as error:
-        raise _BadValueError(f"is no UTF-8 from byte {error.start} on") from None
+        raise _BadValueError(f"is not valid UTF-8 from byte {error.start} on") from None
     except json.JSONDecodeError as error:
-        raise _BadValueError(f"is no JSON: {error.msg}, at character {error.pos}") from None
+        raise _BadValueError(f"is not valid JSON: {error.msg}, at character {error.pos}") from None
     except RecursionError:
         raise _BadValueError("is nested too deeply") from None
     except ValueError:  # Python's limit for the digits of whole numbers
         raise _BadValueError("has a number with too many digits") from None
     if not isinstance(found, dict):
-        raise _BadValueError(f"is {_kind(found)}, and an object is wanted")
+        raise _BadValueError(f"is {_kind(found)} instead of an object")
     return found
 
 
@@ -98,14 +98,15 @@ def _none_of(found: dict[str, Any], known: Sequence[str]) -> str:
     folded = {name.lower() for name in found}
     near = next((name for name in known if name.lower() in folded), None)
     if near is not None:
-        return f"has none of the wanted fields, but {near!r} in another case"
+        return f"has none of the schema's fields, but {near!r} in another case"
     if found.keys() == {"schema", "payload"}:
         return (
-            "has none of the wanted fields, but 'schema' and 'payload', as Kafka Connect writes "
-            "with 'schemas.enable': turn that off, or declare payload as a STRUCT of the fields"
+            "has none of the schema's fields, but 'schema' and 'payload', as Kafka Connect "
+            "writes with 'schemas.enable': turn that off, or declare payload as a STRUCT of "
+            "the fields"
         )
     more = ", ..." if len(known) > _SHOWN else ""
-    return f"has none of the wanted fields ({', '.join(known[:_SHOWN])}{more})"
+    return f"has none of the schema's fields ({', '.join(known[:_SHOWN])}{more})"
 
 
 def _of_field(value: Any, field: pa.Field, above: str, path: str, reads: Reads) -> str | None:

@@ -98,7 +98,7 @@ class OffsetLookup:
         """
         where = self.options.start(streaming=streaming)
         if not streaming and where.uses(LATEST):
-            raise self._error("a batch read cannot begin at the latest offset")
+            raise self._error("a batch read cannot start at the latest offset")
         otherwise = self.options.starting_offsets_by_timestamp_strategy == "latest"
         return self._found(where, partitions, "start", latest_otherwise=otherwise)
 
@@ -156,8 +156,8 @@ class OffsetLookup:
         missing = [tp for tp, offset in found.items() if offset < 0]
         if missing and not latest_otherwise:
             raise self._error(
-                f"{missing[0]} has no record at or after {asked[missing[0]]} ms since 1970, where "
-                "the query should start; to begin at the end then, set "
+                f"{missing[0]} has no record at or after {asked[missing[0]]} ms since 1970, the "
+                "starting timestamp; to start at the end in this case, set "
                 "'startingOffsetsByTimestampStrategy' to 'latest'"
             )
         return {**found, **self.newest(missing)}
@@ -171,8 +171,7 @@ class OffsetLookup:
         extra = sorted(where.each.keys() - set(partitions))
         found = f"no offset for {missing[0]}" if missing else f"{extra[0]}, which is not read"
         raise self._error(
-            f"the {what} must be given for all partitions that are read, and for no others; it "
-            f"has {found}"
+            f"the {what} must be given for exactly the partitions that are read; it has {found}"
         )
 
     def _there(self, named: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int]:
@@ -203,7 +202,7 @@ def _what_became(position: QueryPosition, snapshot: ClusterSnapshot, name: str) 
         return f"topic {name!r} was deleted"
     if _is_other(position, snapshot, name):
         return (
-            f"topic {name!r} was deleted and made anew (its id was {position.ids[name]} and is "
+            f"topic {name!r} was deleted and recreated (its id was {position.ids[name]} and is "
             f"{snapshot.ids[name]})"
         )
     return f"topic {name!r} has only {len(snapshot.topics[name].leaders)} partitions now"

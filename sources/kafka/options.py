@@ -312,7 +312,7 @@ def _check_topics(options: KafkaSourceOptions) -> None:
     if len(given) != 1:
         found = " and ".join(repr(name) for name in given) or "none of them"
         raise ValueError(
-            f"give one of the options 'subscribe', 'subscribePattern' and 'assign'; given: {found}"
+            f"set one of the options 'subscribe', 'subscribePattern' and 'assign'; given: {found}"
         )
     if options.subscribe == ():
         raise ValueError("option 'subscribe' names no topic")
@@ -320,7 +320,7 @@ def _check_topics(options: KafkaSourceOptions) -> None:
         re.compile(options.subscribe_pattern or "")
     except re.error as error:
         raise ValueError(
-            f"option 'subscribePattern' = {options.subscribe_pattern!r} is no regular "
+            f"option 'subscribePattern' = {options.subscribe_pattern!r} is not a valid regular "
             f"expression: {error}"
         ) from None
 

@@ -102,7 +102,7 @@ def _fate(wanted: OffsetRange, at: int, topic: Topic | None) -> Remains | None:
         return Remains(at, at, why, is_certain=False, whole_topic=True)
     expected = ExpectedTopic(wanted.topic_id, frozenset({wanted.tp.partition}))
     if expected.is_other(topic):
-        return Remains(at, at, f"topic {name!r} was deleted and made anew", whole_topic=True)
+        return Remains(at, at, f"topic {name!r} was deleted and recreated", whole_topic=True)
     if not expected.is_confirmed_by(topic):
         why = f"topic {name!r} has only {len(topic.leaders)} partitions now"
         return Remains(at, at, why, is_certain=False)

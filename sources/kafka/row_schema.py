@@ -161,7 +161,7 @@ def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> 
         if times[path] != (unit == "d"):
             wanted = "'d'" if times[path] else "one of 's', 'ms', 'us' and 'ns'"
             kind = "DATE" if times[path] else "time"
-            raise OptionError(f"{option}: {path!r} is a {kind}; its unit can be {wanted}")
+            raise OptionError(f"{option}: {path!r} is a {kind}; its unit must be {wanted}")
 
 
 def _paths_of_times(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
@@ -220,8 +220,8 @@ def _every(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Sche
     if RAW_COLUMN in own or (options.unknown_fields == "keep" and UNKNOWN_COLUMN in own):
         name = RAW_COLUMN if RAW_COLUMN in own else UNKNOWN_COLUMN
         raise SchemaError(
-            f"{name!r} is among the fields of the JSON values, and is a column that options add: "
-            "leave it out of the schema of the values"
+            f"{name!r} is among the fields of the JSON values, and is a column that options "
+            "add: remove it from the schema of the values"
         )
     if options.bad_records != "fail" or options.null_values == "keep":
         fields = tuple(field.with_nullable(nullable=True) for field in fields)
@@ -244,7 +244,7 @@ def _check_known(schema: pa.Schema) -> None:
     for name in schema.names:
         if name not in SCHEMA.names:
             raise SchemaError(
-                f"the schema has a column {name!r}, which Kafka has not; "
-                f"{did_you_mean(name, SCHEMA.names, there_are)}. "
-                "To read fields of JSON values, set the option 'valueFormat' to 'json'"
+                f"the schema has a column {name!r}, which Kafka does not have; "
+                f"{did_you_mean(name, SCHEMA.names, there_are)}. To read fields of JSON values, "
+                "set the option 'valueFormat' to 'json'"
             )

@@ -69,7 +69,7 @@ def parse_moment(given: object) -> object:
     if not isinstance(given, str):
         return given
     if not given.strip().isdecimal():
-        raise ValueError("a whole number is needed: milliseconds since 1970 UTC")
+        raise ValueError("write a whole number: milliseconds since 1970 UTC")
     return StartingPosition(int(given), is_time=True)
 
 
@@ -101,7 +101,7 @@ def parse_assignment(given: object) -> object:
         for partition in _list(each, example)
     ]
     if not partitions:
-        raise ValueError(f"at least one partition is needed: {example}")
+        raise ValueError(f"write at least one partition: {example}")
     return tuple(dict.fromkeys(partitions))
 
 
@@ -113,7 +113,7 @@ def _by_partition(text: str, least: int, example: str) -> dict[TopicPartition, i
             tp = TopicPartition(topic, _whole(_number(partition), 0, example))
             found[tp] = _whole(number, least, example)
     if not found:
-        raise ValueError(f"at least one partition is needed: {example}")
+        raise ValueError(f"write at least one partition: {example}")
     return found
 
 
@@ -121,8 +121,8 @@ def _parsed(text: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        raise ValueError(f"needed is {example}") from None
-    _need(isinstance(value, dict), f"needed is {example}")
+        raise ValueError(f"write {example}") from None
+    _need(isinstance(value, dict), f"write {example}")
     found: dict[str, Any] = value
     return found
 
@@ -132,7 +132,7 @@ def _number(text: str) -> object:
 
 
 def _list(value: Any, example: str) -> list[object]:
-    _need(isinstance(value, list), f"a list of partitions is needed: {example}")
+    _need(isinstance(value, list), f"write a list of partitions: {example}")
     found: list[object] = value
     return found
 
@@ -144,5 +144,5 @@ def _need(is_so: bool, text: str) -> None:
 
 def _whole(value: object, least: int, example: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{value!r} does not fit; needed is {example}")
+        raise ValueError(f"{value!r} is not valid; write {example}")
     return value

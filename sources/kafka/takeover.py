@@ -13,7 +13,7 @@ from krishiv_spark.sources.kafka.topics import Subscription
 
 __all__ = ["begun_at", "check_exact", "taken_over"]
 
-_BY_HAND = "give 'snapshot' and 'then.startingOffsets'"
+_BY_HAND = "set 'snapshot' and 'then.startingOffsets'"
 
 
 def taken_over(options: KafkaSourceOptions, given: Mapping[str, Any]) -> KafkaOffset:
@@ -33,10 +33,10 @@ def taken_over(options: KafkaSourceOptions, given: Mapping[str, Any]) -> KafkaOf
     """
     _refuse_starts(options)
     if given.get("kind") != KafkaOffset.kind:
-        what = "of Spark's own" if "kind" not in given else f"of kind {given['kind']!r}"
+        what = "of Spark itself" if "kind" not in given else f"of kind {given['kind']!r}"
         raise OptionError(
             f"{options.format_name}: the rows came from a source {what}, and not from "
-            f"{options.format_name}, so its position is none here: {_BY_HAND}"
+            f"{options.format_name}, so its position cannot be used here: {_BY_HAND}"
         )
     offset = KafkaOffset.from_dict(given)
     _check_topics(options, QueryPosition.of(offset))
@@ -52,9 +52,9 @@ def check_exact(options: KafkaSourceOptions) -> None:
     start = options.start(streaming=True)
     if start.is_time or start.everywhere is not None or start.uses(LATEST):
         raise OptionError(
-            f"{options.format_name}: 'startingOffsets' has to say at which offset of each "
-            "partition the rows that are read before end, as JSON such as "
-            '\'{"orders": {"0": 23, "1": -2}}\' (-2: oldest, where there are none of it)'
+            f"{options.format_name}: 'startingOffsets' must specify the offset of each "
+            'partition at which the rows read before end, as JSON such as \'{"orders": {"0": '
+            '23, "1": -2}}\' (-2: oldest, if there are no rows of the partition)'
         )
 
 
@@ -66,8 +66,9 @@ def begun_at(end: KafkaOffset) -> KafkaOffset:
 def _refuse_starts(options: KafkaSourceOptions) -> None:
     for name in options.starts:
         raise OptionError(
-            f"{options.format_name}: option {name!r} would begin elsewhere than the rows that "
-            "are read before end; leave it away, or give 'snapshot' too, whose rows end there"
+            f"{options.format_name}: option {name!r} would start at another position than the "
+            "end of the rows read before; remove it, or set 'snapshot' too, whose rows end "
+            "there"
         )
 
 
@@ -77,8 +78,8 @@ def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:
     unread = sorted(tp for tp in position.read if not subscription.asks_for(tp))
     if unread:
         raise OptionError(
-            f"{options.format_name}: the rows that are read before are of {unread[0]} too, which "
-            f"the options do not ask for: ask for all topics that were read, or {_BY_HAND}"
+            f"{options.format_name}: the rows read before come from {unread[0]} too, which the "
+            f"options do not include: include all topics that were read, or {_BY_HAND}"
         )
     named = {*(options.subscribe or ())}
     topics = {f"topic {name!r}" for name in named - {tp.topic for tp in known}}
@@ -87,7 +88,7 @@ def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:
     if unlanded or not position.read:
         which = unlanded[0] if unlanded else "any topic"
         raise OptionError(
-            f"{options.format_name}: there are no rows of {which} among those that are read "
-            "before, which end in "
-            f"{', '.join(sorted(position.topics)) or 'none'}. Leave it away, or {_BY_HAND}"
+            f"{options.format_name}: there are no rows of {which} among the rows read before, "
+            f"which end in {', '.join(sorted(position.topics)) or 'none'}. Remove it, or "
+            f"{_BY_HAND}"
         )

@@ -210,8 +210,8 @@ class Subscription:
         left = {tp: each for tp, each in positions.items() if not self.asks_for(tp)}
         for tp in left.keys() & position.read.keys():
             _log.warning(
-                "%s is not read any more, since the options do not ask for it; if they do again, "
-                "the query goes on from offset %d",
+                "%s is no longer read, because the options do not include it; if they include "
+                "it again, the query continues from offset %d",
                 tp,
                 left[tp].offset,
             )

@@ -65,7 +65,7 @@ def cut_of(position: Position, high_watermark: FoundOffset, epoch_end: int = -1)
         why = f"its leader epoch has gone back from {position.epoch} to {high_watermark.epoch}"
         return Cut(min(position.offset, high_watermark.offset), why, is_certain=False)
     if epoch_end >= 0:
-        why = f"its new leader has only what lies before offset {epoch_end} of that"
+        why = f"its new leader has only the records before offset {epoch_end} of that"
         return Cut(epoch_end, why, is_certain=True) if epoch_end < position.offset else None
     if high_watermark.offset < position.offset:
         return Cut(

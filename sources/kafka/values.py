@@ -162,8 +162,8 @@ class ValueDecoder:
         if self._policies.null is None and not self._counts.null:
             _log.warning(
                 "%s: %d of %d records have no value (tombstones) and become rows with nulls in "
-                "the fields of the values; set the option 'nullValues' to 'keep' if that is right, "
-                "or to 'drop' or 'bad'. Later ones of this task are not logged",
+                "the fields of the values; set the option 'nullValues' to 'keep' if that is "
+                "intended, or to 'drop' or 'bad'. Later ones of this task are not logged",
                 _place(batch, pc.index(values.is_null(), True).as_py()),
                 values.null_count,
                 len(batch),
@@ -206,8 +206,8 @@ class ValueDecoder:
         if self._policies.bad == "fail":
             raise SchemaError(
                 f"{text}. Correct the schema, or set the option 'badRecords' to 'null' or "
-                "'divert': the fields of such values are null then, and 'divert' keeps each value "
-                "beside them, with the reason"
+                "'divert': the fields of such values are then null, and 'divert' also keeps "
+                "each value, with the reason"
             )
         if self._required is not None:
             raise SchemaError(

@@ -44,7 +44,7 @@ def _check_keys(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None
         for key in row:
             if key not in names:
                 hint = did_you_mean(key, names, f"there are {', '.join(names)}")
-                raise SchemaError(f"row {number} has {key!r}, which is no column; {hint}")
+                raise SchemaError(f"row {number} has {key!r}, which is not a column; {hint}")
 
 
 def _column(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array:

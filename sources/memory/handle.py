@@ -84,7 +84,7 @@ def memory_source(name: str, schema: pa.Schema | None = None) -> MemorySource:
         if not known.equals(schema):
             raise SchemaError(
                 f"memory source {name!r} has another schema already: {_brief(known)}, not "
-                f"{_brief(schema)}; .clear() it first, or take another name"
+                f"{_brief(schema)}; call .clear() first, or use another name"
             )
     return source
 

@@ -77,7 +77,7 @@ class MemorySourceOptions(SourceOptions):
         """
         name = self.name or self.path
         if name is None:
-            raise OptionError("krishiv-memory: give a name: .load('clicks') or option 'name'")
+            raise OptionError("krishiv-memory: set a name: .load('clicks') or option 'name'")
         return name
 
 
@@ -170,12 +170,12 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         first = pushed.log.first()
         begins = start.origin is None and start.next == 0 and first < end
         if start.next > end or (start.next < first and not begins):
-            raise self._lost(f"holds pushes {first} to {end - 1}, but it stands at {start.next}")
+            raise self._lost(f"has pushes {first} to {end - 1}, but the query is at {start.next}")
         return max(start.next, first)
 
     def _check_origin(self, pushed: Pushed, stands: MemoryOffset) -> None:
         if stands.origin is not None and stands.origin != pushed.origin():
-            raise self._lost("is not the one that the query has read: its store is a new one")
+            raise self._lost("is not the one that the query has read: its store is new")
 
     def _lost(self, what: str) -> DataLossError:
         return DataLossError(
@@ -222,7 +222,7 @@ def _bodies(pushed: Pushed, first: int, end: int) -> list[bytes]:
     try:
         return [pushed.log.read(number)[1] for number in range(first, end)]
     except FileNotFoundError as error:
-        raise DataLossError(f"a push between {first} and {end} is gone: {error}") from error
+        raise DataLossError(f"a push between {first} and {end} is missing: {error}") from error
 
 
 def _spread(bodies: Sequence[bytes], most: int) -> list[Bodies]:

@@ -98,9 +98,9 @@ class Books:
             )
         if not found:
             _log.warning(
-                "krishiv-parquet: %s cannot be written. As long as few files have to be "
-                "remembered, offsets hold them, and batches are small; give a folder for them "
-                "with the option 'stateLocation'",
+                "krishiv-parquet: %s cannot be written. While the list of read files is short, "
+                "it is kept in the offsets, and batches are small; set the option "
+                "'stateLocation' to a folder for it",
                 self._place.own,
             )
         return found
@@ -166,7 +166,7 @@ class Books:
     def _needed(self, offset: ParquetOffset) -> StreamState:
         state = self.state(offset)
         if state is None:
-            raise OffsetError("damaged parquet offset: it names files of state and no 'stream'")
+            raise OffsetError("damaged parquet offset: it names state files, but no 'stream'")
         return state
 
     # --- writing
@@ -233,9 +233,9 @@ class Books:
             or self.cost(end.files) > self._bounds.files
         ):
             raise OptionError(
-                "krishiv-parquet: there are too many files to be remembered in an offset, and the "
-                "folder of 'path' cannot be written: give the query a folder of its own with the "
-                "option 'stateLocation', such as one beside its checkpoint, and start it again; "
+                "krishiv-parquet: there are too many files to remember in an offset, and the "
+                "folder of 'path' cannot be written: give the query its own folder with the "
+                "option 'stateLocation', such as one next to its checkpoint, and restart it; "
                 "nothing is lost"
             )
 

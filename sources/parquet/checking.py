@@ -128,7 +128,7 @@ class UnitChecks:
 
 def _encrypted(path: str) -> str:
     return (
-        f"{path} is encrypted, which is not supported. It is not skipped, since it may be a good "
-        "file. No row of it was read, and no batch names it: move it out of the folder, and put a "
-        "file that is not encrypted in its stead"
+        f"{path} is encrypted, which is not supported. It is not skipped, because it may be a "
+        "valid file. No row of it was read, and no batch names it: move it out of the folder, "
+        "and replace it with a file that is not encrypted"
     )

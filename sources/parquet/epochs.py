@@ -90,8 +90,8 @@ class Epochs:
         roots = {loss.root for loss in lost}
         if away := sorted(roots - self._tables.look().keys() if roots else ()):
             raise StorageError(
-                f"krishiv-parquet: the folder {away[0]} went away while files were listed, so none "
-                "is taken for lost: mount or restore it, and start the query again"
+                f"krishiv-parquet: the folder {away[0]} disappeared while files were listed, so "
+                "none of its files counts as lost: mount or restore it, and restart the query"
             )
 
     def forget(self) -> None:

@@ -43,8 +43,8 @@ def as_it_is(file: FoundFile, place: Place, *, was_whole: bool, fail_on_loss: bo
         return file
     if not now.whole:
         raise DataLossError(
-            f"{path} had {file.size} bytes when it was listed, and is being written now: start the "
-            "query again when the file is whole"
+            f"{path} had {file.size} bytes when it was listed, and is being written now: "
+            "restart the query when the file is complete"
         )
     is_same_version = (now.modified_ns - file.modified_ns) % files.resolution_ns == 0
     healed = (now.size == file.size and is_same_version) or not (
@@ -52,13 +52,13 @@ def as_it_is(file: FoundFile, place: Place, *, was_whole: bool, fail_on_loss: bo
     )
     if not healed and fail_on_loss:
         raise DataLossError(
-            f"{path} had {file.size} bytes when it was listed and has {now.size} now"
-            f"{'' if is_same_version else ', of another version'}: its rows were replaced "
-            "before they were read. Put the file back that was there; with the option "
-            "'failOnDataLoss' = 'false' the rows that it has now are read, and those that it had "
-            "are lost"
+            f"{path} had {file.size} bytes when it was listed and has {now.size} "
+            f"now{'' if is_same_version else ', of another version'}: its rows were replaced "
+            "before they were read. Put the previous file back; with the option "
+            "'failOnDataLoss' = 'false' its current rows are read, and the previous ones are "
+            "lost"
         )
-    _log.warning("%s is read as it is now: it has changed since it was listed", path)
+    _log.warning("%s is read in its current form: it has changed since it was listed", path)
     return FoundFile(file.path, now.size, now.modified_ns)
 
 

@@ -112,7 +112,9 @@ def _explained(place: Place) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise OptionError(f"krishiv-parquet: may not read {error.filename}: {error}") from error
+        raise OptionError(
+            f"krishiv-parquet: no permission to read {error.filename}: {error}"
+        ) from error
     except FileNotFoundError as error:
         raise OptionError(f"krishiv-parquet: 'path' {place.root} does not exist") from error
 

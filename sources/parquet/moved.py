@@ -33,7 +33,8 @@ def check_place(offset: ParquetOffset, place: Place, moved_from: str | None) -> 
     if moved_from is not None and known == Place.of(moved_from, place.storage).root:
         return
     raise OptionError(
-        f"krishiv-parquet: this query has read files below {known}, and 'path' is {place.root} "
-        "now, where others of the same names would count as read: put 'path' back. If these are "
-        f"the same, moved: .option('movedFrom', '{known}'). For others use {NEW_CHECKPOINT}"
+        f"krishiv-parquet: this query has read files below {known}, and 'path' is now "
+        f"{place.root}, where other files with the same names would count as read: put 'path' "
+        f"back. If these are the same files, moved: .option('movedFrom', '{known}'). For other "
+        f"files use {NEW_CHECKPOINT}"
     )

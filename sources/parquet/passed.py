@@ -103,7 +103,7 @@ class Passed:
         counts[Reason.UNFINISHED_EPOCH] = 0
         if any(count > self._logged.get(reason, 0) for reason, count in counts.items()):
             said = ", ".join(self._said(reason) for reason, count in counts.items() if count)
-            _log.warning("krishiv-parquet: not read in %s: %s", place, said)
+            _log.warning("krishiv-parquet: files skipped in %s: %s", place, said)
         self._logged = counts
 
     def _said(self, reason: Reason) -> str:

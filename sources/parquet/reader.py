@@ -57,9 +57,9 @@ __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
 
 _log = logging.getLogger(__name__)
 _NOT_BY_LOG = (
-    "krishiv-parquet: %s was written by Spark's own file sink. Files of tasks that failed may lie "
-    "beside those that its _spark_metadata names, and all are read: rows may be there twice. "
-    "Spark's own source goes by that log"
+    "krishiv-parquet: %s was written by Spark's own file sink. It may contain files of failed "
+    "tasks in addition to the files in its _spark_metadata, and all of them are read: rows may "
+    "be there twice. Spark's own source reads only the files in that log"
 )
 _MOST_HELD = 500  # an offset shall stay small, and a path may be long
 
@@ -141,8 +141,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
                 _log.warning("not used for the schema: %s", error)
                 why = why or f", and {error}"
         raise OptionError(
-            f"krishiv-parquet: there are no Parquet files in {self.options.path} whose schema "
-            f"could be taken{why}: give one with .schema(...)"
+            f"krishiv-parquet: there are no Parquet files in {self.options.path} to infer the "
+            f"schema from{why}: set one with .schema(...)"
         )
 
     def _is_whole(self, file: FoundFile) -> bool:
@@ -160,7 +160,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if not self.streaming:
             raise OptionError(
                 "krishiv-parquet: option 'startingOffsets' = 'latest' is for streams; a batch "
-                "read begins with the oldest file"
+                "read starts with the oldest file"
             )
         return Start(at="latest")
 

@@ -149,14 +149,14 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
 def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
     if isinstance(error, GoneError):
         return GoneError(
-            f"{error}; put it back. The option 'failOnDataLoss' = 'false' goes on without it: its "
-            "rows are lost then"
+            f"{error}; put it back. The option 'failOnDataLoss' = 'false' continues without it: "
+            "its rows are then lost"
         )
     return BadFileError(
-        f"{error}. Mend it, and start the query once with 'failOnDataLoss' = 'false', since it has "
-        "changed then: meanwhile rows of other files that are gone are lost without an error. Or "
-        "the option 'badFiles' = 'skip' goes on without it: its rows are lost, unless it is mended "
-        "and put there under another name"
+        f"{error}. Repair it, and start the query once with 'failOnDataLoss' = 'false', because "
+        "the file has changed then: meanwhile rows of other deleted files are lost without an "
+        "error. Or the option 'badFiles' = 'skip' continues without it: its rows are lost, "
+        "unless it is repaired and put there under another name"
     )
 
 
@@ -172,8 +172,7 @@ def _read_when_written(piece: FileRange, rules: ReadRules) -> Iterator[pa.Record
             raise
         if started:
             raise ChangedError(
-                f"{piece.path} was written while it was read: start the query again when it is "
-                "whole"
+                f"{piece.path} was written while it was read: restart the query when it is complete"
             ) from error
     else:
         return

@@ -119,7 +119,7 @@ class Seen:
             OffsetError: If either is damaged, or a block is gone.
         """
         if blocks and state is None:
-            raise OffsetError("damaged parquet offset: it has 'seen_in' and no 'stream'")
+            raise OffsetError("damaged parquet offset: it has 'seen_in', but no 'stream'")
         ids = tuple(_Ids.of_table(state.read(block.name)) for block in blocks if state)
         return cls(recent, tuple(blocks), ids)
 
@@ -199,4 +199,6 @@ def _unpack(text: str) -> tuple[int, ...]:
         data = base64.b64decode(text, validate=True)
         return struct.unpack(f">{len(data) // 8}Q", data)
     except (ValueError, struct.error) as error:
-        raise OffsetError(f"damaged parquet offset: 'seen' holds {text[:80]!r}: {error}") from error
+        raise OffsetError(
+            f"damaged parquet offset: 'seen' contains {text[:80]!r}: {error}"
+        ) from error

@@ -53,7 +53,7 @@ def note_skip(folder: Folder | None, skip: Skip) -> None:
     try:
         folder.replace(f"{name}{_ENDING}", json.dumps(skip._asdict(), indent=1).encode())
     except (OSError, StorageError) as error:
-        _log.warning("no note could be written about it: %s", error)
+        _log.warning("this could not be recorded: %s", error)
 
 
 def noted_skips(folder: Folder, known: dict[str, Skip]) -> list[Skip]:

@@ -118,8 +118,8 @@ class StreamState:
         except (PermissionError, NotADirectoryError, StorageError) as error:
             raise OptionError(
                 f"krishiv-parquet: {self._own} cannot be written "
-                f"({getattr(error, 'strerror', error)}): give a folder that can with the option "
-                "'stateLocation'"
+                f"({getattr(error, 'strerror', error)}): set the option 'stateLocation' to a "
+                "folder that can be written"
             ) from error
         return name
 
@@ -191,8 +191,8 @@ class _StateFolder:
 
 
 _ADVICE = (
-    "only this file says which files the query has read: put it back from a backup, look whether "
-    f"the option 'stateLocation' was another one, or start the query with {NEW_CHECKPOINT}"
+    "only this file records the files that the query has read: restore it from a backup, check "
+    f"whether the option 'stateLocation' has changed, or start the query with {NEW_CHECKPOINT}"
 )
 
 

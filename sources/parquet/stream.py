@@ -298,7 +298,7 @@ class FolderStream:
 
     def _needed(self) -> Standing:
         if self._standing is None:
-            raise ValueError("look at a position first")
+            raise ValueError("request a position first")
         return self._standing
 
 
@@ -311,9 +311,9 @@ def _report_lost(standing: Standing, lost: Sequence[Lost], *, fail: bool) -> Non
     if lost and fail:
         shown = "; ".join(map(str, lost[:3])) + ("; ..." if lost[3:] else "")
         raise DataLossError(
-            f"krishiv-parquet: {shown} were published and are gone before they were read. Put "
-            "them back; with the option 'failOnDataLoss' = 'false' what is left of them is read, "
-            "and what is gone is lost, and counted in the query's progress"
+            f"krishiv-parquet: {shown} were published and deleted before they were read. Put "
+            "them back; with the option 'failOnDataLoss' = 'false' the remaining files are "
+            "read, and the deleted ones are lost, and counted in the query's progress"
         )
     for loss in lost:
         standing.passed.add(Reason.LOST, [str(loss)], loss.count)

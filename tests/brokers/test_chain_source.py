@@ -252,7 +252,7 @@ def test_offsets_that_are_too_long_for_the_table_are_in_the_checkpoint(world, mo
     world.send(40)
     world.landing.epoch()
     world.send(40)
-    with pytest.raises(OptionError, match="does not say where the source of its rows stood"):
+    with pytest.raises(OptionError, match="does not record the position of the source of its rows"):
         begun(world.reader())
     reader = world.reader(landedBy=str(world.landing.checkpoint))
     found, _ = read_on(reader, begun(reader))
@@ -267,9 +267,9 @@ def test_the_user_may_say_where_a_snapshot_ends(landed):
     reader = landed.reader(**given)
     found, _ = read_on(reader, begun(reader))
     assert_each_once(found, 160)
-    with pytest.raises(OptionError, match="'startingOffsets' would begin elsewhere"):
+    with pytest.raises(OptionError, match="'startingOffsets' would start at another position"):
         begun(landed.reader(**{"then.startingOffsets": given["then.startingOffsets"]}))
-    with pytest.raises(OptionError, match="has to say at which offset of each partition"):
+    with pytest.raises(OptionError, match="must specify the offset of each partition"):
         begun(landed.reader(snapshot=str(snapshot)))
     ahead = json.dumps({landed.topic: {"0": 9999, "1": 0}})
     with pytest.raises(OptionError, match="given as offset 9999, but the newest is"):
@@ -295,7 +295,9 @@ def test_a_broker_that_is_not_reached_is_said_before_the_table_is_read(landed):
 
 def test_rows_that_have_aged_out_already_are_said_before_the_table_is_read(landed):
     landed.age_out(3)
-    with pytest.raises(DataLossError, match=r"what follows the rows of the table .* offset"):
+    with pytest.raises(
+        DataLossError, match=r"the records that follow the rows of the table .* offset"
+    ):
         begun(landed.reader())
     reader = landed.reader(**LENIENT)
     found, _ = read_on(reader, begun(reader))
@@ -308,9 +310,9 @@ def test_rows_that_age_out_while_the_table_is_read_are_said_when_a_process_begin
     inside = reader.latest(start, ONE)
     landed.age_out(3)
     assert reader.latest(inside, ONE) != inside  # this one does not look again
-    with pytest.raises(DataLossError, match="what follows the rows of the table"):
+    with pytest.raises(DataLossError, match="the records that follow the rows of the table"):
         landed.reader().latest(inside, ONE)
-    with pytest.raises(DataLossError, match="the query stands at offset"):
+    with pytest.raises(DataLossError, match="the query is at offset"):
         read_on(reader, inside)
 
 
@@ -319,7 +321,7 @@ def test_another_topic_of_that_name_is_said_before_the_table_is_read(landed):
     while landed.topic in landed.admin("list_topics"):
         pass
     make_topic(landed.bootstrap, landed.topic, partitions=2)
-    with pytest.raises(DataLossError, match="deleted and made anew"):
+    with pytest.raises(DataLossError, match="deleted and recreated"):
         begun(landed.reader())
 
 
@@ -328,7 +330,7 @@ def test_a_topic_that_was_not_landed_is_refused(landed):
     make_topic(landed.bootstrap, other)
     with pytest.raises(OptionError, match=f"no rows of topic '{other}'"):
         begun(landed.reader(**{"then.subscribe": f"{landed.topic},{other}"}))
-    with pytest.raises(OptionError, match="which the options do not ask for"):
+    with pytest.raises(OptionError, match="which the options do not include"):
         begun(landed.reader(**{"then.subscribe": other}))
 
 

@@ -199,7 +199,7 @@ def test_a_property_of_the_user_that_is_dropped_is_said(place, caplog):
     given = {"tableProperty.owner": "me"}
     with catalog_that(place, drops) as (options, _), caplog.at_level(logging.WARNING):
         IcebergLife(place.warehouse, **options, **given).writer(numbered(0)).plan(None)
-    assert "'tableProperty.owner' = 'me' is without effect" in caplog.text
+    assert "'tableProperty.owner' = 'me' has no effect" in caplog.text
 
 
 def test_the_mark_is_asked_for_once_in_the_life_of_a_query(place):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 YEAR_2262 = 9_214_646_400_000
 MINUTE = 60_000
 TIMED = {"eventTime": "timestamp", "watermarkDelay": "1 minute"}
-AHEAD = "event times more than 1 days past the clock"
+AHEAD = "event times more than 1 days ahead of the clock"
 
 
 @pytest.fixture(scope="module")

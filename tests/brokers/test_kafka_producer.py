@@ -222,7 +222,11 @@ def test_the_work_for_a_batch_does_not_grow_with_the_partitions(bench, wide, mon
 REFUSED = {
     "no value": ({"key": ["x"]}, {}, "no column 'value'"),
     "a number as value": ({"value": [1]}, {}, "string or binary"),
-    "a column too many": ({"value": ["x"], "number": [1]}, {}, "'number' has no place in a record"),
+    "a column too many": (
+        {"value": ["x"], "number": [1]},
+        {},
+        "'number' cannot be part of a record",
+    ),
     "no topic": ({"value": ["x"]}, {"topic": ""}, "topic"),
     "a misspelt option": ({"value": ["x"]}, {"topics": "x"}, "did you mean 'topic'"),
     "a misspelt setting": ({"value": ["x"]}, {"kafka.compresion.type": "x"}, "compression.type"),

@@ -147,7 +147,7 @@ def test_what_an_unclean_election_has_lost_is_noticed(cluster):
     await_partition(cluster, topic, lambda found: found["leader_id"] == 2)
     send(cluster, topic, *range(100, 115))
     everybody(cluster)
-    said = "stands at offset 20, but .* before offset 10 of"
+    said = "is at offset 20, but .* before offset 10 of"
     with pytest.raises(DataLossError, match=said):
         newest(kafka_reading.reader(cluster.bootstrap, topic), end)
     lenient = kafka_reading.reader(cluster.bootstrap, topic, **LENIENT)

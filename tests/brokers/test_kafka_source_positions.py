@@ -67,14 +67,14 @@ def three(bootstrap):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffsets": "latest"}, "a batch read cannot begin at the latest offset"),
-        ({"startingOffsets": '{"TOPIC": {"0": -1}}'}, "cannot begin at the latest offset"),
+        ({"startingOffsets": "latest"}, "a batch read cannot start at the latest offset"),
+        ({"startingOffsets": '{"TOPIC": {"0": -1}}'}, "cannot start at the latest offset"),
         ({"startingOffsets": '{"TOPIC": {"0": 99}}'}, "offset 99, but the newest is 3"),
         ({"startingOffsets": '{"TOPIC": {"0": 0, "7": 0}}'}, "TOPIC-7, which is not read"),
         ({"startingOffsets": '{"other": {"0": 0}}'}, "no offset for TOPIC-0"),
         ({"assign": '{"TOPIC": [3]}'}, "names partition 3 of topic 'TOPIC', which has 1"),
         ({"subscribe": "nowhere"}, "topic 'nowhere' does not exist on"),
-        ({"subscribe": "TOPIC", "assign": "{}"}, "partition is needed"),
+        ({"subscribe": "TOPIC", "assign": "{}"}, "at least one partition"),
     ],
 )
 def test_a_batch_that_cannot_be_read_is_refused(bootstrap, three, options, said):
@@ -216,8 +216,8 @@ def test_a_partition_that_is_left_out_for_a_while_is_read_on(bootstrap, caplog):
     one = assigned(bootstrap, topic, 0)
     rows, second = read_on(one, first)
     assert rows == []
-    assert f"{topic}-1 is not read any more" in caplog.text
-    assert "goes on from offset 2" in caplog.text
+    assert f"{topic}-1 is no longer read" in caplog.text
+    assert "continues from offset 2" in caplog.text
     assert newest(one, second) == second
     for partition in (0, 1):
         send(bootstrap, topic, partition + 20, partition=partition)
@@ -245,7 +245,7 @@ def test_a_topic_that_is_made_anew_while_it_is_left_out_is_another(bootstrap, ad
     second = newest(reader(bootstrap, kept), first)
     make_anew(bootstrap, admin, left)
     send(bootstrap, left, 7)
-    with pytest.raises(DataLossError, match=f"topic '{left}' was deleted and made anew"):
+    with pytest.raises(DataLossError, match=f"topic '{left}' was deleted and recreated"):
         newest(reader(bootstrap, None, **both), second)
     assert read_on(reader(bootstrap, None, **both, **LENIENT), second)[0] == [7]
 
@@ -263,7 +263,7 @@ def test_a_topic_that_is_made_anew_with_fewer_partitions_is_a_loss(bootstrap, ad
     end = newest(assigned(bootstrap, topic, 0, 1))
     make_anew(bootstrap, admin, topic)
     send(bootstrap, topic, 7)
-    with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and made anew"):
+    with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and recreated"):
         newest(assigned(bootstrap, topic, 0, 1), end)
     lenient = assigned(bootstrap, topic, 0, 1, **LENIENT)
     rows, after = read_on(lenient, end)

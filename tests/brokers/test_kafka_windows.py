@@ -385,7 +385,7 @@ def test_an_epoch_whose_topic_was_made_anew_is_not_passed_over(bench, play, tmp_
         driver.run((*STAGED, Commit(trap=DIES_BEHIND), Crash()))
         bench.make_topic_anew()
         driver.do(Begin())
-        assert "has been removed or made anew" in driver.story[-1]
+        assert "has since been removed or recreated" in driver.story[-1]
         resolve(bench, next(tmp_path.glob("**/krishiv")).parent, "aborted")
         driver.run(GOOD_EPOCH)
         driver.settle()

@@ -157,7 +157,7 @@ def test_the_two_ways_on_that_a_refusal_names_lead_on(bootstrap, topic, checkpoi
     before = files(checkpoint)
     for words in ((), ("--format", "kafka"), given):
         text = refused(checkpoint, "--from", 2, *words)
-        assert "krishiv-kafka cannot take records back" in text
+        assert "krishiv-kafka cannot remove committed records" in text
     assert files(checkpoint) == before
 
     other = f"{topic}-again"

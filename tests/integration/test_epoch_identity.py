@@ -80,4 +80,4 @@ def test_a_checkpoint_without_offsets_and_commits(query):
     for name in ("offsets", "commits", "sources"):
         shutil.rmtree(query.checkpoint / name)
     query.add(100)
-    query.refused("CheckpointMismatch: query .* is at epoch 0, but the sink holds epoch 1")
+    query.refused("CheckpointMismatch: query .* is at epoch 0, but the sink has epoch 1")

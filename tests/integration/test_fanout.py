@@ -103,7 +103,7 @@ def test_another_target_is_refused_until_an_operator_says_so(copy):
     copy.run()
     copy.options["route.good.path"] = str(copy.folder / "elsewhere")
     make_input(copy.folder / "in", FILES + 1, ROWS)
-    with pytest.raises(StreamingQueryException, match="and would now go to"):
+    with pytest.raises(StreamingQueryException, match="and would now be written to"):
         copy.run()
     given = [f"{key}={text}" for key, text in copy.options.items() if key.startswith("route")]
     place = ["--format", "fanout", "--checkpoint", copy.options["checkpointLocation"]]

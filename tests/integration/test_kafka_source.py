@@ -422,7 +422,7 @@ def test_lost_records_are_an_error_or_passed_over(spark, kafka, checkpoint):
     assert read_by(rows, checkpoint) == [1]
     kafka.send(topic, *range(2, 9))
     kafka.delete_before(topic, 6)
-    said = f"{topic}-0: the query stands at offset 1, but the oldest that is still there is 6"
+    said = f"{topic}-0: the query is at offset 1, but the oldest remaining one is 6"
     with pytest.raises(Exception, match=said):
         run(rows, checkpoint)
     lenient = stream(spark, kafka, topic, failOnDataLoss="false", maxOffsetsPerTrigger=2)
@@ -449,7 +449,7 @@ def test_records_that_go_between_plan_and_read(spark, kafka, checkpoint):
         rows = stream(spark, kafka, topic, **options)
         return run_late(rows, checkpoint, lambda: kafka.delete_before(topic, 4))
 
-    with pytest.raises(Exception, match=r"stands at offset 0, but .* is 4"):
+    with pytest.raises(Exception, match=r"is at offset 0, but .* is 4"):
         query()
     assert query(failOnDataLoss="false")
 
@@ -478,7 +478,7 @@ def test_a_topic_that_is_made_anew_is_another(spark, kafka, checkpoint):
     assert read_by(rows, checkpoint) == [1, 2]
     kafka.make_anew(topic)
     kafka.send(topic, 3, 4, 5)
-    with pytest.raises(Exception, match=f"topic '{topic}' was deleted and made anew"):
+    with pytest.raises(Exception, match=f"topic '{topic}' was deleted and recreated"):
         run(rows, checkpoint)
     lenient = stream(spark, kafka, topic, failOnDataLoss="false")
     assert read_by(lenient, checkpoint) == [3, 4, 5]

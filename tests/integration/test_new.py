@@ -45,6 +45,6 @@ def test_a_connector_is_green(installed, tmp_path):
 def test_nothing_is_written_over(tmp_path):
     made(tmp_path, "project")
     again = CliRunner().invoke(main, ["new", "project", "my_orders", "--into", str(tmp_path)])
-    assert "is there already" in again.output
+    assert "exists already" in again.output
     odd = CliRunner().invoke(main, ["new", "project", "My Orders", "--into", str(tmp_path)])
-    assert "is no name" in odd.output
+    assert "is not a valid name" in odd.output

@@ -111,7 +111,7 @@ def test_offsets_stay_small_over_thousands_of_files_and_restarts(spark, tmp_path
     assert max(path.stat().st_size for path in query.offsets) < MOST
     (state,) = (query.folder / "_krishiv_sources").iterdir()
     state.rename(tmp_path / "gone")
-    with pytest.raises(Exception, match="put it back from a backup"):
+    with pytest.raises(Exception, match="restore it from a backup"):
         query.run()
 
 

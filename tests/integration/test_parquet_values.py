@@ -113,8 +113,8 @@ def test_a_column_that_drifts_is_refused_with_file_column_and_types(spark, tmp_p
 @pytest.mark.parametrize(
     ("query", "by", "says"),
     [
-        ("SELECT 1 AS a, 2 AS A", "", "columns 'a' and 'A' differ by nothing but case"),
-        ("SELECT 1 AS x, 'a' AS `.p`", ".p", "readers pass over folders"),
+        ("SELECT 1 AS a, 2 AS A", "", "columns 'a' and 'A' differ only in case"),
+        ("SELECT 1 AS x, 'a' AS `.p`", ".p", "readers ignore folders"),
         ("SELECT 1 AS x, REPEAT('é', 127) AS p", "p", "column 'p' has the value é+.*256 bytes"),
     ],
 )

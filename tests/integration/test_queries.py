@@ -81,7 +81,7 @@ def test_a_failure_is_one_line(stream, tmp_path):
 
 def test_errors_of_ours_have_their_name(stream, tmp_path):
     (tmp_path / "out").write_text("no folder")
-    with pytest.raises(QueryFailed, match="cannot be made") as caught:
+    with pytest.raises(QueryFailed, match="cannot be created") as caught:
         queries.start(writer(stream, tmp_path)).await_termination(PATIENCE)
     assert (caught.value.name, caught.value.passes) == ("OptionError", False)
 
@@ -130,7 +130,7 @@ def test_times_without_anything_to_do_are_no_epochs(spark, idle, tmp_path):
 WRONG = {
     "option": ("parquet", {"partitonBy": "day"}, "OptionError", "did you mean 'partitionBy'"),
     "column": ("parquet", {"partitionBy": "month"}, "OptionError", "'month'"),
-    "place": ("parquet", {"path": "{file}/out"}, "OptionError", "is no folder"),
+    "place": ("parquet", {"path": "{file}/out"}, "OptionError", "is not a folder"),
     "route": ("fanout", {"route.a.path": "/x"}, "OptionError", "option 'format' is required"),
     "rows": (
         "kafka",
@@ -293,7 +293,7 @@ def test_what_does_not_pass_is_not_tried_again(stream, tmp_path):
 
     (tmp_path / "out").write_text("no folder")
     for check in (True, False):
-        with pytest.raises(QueryFailed, match="cannot be made"):
+        with pytest.raises(QueryFailed, match="cannot be created"):
             queries.run(partial(make, check))
     assert begun == [True, False]
 

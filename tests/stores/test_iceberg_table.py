@@ -91,7 +91,7 @@ def test_a_driver_that_slept_through_a_vacuum_commits_no_file_that_is_not_there(
     life.epoch(0, numbered(0))
     long_ago = [replace(item, at_s=item.at_s - 3600) for item in life.stage(1, numbered(1))]
     vacuum(place)
-    with pytest.raises(CommitRejected, match="is not there for the driver"):
+    with pytest.raises(CommitRejected, match="the driver cannot find"):
         life.publish(1, long_ago, numbered(1))
     life.epoch(1, numbered(1))
     assert place.ids() == list(range(20))

@@ -406,7 +406,7 @@ def test_vacuum_leaves_the_tables_in_a_folder_alone(table, monkeypatch):
 
 S3_WRONG = {
     "bucket": ({"path": "s3a://nowhere/table"}, "does not exist|NoSuchBucket"),
-    "all": ({"path": "s3a://box"}, "all of a bucket"),
+    "all": ({"path": "s3a://box"}, "a whole bucket"),
     "endpoint": ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
     "column": ({"partitionBy": "nope"}, "names column 'nope'"),
 }
@@ -415,7 +415,7 @@ OTHER_KEY = "F" + KEY[1:]
 
 AZURE_WRONG = {
     "container": ({"path": f"abfs://nowhere@{ACCOUNT}.dfs.core.windows.net/t"}, "does not exist"),
-    "all": ({"path": f"abfs://box@{ACCOUNT}.dfs.core.windows.net"}, "all of a bucket"),
+    "all": ({"path": f"abfs://box@{ACCOUNT}.dfs.core.windows.net"}, "a whole bucket"),
     "endpoint": ({"storage.azure.endpoint": "http://127.0.0.1:9/x"}, "127.0.0.1:9"),
     "key": (
         {"storage.azure.accountKey": OTHER_KEY},
@@ -429,7 +429,7 @@ AZURE_WRONG = {
 }
 GCS_WRONG = {
     "bucket": ({"path": "gs://nowhere/table"}, "nowhere"),
-    "all": ({"path": "gs://box"}, "all of a bucket"),
+    "all": ({"path": "gs://box"}, "a whole bucket"),
     "endpoint": ({"storage.gcs.endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9"),
 }
 WRONG = [

@@ -193,7 +193,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "event time that is no time",
-            r"'eventTime'.*'id'.*int64.*an event time is",
+            r"'eventTime'.*'id'.*int64.*an event time must be",
             read={"eventTime": "id"},
             cure="a column of times, or a cast before",
         ),
@@ -267,7 +267,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "file where the folder has to be",
-            r"out cannot be made: ",
+            r"out cannot be created: ",
             harm=file_at_target,
             cure="move the file away",
             varies=True,
@@ -322,7 +322,7 @@ GROUPS: dict[str, list[Case]] = {
     "What is damaged": [
         Case(
             "damaged file",
-            r"in/0\.parquet cannot be read as Parquet: .*: give one with \.schema",
+            r"in/0\.parquet cannot be read as Parquet: .*: set one with \.schema",
             batch=True,
             harm=broken_footer,
             cure="put the file back, or `badFiles` = `skip`",
@@ -368,7 +368,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "checkpoint that was rolled back",
-            r"CheckpointMismatch: .*holds",
+            r"CheckpointMismatch: .*the sink has",
             begun=True,
             harm=rolled_back,
             cure="put the newest checkpoint back",
@@ -435,7 +435,7 @@ GROUPS["Kafka"] = [
     ),
     Case(
         "no topic",
-        r"give one of the options 'subscribe', 'subscribePattern' and 'assign'; given: none",
+        r"set one of the options 'subscribe', 'subscribePattern' and 'assign'; given: none",
         source="kafka",
         read={"subscribe": None},
         cure="`subscribe`, `subscribePattern` or `assign`",
@@ -507,14 +507,14 @@ GROUPS["Kafka"] = [
     ),
     Case(
         "rows without a value",
-        r"column 'id' has no place in a record: .*to_json",
+        r"column 'id' cannot be part of a record: .*to_json",
         sink="kafka",
         columns=("id", "day"),
         cure="`to_json(struct(*)) AS value`",
     ),
     Case(
         "key that is a number",
-        r"column 'key' is int64, but has to be string or binary: cast it",
+        r"column 'key' is int64, but must be string or binary: cast it",
         sink="kafka",
         batch=True,
         columns=("id AS key", "day AS value"),
@@ -530,7 +530,7 @@ GROUPS["Kafka"] = [
     ),
     Case(
         "target topic that is not there",
-        r"it does not exist, and the brokers do not make it .*: create it",
+        r"it does not exist, and the brokers do not create it .*: create it",
         sink="kafka",
         write=no_topic,
         within_s=SOON_S,

@@ -127,9 +127,9 @@ def test_parts_in_the_wrong_order_are_refused():
         ({"then.subscrib": "x"}, "'then.', krishiv-kafka: unknown option 'subscrib'"),
         ({"then.assign": "x"}, "'then.', krishiv-kafka: option 'assign'"),
         ({"subscribe": "x"}, "krishiv-chain: unknown option 'subscribe'"),
-        ({"then.eventTime": "timestamp"}, "'then.eventTime': give 'eventTime' instead"),
-        ({"first.columns": "id"}, "'first.columns': give 'columns' instead"),
-        ({"first.snapshot-id": "1"}, "'first.snapshot-id': give 'snapshot' instead"),
+        ({"then.eventTime": "timestamp"}, "'then.eventTime': set 'eventTime' instead"),
+        ({"first.columns": "id"}, "'first.columns': set 'columns' instead"),
+        ({"first.snapshot-id": "1"}, "'first.snapshot-id': set 'snapshot' instead"),
         ({"maxFilesPerTrigger": "1"}, "use 'first.maxFilesPerTrigger'"),
         ({"snapshot": "1", "landedBy": "q"}, "exclude each other"),
         ({"landedBy": ""}, "'landedBy'"),
@@ -212,7 +212,7 @@ def test_the_columns_are_those_of_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "more", "says"),
     [
-        ([("id", pa.int64())], {}, "column 'id', which Kafka has not"),
+        ([("id", pa.int64())], {}, "column 'id', which Kafka does not have"),
         ([("key", pa.binary()), ("value", pa.int64())], {}, "'value'"),
         ([("offset", pa.int32())], {}, "'offset'"),
         ([("tags", pa.map_(pa.int32(), pa.string()))], {"then.valueFormat": "json"}, "MAP"),
@@ -276,7 +276,9 @@ def test_rows_of_others_since_then_are_refused_unless_the_query_is_named(tmp_pat
     made(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())
     theirs = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["theirs"]}, schema=ROWS))
-    with pytest.raises(OptionError, match=f"snapshot {theirs} .*'append', is not of query {QUERY}"):
+    with pytest.raises(
+        OptionError, match=f"snapshot {theirs} .*'append', was not written by query {QUERY}"
+    ):
         landed(tmp_path)
     assert landed(tmp_path, QUERY).begin.spot.snapshot == theirs
 
@@ -287,7 +289,9 @@ def test_rows_of_others_are_refused_too_when_the_epochs_before_them_have_expired
     theirs = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["theirs"]}, schema=ROWS))
     land(tmp_path, 1, SEAM.to_dict())
     iceberg_tables.expire(tmp_path, first)
-    with pytest.raises(OptionError, match=f"snapshot {theirs} .*'append', is not of query {QUERY}"):
+    with pytest.raises(
+        OptionError, match=f"snapshot {theirs} .*'append', was not written by query {QUERY}"
+    ):
         landed(tmp_path)
 
 
@@ -361,10 +365,10 @@ def test_a_table_without_a_snapshot_is_refused(tmp_path):
 def test_a_table_that_does_not_say_where_it_ends_is_refused(tmp_path):
     made(tmp_path)
     iceberg_tables.append(tmp_path, pa.table({"id": [1], "text": ["x"]}, schema=ROWS))
-    with pytest.raises(OptionError, match=r"does not say .*'checkpointLocation'.*then\.start"):
+    with pytest.raises(OptionError, match=r"does not record .*'checkpointLocation'.*then\.start"):
         landed(tmp_path)
     land(tmp_path, 3)
-    with pytest.raises(OptionError, match=f"there are epochs of {QUERY}"):
+    with pytest.raises(OptionError, match=f"it has epochs of {QUERY}"):
         landed(tmp_path)
     with pytest.raises(OptionError, match="checkpoint instead of its id"):
         landed(tmp_path, QUERY)
@@ -389,7 +393,9 @@ def test_the_checkpoint_of_the_query_says_what_did_not_fit_into_the_table(tmp_pa
     assert landed(tmp_path, str(checkpoint)).offset == SEAM.to_dict()
     entry = checkpoint / "offsets" / "3"
     entry.write_text(f"v1\n{{}}\n{later.to_json()}")  # of a copy that was put back, planned anew
-    with pytest.raises(OptionError, match=r"offsets/3 is not what table db\.t holds as epoch 3"):
+    with pytest.raises(
+        OptionError, match=r"offsets/3 does not match epoch 3 of the query in table db\.t"
+    ):
         landed(tmp_path, str(checkpoint))
     entry.unlink()
     with pytest.raises(OptionError, match="offsets/3 cannot be read"):
@@ -403,7 +409,7 @@ def test_the_checkpoint_of_the_query_says_what_did_not_fit_into_the_table(tmp_pa
     ("properties", "says"),
     [
         (told(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "2"}, "is of epoch 1"),
-        (told(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "x"}, "is 'x', no epoch"),
+        (told(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "x"}, "is 'x', not an epoch"),
         (told(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "{"}, "is damaged"),
         (told(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "[]"}, "is damaged"),
         (told(QUERY, 1, None), "is damaged"),
@@ -481,13 +487,21 @@ def test_the_position_is_taken_over_without_its_event_time():
         ({"kind": "parquet"}, {}, "came from a source of kind 'parquet'"),
         ({"t": {"0": 7}}, {}, "came from a source of Spark's own"),
         (KafkaOffset(at="latest").to_dict(), {}, "no rows of topic 't'"),
-        (SEAM.to_dict(), {"subscribe": "u"}, "are of t-0 too, which the options do not ask"),
+        (SEAM.to_dict(), {"subscribe": "u"}, "come from t-0 too, which the options do not include"),
         (SEAM.to_dict(), {"subscribe": "t, u"}, "no rows of topic 'u'"),
         (SEAM.to_dict(), {"assign": '{"t": [0]}'}, "are of t-1 too"),
         (SEAM.to_dict(), {"assign": '{"t": [0, 1, 2]}'}, "no rows of partition t-2 among"),
         (KafkaOffset().to_dict(), {"subscribePattern": "t.*"}, "no rows of any topic"),
-        (SEAM.to_dict(), {"startingOffsets": "earliest"}, "'startingOffsets' would begin elsewh"),
-        (SEAM.to_dict(), {"startingTimestamp": "5"}, "'startingTimestamp' would begin elsewhere"),
+        (
+            SEAM.to_dict(),
+            {"startingOffsets": "earliest"},
+            "'startingOffsets' would start at another pos",
+        ),
+        (
+            SEAM.to_dict(),
+            {"startingTimestamp": "5"},
+            "'startingTimestamp' would start at another position",
+        ),
     ],
 )
 def test_a_position_that_is_not_the_one_asked_for_is_refused(offset, more, says):
@@ -515,7 +529,7 @@ def test_a_damaged_position_is_refused():
 def test_a_start_that_is_not_exact_is_refused(more):
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **more}
     reader = KafkaReader(KafkaSourceOptions.parse(given, "krishiv-kafka"), None, streaming=True)
-    with pytest.raises(OptionError, match="'startingOffsets' has to say at which offset"):
+    with pytest.raises(OptionError, match="'startingOffsets' must specify the offset"):
         reader.named_start()
 
 

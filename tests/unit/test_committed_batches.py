@@ -421,11 +421,11 @@ def test_batches_that_were_written_without_a_query_are_continued_and_compared(pl
     """As those of versions that did not keep it, and those of drivers that do not know it."""
     place.batch(0)
     place.batch(0, txnQueryId="aaaa-1")
-    with pytest.raises(KrishivError, match=r"has come again with other rows: 2 now, .* holds 3"):
+    with pytest.raises(KrishivError, match=r"was repeated with other rows: 2 now, .* has 3"):
         place.batch(0, [1, 2], txnQueryId="aaaa-1")
     place.batch(1, txnQueryId="aaaa-1")
     place.batch(1)
-    with pytest.raises(KrishivError, match=r"has come again with other rows: 2 now, .* holds 3"):
+    with pytest.raises(KrishivError, match=r"was repeated with other rows: 2 now, .* has 3"):
         place.batch(1, [1, 2])
     place.batch(2)
     place.assert_holds(0, 1, 2)

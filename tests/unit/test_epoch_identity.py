@@ -94,7 +94,7 @@ def test_the_newest_epoch_removed_from_the_checkpoint(stream):
 
 def test_an_older_copy_of_the_checkpoint(stream):
     stream.forget(1, 2)
-    refused(stream, "CheckpointMismatch: query q1 is at epoch 1, but the sink holds epoch 2", 1, 10)
+    refused(stream, "CheckpointMismatch: query q1 is at epoch 1, but the sink has epoch 2", 1, 10)
 
 
 def test_a_checkpoint_that_begins_anew_under_the_old_id(stream):
@@ -147,14 +147,14 @@ def test_a_new_id_that_the_log_refuses_is_not_stored(stream):
 
 def test_offsets_that_were_edited(stream):
     stream.offsets(2, 20, 1_000)
-    refused(stream, "CheckpointMismatch: epoch 3 does not begin where epoch 2 ended", 3, 1_020)
+    refused(stream, "CheckpointMismatch: epoch 3 does not start where epoch 2 ended", 3, 1_020)
 
 
 def test_offsets_that_were_edited_when_the_next_epoch_had_begun(stream):
     stream.offsets(3, 30, 10)
     stream.plan()
     stream.offsets(2, 20, 1_000)
-    refused(stream, "CheckpointMismatch: epoch 3 does not begin where epoch 2 ended", 3, 1_020)
+    refused(stream, "CheckpointMismatch: epoch 3 does not start where epoch 2 ended", 3, 1_020)
 
 
 def test_an_older_copy_of_the_log(stream, tmp_path):
@@ -210,7 +210,7 @@ def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_pat
     open_log.cache_clear()
     identity._begun.clear()
     stream.epoch(4, 40)
-    assert "the sink holds nothing of epochs 3 to 3" in caplog.text
+    assert "the sink has nothing of epochs 3 to 3" in caplog.text
     # What the warning says to do: the copy once more, and back to the epoch that it has.
     (words,) = re.findall(r"'krishiv-spark checkpoint (rewind --to \d+)'", caplog.text)
     shutil.rmtree(stream.table)
@@ -235,7 +235,12 @@ def test_another_folder_under_a_log_that_is_elsewhere(tmp_path):
     log = str(tmp_path / "logs")
     Stream(tmp_path, epochLog=log).epoch(0, 0)
     other = Stream(tmp_path, epochLog=log, path=str(tmp_path / "other"))
-    refused(other, "LogError: the epochs .* went to Parquet table .*, and would now go to", 1, 10)
+    refused(
+        other,
+        "LogError: the epochs .* were written to Parquet table .*, and would now be written to",
+        1,
+        10,
+    )
     (tmp_path / "table").rename(tmp_path / "moved")
     Stream(tmp_path, epochLog=log, path=str(tmp_path / "moved")).epoch(1, 10)
 
@@ -372,8 +377,8 @@ def command(stream: Stream, *words: str, fails: str | None = None, **options: st
 
 def test_show_says_what_log_and_checkpoint_know(stream):
     shown = command(stream, "show")
-    assert "the checkpoint has planned epoch 2, which is over" in shown
-    assert "the log holds epoch 2" in shown
+    assert "the checkpoint has planned epoch 2, which is completed" in shown
+    assert "newest committed epoch of the log: 2" in shown
     assert "the newest intent is of epoch 2, and finished" in shown
 
 
@@ -435,7 +440,7 @@ def test_an_intent_that_comes_meanwhile_is_not_decided_unseen(stream, monkeypatc
         return taken_over(*args)
 
     monkeypatch.setattr(EpochLog, "begin", begin_late)
-    command(stream, *words, fails="has moved on, so nothing was decided")
+    command(stream, *words, fails="has changed, so nothing was decided")
     assert log.state().intent.epoch == later
 
 
@@ -531,10 +536,10 @@ def half_published(stream: Stream, monkeypatch) -> None:
 def test_an_epoch_that_has_lost_a_file_is_not_passed_over(stream, monkeypatch):
     half_published(stream, monkeypatch)
     with pytest.raises(
-        PlanningFailed, match=rf"{CommitUnknown.__name__}: .* is gone.*--assume committed"
+        PlanningFailed, match=rf"{CommitUnknown.__name__}: .* is missing.*--assume committed"
     ):
         stream.epoch(3, 30, 9)
-    command(stream, "resolve", fails="is gone")
+    command(stream, "resolve", fails="is missing")
 
 
 def test_a_log_that_is_gone_is_not_resolved(stream):
@@ -567,7 +572,7 @@ def test_taking_an_epoch_back_may_die_anywhere(stream, monkeypatch):
     with monkeypatch.context() as dying:
         dying.setattr(EpochLog, "void", lambda *_: sys.exit("killed"))
         command(stream, "resolve", "--assume", "aborted", fails="killed")
-    refused(stream, "is gone", 3, 30, 9)
+    refused(stream, "is missing", 3, 30, 9)
     command(stream, "resolve", "--assume", "aborted")
     stream.epoch(3, 30, 9)
     assert stream.count() == 39
@@ -582,7 +587,7 @@ def test_an_epoch_that_has_lost_a_file_is_settled_by_decree(stream, monkeypatch,
     stream.epoch(3, 30, 9)
     stream.epoch(4, 39, 1)
     assert stream.count() == count + 1
-    command(stream, "resolve", "--assume", assumed, fails="no intent that is open")
+    command(stream, "resolve", "--assume", assumed, fails="no open intent")
 
 
 def test_an_epoch_that_spark_takes_for_over_is_not_assumed_to_be_aborted(stream, monkeypatch):
@@ -603,7 +608,7 @@ def test_what_was_resolved_can_be_adopted(stream, monkeypatch):
         command(stream, *words, fails="may not be finished" if "adopt" in words else None)
         open_log.cache_clear()  # each command is a process of its own
     assert "of epoch 3, and finished" in command(stream, "show")
-    command(stream, "resolve", "--assume", "aborted", fails="no intent that is open")
+    command(stream, "resolve", "--assume", "aborted", fails="no open intent")
     command(stream, "adopt", "--newest", "published")
     stream.epoch(3, 30, 9)
     assert stream.count() == 39

@@ -140,7 +140,7 @@ def test_an_epoch_that_is_held_is_not_published_again(journal):
     publish(log, 1, ["second"])
     for epoch in (0, 1):
         generation = log.begin().owner
-        with pytest.raises(CommitRejected, match=f"epoch {epoch} .*holds 1"):
+        with pytest.raises(CommitRejected, match=f"epoch {epoch} .*has 1"):
             log.intend(generation, epoch, ["again"])
     assert log.state().intent.staged == ["second"]
 
@@ -868,7 +868,7 @@ def test_an_intent_is_of_the_epoch_that_its_owner_claimed(journal):
     assert (state.committed_epoch, state.committed_offsets) == (3, claim(3).offsets)
     generation = log.begin(claim(4)).owner
     assert log.state().committed_offsets == claim(3).offsets
-    with pytest.raises(SinkError, match="begun for epoch 4, and cannot publish epoch 5"):
+    with pytest.raises(SinkError, match="started for epoch 4, and cannot publish epoch 5"):
         log.intend(generation, 5, [])
 
 

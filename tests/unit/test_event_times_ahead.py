@@ -27,7 +27,7 @@ DAY = 86_400_000
 NOW = 1_800_000_000_000
 INFINITY, YEAR_2262 = 2**63 - 1, 9_214_646_400_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
-AHEAD = "event times more than 1 days past the clock"
+AHEAD = "event times more than 1 days ahead of the clock"
 TIMED = {"eventTime": "t", "watermarkDelay": "10 minutes", "lateRows": "drop"}
 TEN_MINUTES = 600_000
 
@@ -219,7 +219,7 @@ def test_the_chain_hands_the_option_to_the_topics():
     }
     then = ChainOptions.parse(given, "krishiv-chain").part("then")
     assert then.max_event_time_ahead == 3 * 3_600_000
-    with pytest.raises(OptionError, match="give 'maxEventTimeAhead' instead, for both"):
+    with pytest.raises(OptionError, match="set 'maxEventTimeAhead' instead, for both"):
         ChainOptions.parse({**given, "then.maxEventTimeAhead": "1 h"}, "krishiv-chain")
 
 

@@ -114,7 +114,7 @@ GOOD = {"route.good.format": "krishiv-parquet"}
         ({"route.good": "x"}, r"'route.good': write 'route.<name>.<option>'"),
         ({"route.good.format": "krishiv-parqet"}, "did you mean 'krishiv-parquet'"),
         ({"route.good.format": "os:nothing"}, "cannot be imported"),
-        ({"route.good.format": "os:getcwd"}, "is no LoggedWriter"),
+        ({"route.good.format": "os:getcwd"}, "is not a LoggedWriter"),
         ({**GOOD, "route.good.txnAppId": "a"}, "a batch has one number"),
         ({**GOOD, "route.good.path": "/a", "route.Good.path": "/b"}, "route.Good.path' is .*twice"),
         ({**GOOD, "route.good.path": "/x", "unroutd": "drop"}, "did you mean 'unrouted'"),
@@ -131,7 +131,7 @@ def test_options_that_are_wrong_are_refused(given, said):
         (pa.schema([("goood", NUMBER)]), "did you mean the route 'good'"),
         (pa.schema([("good", pa.int64())]), "is int64, not a struct"),
         (pa.schema([]), "no column 'good'"),
-        (pa.schema([("good", NUMBER), ("Good", NUMBER)]), "'good' and 'Good' differ in case only"),
+        (pa.schema([("good", NUMBER), ("Good", NUMBER)]), "'good' and 'Good' differ only in case"),
     ],
 )
 def test_columns_that_are_no_routes_are_refused(schema, said, tmp_path):
@@ -141,7 +141,7 @@ def test_columns_that_are_no_routes_are_refused(schema, said, tmp_path):
 
 def test_routes_whose_names_differ_in_case_only_are_refused():
     """The rows of both would go one way, into one target."""
-    with pytest.raises(OptionError, match="routes 'good' and 'Good' differ in case only"):
+    with pytest.raises(OptionError, match="routes 'good' and 'Good' differ only in case"):
         routed(None, good="n > 0", bad="n = 0", Good="n < 0")
 
 

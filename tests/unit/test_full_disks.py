@@ -173,5 +173,5 @@ def test_a_table_on_a_read_only_disk_is_refused_as_such(disk):
 def test_a_path_that_is_a_link_to_a_disk_that_is_not_mounted_is_told_as_such(tmp_path):
     (tmp_path / "t").symlink_to(tmp_path / "disk/t")
     life = Life(ParquetWriter, {"path": f"{tmp_path}/t"}, "q1", OutputMode.APPEND)
-    with pytest.raises(PlanningFailed, match="which is not there: is its disk mounted"):
+    with pytest.raises(PlanningFailed, match="which does not exist: is its disk mounted"):
         epoch(life, 0)

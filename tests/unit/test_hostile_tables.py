@@ -604,7 +604,7 @@ def test_vacuum_lists_no_folder_that_a_link_has_replaced(warehouse, tmp_path):
     data = warehouse / "db/rows/data"
     data.rename(data.with_name("moved"))
     data.symlink_to(victim)
-    with pytest.raises(OptionError, match="outside of the table's location"):
+    with pytest.raises(OptionError, match="outside the table's location"):
         find_orphans(options_of(warehouse), -60)
 
 

@@ -284,7 +284,7 @@ def test_changes_that_have_expired_are_missed(folder):
     stream.drain()
     upsert((1, "x", "u"))
     upsert((1, "y", "u"))
-    with pytest.raises(DataLossError, match="whose rows cannot be told any more"):
+    with pytest.raises(DataLossError, match="whose rows cannot be determined any more"):
         stream.trigger()
 
 

@@ -194,7 +194,7 @@ def test_a_table_whose_files_others_have_too_is_not_expired(tmp_path):
     for epoch in range(10):
         life.epoch(epoch, numbered(epoch))
     assert len(table_of(tmp_path).snapshots()) == 10
-    with pytest.raises(OptionError, match="is 'false', since others"):
+    with pytest.raises(OptionError, match="is 'false', because other"):
         find_orphans(life.writer(numbered(0)).options, 0)
 
 

@@ -97,7 +97,7 @@ def test_a_query_with_epochs_goes_on_in_a_catalog_that_drops_properties(
     for epoch in (0, 1, 1, 2):
         life.epoch(epoch, numbered(epoch))
     assert ids(tmp_path) == list(range(30))
-    (text,) = [one for one in caplog.messages if "goes on by the summaries" in one]
+    (text,) = [one for one in caplog.messages if "continues with the summaries" in one]
     assert f"epoch 0 of query query-1, but not its property '{KEY}'" in text
     with pytest.raises(OptionError, match="does not keep the properties"):
         IcebergLife(tmp_path, query="new").plan(numbered(3))
@@ -160,7 +160,7 @@ def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
     committer = life.writer(numbered(1)).committer()
     committer.last_committed("query-1")
     at_next_commit(monkeypatch, lose)
-    with pytest.raises(CommitUnknown, match=r"an attempt had no answer, and another one failed"):
+    with pytest.raises(CommitUnknown, match=r"one attempt got no response, and another one failed"):
         committer.publish(Epoch("query-1", 1), staged)
     late[0]()  # the request arrives after all
     assert ids(tmp_path) == list(range(20))

@@ -97,7 +97,7 @@ def test_a_batch_reads_what_was_appended_between_two_snapshots(folder):
         ({"tag": "main"}, "no tag 'main'; there are: none"),
         ({"branch": "trail"}, "no branch 'trail'; there are: main"),
         ({"start_snapshot_id": 7}, "'start-snapshot-id' names snapshot 7"),
-        ({"as_of_timestamp": "2013-01-01"}, "a time with its zone"),
+        ({"as_of_timestamp": "2013-01-01"}, "a time with a zone"),
         ({"snapshot_id": 1, "tag": "x"}, "'snapshot-id' and 'tag' exclude each other"),
         ({"end_snapshot_id": 1}, "'end-snapshot-id' needs 'start-snapshot-id'"),
         ({"stream_from_timestamp": 1}, "'stream-from-timestamp' is for streams"),
@@ -230,7 +230,7 @@ def unordered(folder):
 @pytest.mark.parametrize("more", [{}, {"branch": "main"}])
 def test_as_of_is_the_greatest_time_that_is_not_after(unordered, moment, expected, more):
     assert ids(batch(unordered, as_of_timestamp=BASE + moment, **more)) == expected
-    with pytest.raises(OptionError, match="has no snapshot of"):
+    with pytest.raises(OptionError, match="has no snapshot at or before"):
         batch(unordered, as_of_timestamp=BASE + 500, **more)
 
 
@@ -499,7 +499,7 @@ def test_a_replay_whose_snapshots_have_expired_is_an_error(folder):
     assert stream.trigger() == [2]
     append(folder, rows(3))
     expire(folder, second)
-    with pytest.raises(DataLossError, match=f"snapshot {second}, at which a batch ends"):
+    with pytest.raises(DataLossError, match=f"snapshot {second}, the end of a batch"):
         stream.restart().replay()
 
 
@@ -537,7 +537,7 @@ def test_a_table_that_was_made_anew_is_an_error(folder):
     catalog(folder).drop_table("db.t")
     make_table(folder, SCHEMA)
     append(folder, rows(2))
-    with pytest.raises(DataLossError, match="dropped and made again"):
+    with pytest.raises(DataLossError, match="dropped and recreated"):
         stream.trigger()
 
 

@@ -148,7 +148,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
     make_table(tmp_path, NUMBERS)
     append(tmp_path, numbers(1))
     evolve(tmp_path, lambda update: update.rename_column("s", "text"))
-    with pytest.raises(SchemaError, match="no column 's' any more: it is called 'text' now"):
+    with pytest.raises(SchemaError, match="no column 's' any more: its name is now 'text'"):
         batch(tmp_path, NUMBERS)
     with pytest.raises(SchemaError, match="no column 'idd'; did you mean 'id'"):
         batch(tmp_path, pa.schema([("idd", pa.int64())]))

@@ -129,7 +129,7 @@ def test_equality_deletes_that_come_while_an_epoch_is_written(tmp_path, deleting
     staged = life.stage(0, rows)
     deleting()
     there = set(tmp_path.glob("**/data/*"))
-    with pytest.raises(CommitRejected, match=r"replaces cannot be told: .* equality deletes"):
+    with pytest.raises(CommitRejected, match=r"replaces cannot be determined: .* equality deletes"):
         life.publish(0, staged, rows)
     assert set(tmp_path.glob("**/data/*")) < there  # and nothing else is left
     assert len(set(tmp_path.glob("**/data/*"))) == 2
@@ -227,7 +227,7 @@ def test_an_error_of_arrow_that_is_no_lack_of_memory_is_not_called_one(tmp_path)
     staged = life.stage(0, rows)
     (path,) = staged[0].changes
     Path(path.removeprefix("file://")).write_bytes(b"PAR1 of another program")
-    with pytest.raises(CommitRejected, match="It is no lack of memory") as caught:
+    with pytest.raises(CommitRejected, match="Memory is sufficient") as caught:
         life.publish(0, staged, rows)
     assert "give it more" not in str(caught.value)
 

@@ -522,7 +522,7 @@ def test_kafkajson_takes_the_options_of_json_values(write, keys):
         ({}, {"columns": "ids"}, "did you mean 'id'"),
         ({"name": "kafka"}, {"valueFormat": "json", "badRecords": "divert"}, "needs a column _raw"),
         ({"name": "kafka", "keys": ""}, {"valueFormat": "json"}, "must be given"),
-        ({"name": "kafka"}, {}, "column 'id', which Kafka has not"),
+        ({"name": "kafka"}, {}, "column 'id', which Kafka does not have"),
     ],
 )
 def test_columns_that_the_run_would_refuse_are_mistakes(write, given, options, message):

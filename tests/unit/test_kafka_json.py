@@ -167,9 +167,9 @@ def test_units_of_single_fields():
 @pytest.mark.parametrize(
     ("unit", "message"),
     [
-        ("d", "days are for a DATE"),
-        ("minutes", "needed is one of s, ms, us, ns, or JSON"),
-        ('{"at": "x"}', "needed is one of s"),
+        ("d", "the unit of days is for a DATE"),
+        ("minutes", "write one of s, ms, us, ns, or JSON"),
+        ('{"at": "x"}', "write one of s"),
         ('{"day": "ms"}', "'day' is a DATE; its unit can be 'd'"),
         ('{"at": "d"}', "'at' is a time; its unit can be"),
         ('{"att": "ms"}', "names 'att'; did you mean 'at'"),
@@ -334,7 +334,7 @@ def test_a_value_without_any_wanted_field_is_bad(value):
 def test_a_declared_field_counts_also_if_it_is_not_chosen():
     assert read(['{"name":"a"}'], FIELDS, columns="id") == [{"id": None}]
     assert read(['{"name":"a"}'], FIELDS, columns="offset") == [{"offset": 0}]
-    with pytest.raises(SchemaError, match="none of the wanted fields"):
+    with pytest.raises(SchemaError, match="none of the schema's fields"):
         read(['{"nam":"a"}'], FIELDS, columns="offset")
 
 
@@ -349,7 +349,7 @@ def test_each_diverted_value_has_its_reason():
         None,
         f"the JSON value has a string in {no_time} 'timeZone' is the zone of texts without one)",
         f"the JSON value has a whole number in {no_time} {unit}",
-        "the JSON value has none of the wanted fields (id, at)",
+        "the JSON value has none of the schema's fields (id, at)",
     ]
 
 

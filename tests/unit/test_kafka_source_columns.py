@@ -56,7 +56,7 @@ def test_a_given_schema_rules():
     assert shape.kafka_columns == {"value", *PLACE}
     with pytest.raises(SchemaError, match="needs a column _raw"):
         KafkaRowSchema.given(options(valueFormat="json", badRecords="divert"), schema)
-    with pytest.raises(SchemaError, match="column 'id', which Kafka has not"):
+    with pytest.raises(SchemaError, match="column 'id', which Kafka does not have"):
         KafkaRowSchema.given(options(), schema)
 
 
@@ -83,27 +83,27 @@ def test_values_are_read_by_name():
 
 
 BAD_VALUES = {
-    b"": "is no JSON: Expecting value, at character 0",
-    b" ": "is no JSON",
-    b"{": "is no JSON",
-    b'{"id": 1}{"id": 2}': "is no JSON: Extra data, at character 9",
-    b'{"id": 1}}\n{"n":1,"v":{"id": 2}': "is no JSON: Extra data, at character 9",
+    b"": "is not valid JSON: Expecting value, at character 0",
+    b" ": "is not valid JSON",
+    b"{": "is not valid JSON",
+    b'{"id": 1}{"id": 2}': "is not valid JSON: Extra data, at character 9",
+    b'{"id": 1}}\n{"n":1,"v":{"id": 2}': "is not valid JSON: Extra data, at character 9",
     b'{"id": "hunter2"}': "has a string in field 'id', which cannot be read as BIGINT",
     b'{"id": 1.5}': "has a number with a fraction or an exponent in field 'id'",
     b'{"id": 99999999999999999999}': "has a whole number in field 'id'",
     b"[1]": "is an array, and an object is wanted",
     b"7": "is a whole number, and",
     b'"{}"': "is a string, and",
-    b'{"name": "\xff"}': "is no UTF-8 from byte 10 on",
-    b'{"name": "a': "is no JSON",
+    b'{"name": "\xff"}': "is not valid UTF-8 from byte 10 on",
+    b'{"name": "a': "is not valid JSON",
     b'{"name": 5}': "has a whole number in field 'name', which cannot be read as STRING",
     b'{"id": 1, "id": 2}': "has a field twice in an object",
     b"null": "is null, and an object is wanted",
-    b"{}": r"has none of the wanted fields \(id, name\)",
-    b'{"schema": {}, "payload": {"id": 1}}': "has none of the wanted fields, but 'schema' and",
-    b'{"ID": 7}': "has none of the wanted fields, but 'id' in another case",
+    b"{}": r"has none of the schema's fields \(id, name\)",
+    b'{"schema": {}, "payload": {"id": 1}}': "has none of the schema's fields, but 'schema' and",
+    b'{"ID": 7}': "has none of the schema's fields, but 'id' in another case",
     b'{"id": 1, "x": 1e400}': "has a number that is too large for a DOUBLE",
-    b'\xef\xbb\xbf{"id": 1}': "is no JSON",
+    b'\xef\xbb\xbf{"id": 1}': "is not valid JSON",
 }
 
 
@@ -151,7 +151,7 @@ AFTER = [
 @pytest.mark.parametrize("value", ['{"id":1}', "{}", "null", '{"id":1,"o":{"p":[{}]}}'])
 def test_text_after_a_document_makes_the_value_bad(value, after):
     values = [b'{"id":7}', f"{value}{after}".encode(), b'{"id":8}']
-    with pytest.raises(SchemaError, match="is no JSON"):
+    with pytest.raises(SchemaError, match="is not valid JSON"):
         rows(values, FIELDS)
     assert rows(values, FIELDS, badRecords="null") == [(7, None), (None, None), (8, None)]
 

@@ -244,7 +244,7 @@ def test_a_planner_that_sets_an_attribute_is_told_to_return_it(make, verb):
         writer.found = 1
 
     kind = type("Smuggler", (Fencing,), {verb: smuggle})
-    told = r"Smuggler sets 'found' on itself, .*What tasks need, return from plan\(\)"
+    told = r"Smuggler sets 'found' on itself, .*Return data for the tasks from plan\(\)"
     with pytest.raises(PlanningFailed, match=told):
         shipped(StreamWrite(make(kind), "q"))
 
@@ -259,7 +259,7 @@ def test_a_task_and_a_committer_that_set_an_attribute_are_told_so_too(make, in_t
 
     write = shipped(StreamWrite(make(Smuggler), "q"))
     in_task(epoch=0)
-    with pytest.raises(AttributeError, match=r"what the committer needs, return from stage\(\)"):
+    with pytest.raises(AttributeError, match=r"data for the committer from stage\(\)"):
         write.write(batches(1))
     with pytest.raises(AttributeError, match="sets 'rows' on itself"):
         StreamWrite(make(Smuggler), "q").commit([Staged(task(0), [1])], 0)
@@ -513,7 +513,9 @@ def test_an_epoch_that_begins_elsewhere_than_the_held_one_ended_is_refused(
     make, outside, in_task, checkpoint
 ):
     run(make, in_task, checkpoint(_0=5), 0)
-    why = r"CheckpointMismatch: epoch 1 does not begin where epoch 0 ended when the sink took it"
+    why = (
+        r"CheckpointMismatch: epoch 1 does not start where epoch 0 ended when the sink committed it"
+    )
     with pytest.raises(PlanningFailed, match=why):
         shipped(StreamWrite(make(), "q", checkpoint(_0=7, _1=9)))
     run(make, in_task, checkpoint(_0=5, _1=9), 1)
@@ -522,7 +524,7 @@ def test_an_epoch_that_begins_elsewhere_than_the_held_one_ended_is_refused(
 
 def test_an_epoch_before_the_held_one_is_refused(make, outside, checkpoint):
     outside.held["q"] = Mark(17, shown="0: 99")
-    with pytest.raises(PlanningFailed, match=r"at epoch 1, .*holds epoch 17 .*\(up to 0: 99\)"):
+    with pytest.raises(PlanningFailed, match=r"at epoch 1, .*has epoch 17 .*\(up to 0: 99\)"):
         shipped(StreamWrite(make(), "q", checkpoint(_0=5, _1=9)))
 
 
@@ -569,7 +571,7 @@ def test_a_task_of_an_epoch_before_the_held_one_is_refused(make, outside, in_tas
     outside.held["q"] = Mark(3)
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=2)
-    with pytest.raises(CheckpointMismatch, match=r"at epoch 2, .* holds epoch 3"):
+    with pytest.raises(CheckpointMismatch, match=r"at epoch 2, .* has epoch 3"):
         write.write(batches(1))
 
 

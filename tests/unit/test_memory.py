@@ -712,7 +712,7 @@ class TestSource:
             feed.latest(pinned, UNLIMITED)
 
     def test_a_query_ahead_of_a_new_store_fails(self) -> None:
-        with pytest.raises(DataLossError, match="stands at 7"):
+        with pytest.raises(DataLossError, match="is at 7"):
             reader().latest(MemoryOffset(next=7), UNLIMITED)
 
     def test_golden_offsets(self) -> None:

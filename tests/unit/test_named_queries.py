@@ -72,7 +72,7 @@ def test_another_query_under_the_name_is_refused_before_a_row_moves(stream, epoc
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(stream):
-    with pytest.raises(CheckpointMismatch, match=r"at epoch 1, but the sink holds epoch 2"):
+    with pytest.raises(CheckpointMismatch, match=r"at epoch 1, but the sink has epoch 2"):
         stream.stage(1)
 
 
@@ -110,7 +110,7 @@ def test_a_name_that_would_not_do_is_refused(stream, name):
 def test_kafka_needs_another_place_for_its_log():
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "queryId": "orders"}
     writer = KafkaDataSource(options=options).streamWriter(spark_schema(SCHEMA), overwrite=False)
-    with pytest.raises(OptionError, match=r"give 'epochLog'"):
+    with pytest.raises(OptionError, match=r"set 'epochLog'"):
         writer._writer.log_location("orders")
 
 
@@ -126,7 +126,7 @@ def test_an_operator_sees_the_log_and_can_settle_it(stream):
     command += [f"--option=path={stream.table}", *given[:2]]
     shown = CliRunner().invoke(main, ["log", "show", *command])
     assert "the checkpoint is not read" in shown.output
-    assert "the log holds epoch 2" in shown.output
+    assert "newest committed epoch of the log: 2" in shown.output
     assert CliRunner().invoke(main, ["log", "resolve", *command]).exit_code == 0
     assert "give another 'queryId'" in CliRunner().invoke(main, ["log", "adopt", *command]).output
     stream.epoch(3)

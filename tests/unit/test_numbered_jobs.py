@@ -98,7 +98,7 @@ def test_a_lower_number_is_skipped_unless_only_the_newest_may_come_again(place):
 @pytest.mark.parametrize("others", [range(9), range(11), range(1, 11), [*range(9), 8]])
 def test_other_rows_under_a_number_are_no_mixture_but_an_error(place, others):
     place.job("load", 3, range(10))
-    with pytest.raises(BatchMismatch, match=r"batch 3 of load .* other rows: \d+ now.* holds 10,"):
+    with pytest.raises(BatchMismatch, match=r"batch 3 of load .* other rows: \d+ now.* has 10,"):
         place.job("load", 3, others)
     place.job("load", 3, others, txnCompare="false")
     place.assert_holds(range(10))
@@ -171,7 +171,7 @@ def test_one_log_for_two_tables_is_refused(tmp_path):
     """Else the second would be taken for a repetition of the first."""
     shared = {"epochLog": str(tmp_path / "logs"), **numbered("load", 1)}
     run_job(ParquetDataSource, {"path": str(tmp_path / "one"), **shared}, range(10))
-    with pytest.raises(PlanningFailed, match="for each target a 'txnAppId' of its own"):
+    with pytest.raises(PlanningFailed, match="a separate 'txnAppId' for each target"):
         run_job(ParquetDataSource, {"path": str(tmp_path / "other"), **shared}, range(10))
 
 

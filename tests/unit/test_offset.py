@@ -161,7 +161,7 @@ def test_an_upgrade_that_meets_a_damaged_text_is_an_offset_error():
 
 @pytest.mark.parametrize("version", [3, 10**30])
 def test_an_unknown_version_is_an_error_of_its_own(version):
-    with pytest.raises(OffsetVersionError, match="knows up to 2: upgrade"):
+    with pytest.raises(OffsetVersionError, match="supports versions up to 2: upgrade"):
         Sample.from_json(f'{{"kind":"sample","v":{version},"name":"a","cursor":null}}')
 
 
@@ -169,7 +169,9 @@ def test_who_is_to_be_upgraded_is_the_package_that_has_the_offset():
     with pytest.raises(OffsetVersionError, match="upgrade krishiv-spark,"):
         Start.from_json('{"at":"latest","kind":"start","v":2}')
     theirs = type("Theirs", (Sample,), {"__module__": "acme_http.offsets"})
-    with pytest.raises(OffsetVersionError, match="this acme-http knows up to 2: upgrade acme-http"):
+    with pytest.raises(
+        OffsetVersionError, match="this acme-http supports versions up to 2: upgrade acme-http"
+    ):
         theirs.from_json('{"kind":"sample","v":3}')
 
 
@@ -182,7 +184,7 @@ def test_what_is_no_version_is_damage(version):
 
 @pytest.mark.parametrize("kind", ['"start"', '"Sample"', "null", "1", "[]", "{}"])
 def test_an_offset_of_another_kind_is_named(kind):
-    with pytest.raises(OffsetError, match="where 'sample' is needed"):
+    with pytest.raises(OffsetError, match="instead of 'sample'"):
         Sample.from_json(f'{{"kind":{kind},"v":1,"name":"a"}}')
 
 

@@ -86,7 +86,7 @@ def test_a_folder_that_goes_away_while_it_is_listed_has_lost_nothing(
         monkeypatch.undo()
 
     monkeypatch.setattr(epochs.Epochs, "look", look)
-    with pytest.raises(StorageError, match="went away while files were listed"):
+    with pytest.raises(StorageError, match="disappeared while files were listed"):
         source.latest(end, UNLIMITED)
     mount.bring_back()
     assert drain(source, end)[0] == [100, 101]

@@ -250,7 +250,7 @@ def test_state_that_is_gone_or_damaged_is_an_error_and_no_reading_again(tmp_path
         with pytest.raises(OffsetError, match=rf"{path.name} is damaged.*stateLocation"):
             _everything_about(tmp_path / "in", end)
         path.unlink()
-        with pytest.raises(OffsetError, match=rf"no {path.name} in .*put it back from a backup"):
+        with pytest.raises(OffsetError, match=rf"no {path.name} in .*restore it from a backup"):
             _everything_about(tmp_path / "in", end)
         path.write_bytes(data)
     assert len(batches(reader(tmp_path / "in"), end)) == 1
@@ -447,7 +447,7 @@ def test_every_golden_offset_can_be_gone_on_from(tmp_path, path):
     start = ParquetOffset.from_json(path.read_text())
     put(tmp_path, "brand-new.parquet", at=time.time_ns())
     if start.state_names:
-        with pytest.raises(OffsetError, match="put it back from a backup"):
+        with pytest.raises(OffsetError, match="restore it from a backup"):
             reader(tmp_path).latest(start, UNLIMITED)
         return
     end = reader(tmp_path).latest(start, UNLIMITED)

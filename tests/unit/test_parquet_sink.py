@@ -559,8 +559,8 @@ def test_an_epoch_without_rows_makes_no_file(table):
         ({"targetFileSize": "12 parsecs"}, "needs a unit of size"),
         ({"compression": "zip"}, "compression"),
         ({"path": "ftp://host/table"}, "which is not known"),
-        ({"path": "s3://bucket"}, "is all of a bucket"),
-        ({"path": "/proc/version/table"}, "cannot be made"),
+        ({"path": "s3://bucket"}, "is a whole bucket"),
+        ({"path": "/proc/version/table"}, "cannot be created"),
         ({"epochLog": "ftp://host/log"}, "cannot live at 'ftp://host/log/.*is not known"),
         ({"epochLog": "hdfs:///log"}, "does not say where HDFS answers"),
     ],
@@ -657,16 +657,16 @@ GEOMETRY = pa.struct(
     ]
 )
 UNFIT = [
-    ([("a", pa.int64()), ("A", pa.int64())], "", "columns 'a' and 'A' differ by nothing but case"),
-    ([("a", pa.int64()), ("a", pa.int64())], "", "columns 'a' and 'a' differ by nothing but case"),
+    ([("a", pa.int64()), ("A", pa.int64())], "", "columns 'a' and 'A' differ only in case"),
+    ([("a", pa.int64()), ("a", pa.int64())], "", "columns 'a' and 'a' differ only in case"),
     (
         [("c", pa.list_(pa.struct([("a", pa.int64()), ("A", pa.int64())])))],
         "",
-        "columns 'c.element.a' and 'c.element.A' differ by nothing but case",
+        "columns 'c.element.a' and 'c.element.A' differ only in case",
     ),
     ([("g", GEOMETRY)], "", r"column 'g' is a geometry, .*st_asbinary"),
     ([("m", pa.map_(pa.string(), GEOMETRY))], "", "column 'm.value' is a geometry"),
-    ([(".p", pa.string()), ("n", pa.int64())], ".p", "readers pass over folders that begin with"),
+    ([(".p", pa.string()), ("n", pa.int64())], ".p", "readers ignore folders that start with"),
     ([("b", pa.binary()), ("n", pa.int64())], "b", r"column 'b' is binary .*hex"),
 ]
 

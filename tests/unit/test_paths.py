@@ -55,7 +55,7 @@ def test_source_and_sink_refuse_a_place_that_is_no_place_before_any_row(text, sa
     with pytest.raises(OptionError, match=said):
         Place.of(text)
     sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
-    with pytest.raises(OptionError, match=f"{said}|is all of a bucket"):
+    with pytest.raises(OptionError, match=f"{said}|is a whole bucket"):
         _ = kind_of(sink).log_location("q")
 
 

@@ -105,7 +105,7 @@ def test_files_of_other_programs_are_in_the_plan(checkpoint, table):
     (only,) = table.glob("part-0000000003-*")
     only.rename(table / "compacted.parquet")
     shown = said(checkpoint, "--from", 2, "--table", table, "--dry-run")
-    assert f"1 files in {table} were written by other programs, and stay" in shown
+    assert f"1 files in {table} were written by other programs, and remain" in shown
     assert "these rows will be there TWICE" in shown
 
 
@@ -118,7 +118,7 @@ def test_files_of_an_epoch_that_were_removed_are_counted_in_the_plan(checkpoint,
     assert "other programs" not in shown
     next((table / "day=d0").glob("part-0000000002-*")).unlink()
     shown = said(checkpoint, "--from", 1, "--table", table, "--dry-run")
-    assert f"1 files of these epochs are not in {table} any more" in shown
+    assert f"1 files of these epochs are no longer in {table}" in shown
 
 
 @pytest.mark.usefixtures("query")

@@ -127,7 +127,7 @@ def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
     said(checkpoint, "--from", 2, *words, "--stopped")
     landed.commit(5, [message])
     forget()
-    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .* the sink holds epoch 5"):
+    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .* the sink has epoch 5"):
         landed.run(2, 60)
     assert ids_in(place / "w") == exactly(20) + Counter(range(50, 60))
     said(checkpoint, "--from", 2, *words, "--stopped")
@@ -222,7 +222,7 @@ def test_a_table_that_was_rolled_back_by_hand_gets_its_mark(landed, checkpoint, 
     base = next(one.snapshot_id for one in table.metadata.snapshots if one.sequence_number == 2)
     table.manage_snapshots().rollback_to_snapshot(base).commit()
     forget()
-    assert "its mark goes back to epoch 1" in said(checkpoint, "--from", 2, *words)
+    assert "its committed epoch is reset to 1" in said(checkpoint, "--from", 2, *words)
     landed.run(2, 45)
     assert ids_in(place / "w") == exactly(45)
 

@@ -161,7 +161,7 @@ def test_a_query_that_writes_to_a_topic_is_refused_with_both_ways_on(checkpoint,
     before = files(tmp_path)
     for more in ((), ("--format", "kafka")):
         text = refused(checkpoint, "--from", 2, *more)
-        assert "krishiv-kafka cannot take records back" in text
+        assert "krishiv-kafka cannot remove committed records" in text
         assert f"'krishiv-spark checkpoint copy {checkpoint} NEW --to 1'" in text
         assert f"'krishiv-spark checkpoint rewind {checkpoint} --to 1'" in text
         assert "log adopt --format kafka" in text

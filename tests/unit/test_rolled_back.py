@@ -376,7 +376,9 @@ def test_adopt_goes_on_without_what_the_older_copy_lacks(elsewhere, checkpoint, 
     old = Copy(place / "t")
     elsewhere.run(2)
     old.put_back()
-    assert "'krishiv-spark log adopt' goes on without them" in refused(elsewhere, 3, "lacks", place)
+    assert "'krishiv-spark log adopt' continues without them" in refused(
+        elsewhere, 3, "lacks", place
+    )
     (checkpoint / "offsets/3").unlink()
     given = {"path": place / "t", "epochLog": place / "log"}
     command("log", "adopt", "--format", "parquet", "--checkpoint", checkpoint, *words_of(given))

@@ -21,7 +21,7 @@ def test_what_is_kept_is_kept_once_for_each_column():
         ("g", {"a": "summ(x)"}, "unknown function; did you mean 'sum'"),
         ("g", {"a": "fold(x)"}, "unknown function; known: avg, count, max, min, sum"),
         ("g", {"a": "x"}, "write a function of a column"),
-        ("g", {"a": "sum(*)"}, "only count takes"),
+        ("g", {"a": "sum(*)"}, "only count accepts"),
         ("g", {}, "at least one total"),
         ((), {"a": "sum(x)"}, "columns to group by"),
         ("g", {"G": "sum(x)"}, "two columns of the view would be called 'G'"),

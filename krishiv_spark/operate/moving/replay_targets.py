@@ -86,7 +86,7 @@ class _LogTarget:
         target = None if state.claim is None else state.claim.target
         if target not in {None, self._committer.participant.target()}:
             raise LogError(
-                f"the epochs in the epoch log {self._log} went to {target}, and the options name "
+                f"the epochs in the epoch log {self._log} were written to {target}, and the options name "
                 f"{self._committer.participant.target()}. Nothing was changed: give the options of "
                 "the query's writer"
             )

@@ -58,16 +58,18 @@ class Total:
         found = _CALL.fullmatch(text)
         if found is None:
             raise OptionError(
-                f"{CALLER}: {name!r} is {text!r}: write a function of a column, as 'sum(amount)', "
-                "or 'count(*)'; what is to be worked out from columns is made one of the changes "
+                f"{CALLER}: {name!r} is {text!r}: write a function of a column, as "
+                "'sum(amount)', or 'count(*)'; add a computed value to the changes as a column "
                 "first, as with withColumn"
             )
         function, star, *names = found.groups()
         if function.lower() not in _FUNCTIONS:
             hint = did_you_mean(function.lower(), _FUNCTIONS, f"known: {', '.join(_FUNCTIONS)}")
-            raise OptionError(f"{CALLER}: {name!r} is {text!r}, of an unknown function; {hint}")
+            raise OptionError(
+                f"{CALLER}: {name!r} is {text!r}, and its function is unknown; {hint}"
+            )
         if star and function.lower() != "count":
-            raise OptionError(f"{CALLER}: {name!r} is {text!r}: only count takes '*'")
+            raise OptionError(f"{CALLER}: {name!r} is {text!r}: only count accepts '*'")
         return cls(name, function.lower(), next(filter(None, names), None))
 
     def __str__(self) -> str:
@@ -105,8 +107,9 @@ class ViewDefinition:
         for name in [*names, *columns, *made.hidden, OP, WEIGHT]:
             if name.lower() in taken:
                 raise OptionError(
-                    f"{CALLER}: two columns of the view would be called {name!r}: it has those of "
-                    f"'by', those of 'columns', and of its own {', '.join(made.hidden)}"
+                    f"{CALLER}: two columns of the view would be called {name!r}: it has the "
+                    "columns of 'by' and 'columns', and its internal columns "
+                    f"{', '.join(made.hidden)}"
                 )
             taken.add(name.lower())
         return made
@@ -164,9 +167,10 @@ class ViewDefinition:
         """
         if WEIGHT not in changes.names:
             raise OptionError(
-                f"{CALLER}: the batch has no column {WEIGHT!r}, which says whether a row comes (1) "
-                "or goes (-1): read the table with the option 'readChanges' = 'true' and leave the "
-                f"column in; rows that only ever come get it by withColumn({WEIGHT!r}, lit(1))"
+                f"{CALLER}: the batch has no column {WEIGHT!r}, which marks a row as inserted "
+                "(1) or deleted (-1): read the table with the option 'readChanges' = 'true' "
+                "and keep the column; if rows are only inserted, add it with "
+                f"withColumn({WEIGHT!r}, lit(1))"
             )
         for place, name in self._named():
             if name not in changes.names:
@@ -186,7 +190,7 @@ class ViewDefinition:
 
     def _wanted(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
         """Of each column where it stands, its name, the types that it may have, and advice."""
-        yield "the changes", WEIGHT, _WHOLE, "it has to be a whole number, 1 or -1"
+        yield "the changes", WEIGHT, _WHOLE, "it must be a whole number, 1 or -1"
         for name in self.by:
             yield "'by'", name, _KEYS, "cast it to a string, a whole number or a decimal"
         for total in self.totals:
@@ -196,7 +200,7 @@ class ViewDefinition:
                 advice = "sums are exact: cast it to a decimal or a whole number"
                 yield place, total.column, _WHOLE, advice
             if total.column is not None and total.function in _RANKED:
-                yield place, total.column, _ORDERED, "its values have no order here: cast it"
+                yield place, total.column, _ORDERED, "its values have no order: cast it"
 
 
 def count_of(column: str) -> str:

@@ -118,7 +118,7 @@ class ViewKeeper:
             hint = ". If it was, its catalog does not keep table properties, which a view needs"
         raise OptionError(
             f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
-            f"{self._view.text}: name another table, or drop this one and begin with a new "
+            f"{self._view.text}: name another table, or drop this one and start with a new "
             f"checkpoint: all rows of the source are read again{hint}"
         )
 
@@ -144,18 +144,19 @@ class ViewKeeper:
             return mark
         if mark is None and table.metadata.current_snapshot_id is not None:
             raise CheckpointMismatch(
-                f"{CALLER}: {self._options.table_name} is kept by another query or checkpoint than "
-                f"{job.name}, whose batches would be counted once more: go on with that one, or "
-                "name another table, or drop this one"
+                f"{CALLER}: {self._options.table_name} is maintained by another query or "
+                f"checkpoint than {job.name}, whose batches would be counted again: continue "
+                "with that one, or name another table, or drop this one"
             )
         newest = -1 if mark is None else mark.epoch
         of_rows = epoch_of_rows(table.metadata, job.name)
         if newest != job.number - 1 or of_rows not in {None, newest}:
             raise CheckpointMismatch(
-                f"{CALLER}: batch {job.number} of {job.name} does not follow the newest batch in "
-                f"{self._options.table_name}, {newest if of_rows is None else of_rows}: the table "
-                "was made anew or rolled back, or the function was not called for each batch; "
-                "begin with a new checkpoint and no table: all rows of the source are read again"
+                f"{CALLER}: batch {job.number} of {job.name} does not follow the newest batch "
+                f"in {self._options.table_name}, {newest if of_rows is None else of_rows}: the "
+                "table was recreated or rolled back, or the function was not called for each "
+                "batch; start with a new checkpoint and no table: all rows of the source are "
+                "read again"
             )
         return None
 

@@ -41,7 +41,7 @@ def keyed(batch: DataFrame, view: ViewDefinition) -> DataFrame:
     weight = _c(WEIGHT).cast("long")
     strange = F.concat(F.lit(f"{CALLER}: a change has {WEIGHT} = "), _shown(weight))
     checked = F.when(weight.isin(1, -1), weight).otherwise(
-        F.raise_error(F.concat(strange, F.lit(", which has to be 1 or -1")))
+        F.raise_error(F.concat(strange, F.lit(", which must be 1 or -1")))
     )
     names = dict.fromkeys([*view.by, *view.used])
     key = F.concat(*(_part(batch.schema[name].dataType, name) for name in view.by))
@@ -190,9 +190,9 @@ def _gone_too_often() -> Column:
             F.lit(f"{CALLER}: more rows of group "),
             _c(KEY),
             F.lit(
-                " have gone than had come: the stream of changes has to begin with all rows of the "
-                "table ('startingOffsets' = 'earliest' or 'current'), and what is done to changes "
-                "on their way has to be the same for a row that goes as when it came"
+                " were deleted than inserted: the stream of changes must start with all rows "
+                "of the table ('startingOffsets' = 'earliest' or 'current'), and changes must "
+                "be processed in the same way for a deleted row as for the inserted one"
             ),
         )
     ).cast("long")
@@ -213,7 +213,10 @@ def _total(total: Total, kinds: StructType) -> Column:
     kind = kinds[total.column].dataType
     found = _sum(total.column, kind) if total.function == "sum" else _average(total.column, kind)
     too_long = f"{CALLER}: {total.name!r} = '{total}' of group "
-    advice = f" has more digits than {_type_of_sum(kind).simpleString()}: cast the column to more"
+    advice = (
+        f" has more digits than {_type_of_sum(kind).simpleString()}: cast the column to a "
+        "type with more digits"
+    )
     error = F.raise_error(F.concat(F.lit(too_long), _c(KEY), F.lit(advice)))
     return F.when(_c(count_of(total.column)) > 0, F.coalesce(found, error))
 

@@ -29,8 +29,8 @@ def with_change_columns(columns: pa.Schema) -> pa.Schema:
     for name in CHANGE_COLUMNS:
         if name in columns.names:
             raise SchemaError(
-                f"{FORMAT}: the table has a column {name!r}, which 'readChanges' adds to its rows: "
-                "leave it out with the option 'columns', or rename it"
+                f"{FORMAT}: the table has a column {name!r}, which 'readChanges' adds to its "
+                "rows: exclude it with the option 'columns', or rename it"
             )
     return pa.schema([*columns, *_FIELDS])
 

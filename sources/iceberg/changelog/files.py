@@ -107,9 +107,9 @@ def changes_of(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileCh
     if before is None:
         raise DataLossError(
             f"{FORMAT}: snapshot {snapshot.snapshot_id} has delete files, or does not name the "
-            "files that it took out, and the snapshot before has expired, so that it cannot be "
-            "told which rows went. Keep snapshots for longer than the query may stand still, and "
-            f"start with {NEW_CHECKPOINT}"
+            "files that it removed, and the snapshot before has expired, so the deleted rows "
+            "cannot be determined. Keep snapshots for longer than the query may be stopped, "
+            f"and start with {NEW_CHECKPOINT}"
         )
     return _compared(files.of(table, before, scan=True), files.of(table, snapshot, scan=True))
 

@@ -120,7 +120,7 @@ class Spark:
 
     def _judge(self, error: str) -> None:
         """No driver can go on where a store lies, or where the rest of an epoch cannot be told."""
-        told = "can only be completed where rows fall into the same tasks"
+        told = "can only be completed if rows fall into the same tasks"
         self.is_in_part = self._scenario.moving and told in error
         if self._scenario.honest and not self.is_in_part:
             self._world.fail(f"a fresh driver does not get on: {error}")
