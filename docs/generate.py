@@ -207,7 +207,7 @@ def error_block(error: type[errors.KrishivError]) -> str:
     text = inspect.cleandoc(error.__doc__ or "")
     said = re.split(r"\n(?:Args|Attributes):", text)[0].strip()
     bases = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
-    passes = "may pass by itself" if may_pass(error.__name__) else "does not pass by itself"
+    passes = "may be transient" if may_pass(error.__name__) else "is not transient"
     return f"{said}\n\nA kind of {bases}; it {passes}.\n"
 
 

@@ -5,19 +5,19 @@
     ├── SchemaError                     rows have a type or shape that the format cannot carry
     ├── OffsetError                     a stored position cannot be used
     │   ├── OffsetVersionError          it was written by a newer version
-    │   └── DataLossError               the data that it points to is no longer there
+    │   └── DataLossError               the data that it points to no longer exists
     ├── StorageError                    a store (disk, bucket, HDFS) cannot be reached, or refuses
-    │   ├── LinkError                   a link is where a file of krishiv-spark's has to be
+    │   ├── LinkError                   a link is in the place of a file of krishiv-spark
     │   ├── NotExclusiveError           it cannot create a file exclusively
-    │   └── UploadGoneError             somebody has aborted what is being written
-    ├── LogError                        the epoch log is damaged or its storage cannot hold one
-    ├── CheckpointMismatch              the checkpoint plans other rows than the sink holds
-    ├── ManifestError (also ValueError) a job file has mistakes: all of them, each with its place
-    ├── QueryFailed                     a query that somebody waits for has ended with an error
+    │   └── UploadGoneError             another program has aborted the current upload
+    ├── LogError                        the epoch log is damaged or its storage cannot contain one
+    ├── CheckpointMismatch              the checkpoint plans other rows than the sink has committed
+    ├── ManifestError (also ValueError) a job file has errors: all of them, each with its location
+    ├── QueryFailed                     a query that a caller waits for has ended with an error
     └── SinkError                       an epoch did not become visible
-        ├── BatchMismatch               a batch that comes again has other rows
-        ├── CommitRejected              it certainly did not happen
-        ├── CommitUnknown               it may have happened: look before deciding anything
+        ├── BatchMismatch               a repeated batch has other rows
+        ├── CommitRejected              the commit certainly did not happen
+        ├── CommitUnknown               the commit may have happened: check before deciding anything
         └── Fenced                      another writer owns the query
 
 An error crosses process borders inside Spark, so each of them pickles. What a caller may believe
@@ -74,19 +74,19 @@ class OffsetError(KrishivError):
 
 
 class OffsetVersionError(OffsetError):
-    """A stored position was written by a version of the format that is not known here."""
+    """A stored position was written by a version of the format that is unknown here."""
 
 
 class DataLossError(OffsetError):
-    """The data between two positions is no longer there, wholly or in part."""
+    """The data between two positions no longer exists, wholly or in part."""
 
 
 class StorageError(KrishivError):
-    """A store cannot be reached, refuses, or cannot do what is needed of it."""
+    """A store cannot be reached, refuses a request, or lacks a required ability."""
 
 
 class LinkError(StorageError):
-    """A link, or something else than a plain file or folder, is where none is followed."""
+    """A path that must not be a link is one, or is neither a plain file nor a folder."""
 
 
 class NotExclusiveError(StorageError):
@@ -94,7 +94,7 @@ class NotExclusiveError(StorageError):
 
 
 class UploadGoneError(StorageError):
-    """Somebody has aborted an upload that is still being written."""
+    """Another program has aborted an upload that is still being written."""
 
 
 class LogError(KrishivError):
@@ -102,18 +102,18 @@ class LogError(KrishivError):
 
 
 class CheckpointMismatch(KrishivError):
-    """The checkpoint plans another epoch than the one of its number that the sink holds.
+    """The checkpoint plans another epoch than the one that the sink has under this number.
 
-    It was rolled back, restored from an older copy, or begun anew by a pipeline's full refresh; or
-    it has lost the file with the id of its query, or belongs to another target. Nothing was
-    written: to skip the epoch would lose rows, to write it would repeat some.
+    The checkpoint was rolled back, restored from an older copy, or recreated by a pipeline's full
+    refresh; or it has lost the file with the id of its query, or belongs to another target. Nothing
+    was written: skipping the epoch would lose rows, and writing it would repeat some.
     """
 
 
 class ManifestError(KrishivError, ValueError):
-    """A job file, or a file of depots, has mistakes; the text has a line for each.
+    """A job file, or a file of depots, has errors; the text has a line for each.
 
-    A line is ``file:line:column: what is wrong, and what to do``.
+    A line is ``file:line:column:``, followed by the error and its correction.
     """
 
     @property
@@ -123,11 +123,11 @@ class ManifestError(KrishivError, ValueError):
 
 
 class QueryFailed(KrishivError):
-    """A streaming query has ended with an error; its text is the line that says why.
+    """A streaming query has ended with an error; its text is the line with the reason.
 
     Args:
         line: What went wrong.
-        passes: Whether it may pass by itself, so that the query may be started again.
+        passes: True if the error may be transient, so that the query may be restarted.
         name: The class of this module, or of a connector, that the query has failed with; empty
             for errors of others.
     """
@@ -146,11 +146,11 @@ def _query_failed(line: str, passes: bool, name: str) -> QueryFailed:
 
 
 class SinkError(KrishivError):
-    """An epoch did not become visible, or it is not known whether it did."""
+    """An epoch did not become visible, or its visibility is unknown."""
 
 
 class BatchMismatch(SinkError):
-    """A batch that comes again has other rows than those that the sink holds under its number."""
+    """A repeated batch has other rows than the sink has under its number."""
 
 
 class CommitRejected(SinkError):
@@ -158,8 +158,8 @@ class CommitRejected(SinkError):
 
 
 class CommitUnknown(SinkError):
-    """The commit may have happened; nothing staged may be touched before that is looked up."""
+    """The commit may have happened; no staged data may be changed before this is checked."""
 
 
 class Fenced(SinkError):
-    """Another writer has taken the query over; this one must not publish any more."""
+    """Another writer has taken over the query; this one must not publish any more."""

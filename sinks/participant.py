@@ -24,7 +24,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class LostIntentError(CommitRejected):
-    """What an intent names is gone, wholly or in part, before it became visible.
+    """Staged data that an intent names was lost, wholly or in part, before it became visible.
 
     Raised by `Participant.finish`; the next driver voids the intent, and its epoch is staged
     again without what is salvaged.

@@ -57,6 +57,6 @@ def _places_by(names: Iterable[str]) -> dict[str, list[int]]:
 
 def _ambiguous(name: str, found: Sequence[str]) -> str:
     return (
-        f"column {name!r} could be any of {' and '.join(map(repr, found))}: leave it out, or write "
-        "the rows again with names that differ by more than their case"
+        f"column {name!r} could be any of {' and '.join(map(repr, found))}: exclude it, or "
+        "write the rows again with names that differ in more than case"
     )

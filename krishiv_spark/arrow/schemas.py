@@ -69,8 +69,8 @@ def _spark_field(field: pa.Field) -> StructField:
         return from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields[0]
     except PySparkException as error:
         raise SchemaError(
-            f"column {field.name!r} has the Arrow type {field.type}, which Spark has no type for: "
-            "leave it out with the option 'columns', or give a schema without it"
+            f"column {field.name!r} has the Arrow type {field.type}, which Spark has no type "
+            "for: exclude it with the option 'columns', or set a schema without it"
         ) from error
 
 
@@ -150,7 +150,7 @@ def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Sc
     twice = next((name for name in wanted if there[name] > 1), None)
     if twice is not None:
         raise SchemaError(
-            f"column {twice!r} is there twice: leave it out with the option 'columns', or give a "
+            f"column {twice!r} is there twice: exclude it with the option 'columns', or set a "
             "schema without it"
         )
     return pa.schema([schema.field(name) for name in wanted])

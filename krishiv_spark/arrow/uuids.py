@@ -68,4 +68,4 @@ def _refuse(array: pa.Array, strange: pa.BooleanArray, advice: str) -> None:
     wrong = array.filter(strange)
     if len(wrong):
         shown = repr(wrong[0].as_py())[:_MOST_SHOWN]
-        raise ValueError(f"{shown} is no UUID: {advice}")
+        raise ValueError(f"{shown} is not a UUID: {advice}")

@@ -74,7 +74,7 @@ A forked process must not share connections."""
 
 
 class CatalogFailedError(KrishivError):
-    """The catalog could not be asked, or did not answer."""
+    """The catalog could not be reached, or did not respond."""
 
     retriable = True
 

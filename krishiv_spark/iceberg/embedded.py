@@ -220,8 +220,8 @@ def check_locks(options: IcebergOptions) -> None:
         return
     raise OptionError(
         f"{reason}. Tables may stay there; give another catalog, such as 'catalog.uri' = "
-        "'postgresql+psycopg2://...' or a REST catalog. If only one machine ever opens this one, "
-        f"say so by its name: 'catalog.uri' = 'sqlite:///{file}'"
+        "'postgresql+psycopg2://...' or a REST catalog. If only one machine opens this one, "
+        f"confirm it by its name: 'catalog.uri' = 'sqlite:///{file}'"
     )
 
 
@@ -251,12 +251,12 @@ def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -
         return  # `find_embedded` names the new warehouse
     if checkpoint.folder(_RECORDS).read(name) is not None:
         raise OptionError(
-            f"{FORMAT}: the catalog {file}, through which this query has written, is away, and a "
-            "new one would not have the rows of earlier epochs. Nothing was written. Mount or "
-            "restore the warehouse, then restart the query. If it was moved, move it back, or "
-            "change it with 'krishiv-spark iceberg relocate' and set 'warehouse' to the new "
-            "folder. If it was removed for good, remove "
-            f"{checkpoint.location}/{_RECORDS}/{name}: the query goes on into a new table, "
+            f"{FORMAT}: the catalog {file}, through which this query has written, is missing, "
+            "and a new one would not have the rows of earlier epochs. Nothing was written. "
+            "Mount or restore the warehouse, then restart the query. If it was moved, move it "
+            "back, or change it with 'krishiv-spark iceberg relocate' and set 'warehouse' to "
+            "the new folder. If it was removed for good, remove "
+            f"{checkpoint.location}/{_RECORDS}/{name}: the query continues with a new table, "
             f"without the rows of earlier epochs; or use {NEW_CHECKPOINT}"
         )
 
@@ -282,8 +282,8 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
             folder.replace(name, _RECORD)
     except (OSError, StorageError) as error:
         _log.warning(
-            "%s: the checkpoint %s cannot store that its query uses the catalog %s: %s. The query "
-            "goes on; but a mount that is away will not be noticed",
+            "%s: the checkpoint %s cannot store that its query uses the catalog %s: %s. The "
+            "query continues; but a missing mount will not be noticed",
             FORMAT,
             checkpoint.location,
             file,

@@ -354,8 +354,8 @@ class TableAccess:
             return load_location_provider(metadata.location, properties)
         except (AttributeError, TypeError, ValueError) as error:
             raise OptionError(
-                f"{FORMAT}: 'tableProperty.{PROVIDER}' = {self.access.location_provider!r} is no "
-                f"location provider: {type(error).__name__}: {error}"
+                f"{FORMAT}: 'tableProperty.{PROVIDER}' = {self.access.location_provider!r} is "
+                f"not a location provider: {type(error).__name__}: {error}"
             ) from error
 
     def is_own_folder(self, folder: str) -> bool:

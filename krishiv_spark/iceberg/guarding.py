@@ -44,8 +44,8 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
     bound_avro_files()
     if not isinstance(catalog, Catalog):
         raise OptionError(
-            f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is no "
-            "subclass of pyiceberg.catalog.Catalog"
+            f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is not "
+            "a subclass of pyiceberg.catalog.Catalog"
         )
     if not isinstance(catalog, GuardedCatalog):
         catalog.__class__ = _guarded_class(type(catalog))

@@ -58,7 +58,7 @@ class Location(NamedTuple):
         try:
             url = urlsplit(text)
         except ValueError as error:
-            raise OptionError(f"{FORMAT}: {text!r} is no location: {error}") from error
+            raise OptionError(f"{FORMAT}: {text!r} is not a valid location: {error}") from error
         scheme = url.scheme.lower()
         store = _KINDS.get(scheme, scheme)
         is_plain = not _AMBIGUOUS.search(text) and not (scheme and _AMBIGUOUS_IN_URL.search(text))

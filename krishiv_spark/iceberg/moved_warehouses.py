@@ -44,7 +44,7 @@ def describe_missing(missing: str, options: IcebergOptions) -> str:
         missing: The file, as an error of the file system names it.
         options: Name the catalog.
     """
-    text = ": the catalog names it, and it is not there"
+    text = ": the catalog names it, but it does not exist"
     place = Location.parse(missing)
     warehouse = options.catalog_properties().get("warehouse", "")
     if place.store != "disk" or not warehouse.startswith("/"):

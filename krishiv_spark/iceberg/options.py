@@ -198,7 +198,7 @@ class IcebergOptions(StorageOptions):
             raise ValueError("option 'table' is required, as 'name' or 'namespace.name'")
         parts = tuple((named or _DEFAULT_TABLE).split("."))
         if not all(part.strip() for part in parts):
-            raise ValueError(f"{named!r} is no table: write 'name' or 'namespace.name'")
+            raise ValueError(f"{named!r} is not a table name: write 'name' or 'namespace.name'")
         return parts if len(parts) > 1 else (_DEFAULT_NAMESPACE, *parts)
 
     @property
@@ -217,9 +217,9 @@ class IcebergOptions(StorageOptions):
         place = self.warehouse_text or ""
         if StoreUrl.kind_of(place) not in {"disk", None}:
             raise OptionError(
-                f"{_WAREHOUSE} {place!r} cannot hold the embedded catalog, which is a file of a "
-                "disk: give 'catalog.uri' of a database, such as 'postgresql+psycopg2://...', of a "
-                "REST catalog, or 'catalog.type' = 'glue'"
+                f"{_WAREHOUSE} {place!r} cannot contain the embedded catalog, which is a file "
+                "on a disk: set 'catalog.uri' of a database, such as "
+                "'postgresql+psycopg2://...', of a REST catalog, or 'catalog.type' = 'glue'"
             )
         folder = local_path(place, _WAREHOUSE)
         if set("?#") & set(str(folder)):

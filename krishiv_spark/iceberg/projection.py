@@ -83,7 +83,7 @@ class Projection:
             raise SchemaError(
                 f"column {field.name!r} is {held.field_type} in the file and {field.field_type} "
                 f"in the schema that is read: {error}. If the table's schema has changed since "
-                "the query began, restart the query"
+                "the query started, restart the query"
             ) from error
 
     def _fit(self, array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:

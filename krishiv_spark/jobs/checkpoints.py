@@ -32,8 +32,8 @@ def check_mode_is_kept(job: ReadyJob) -> None:
     switched = "on" if job.writes_batches else "off"
     raise OptionError(
         f"job {job.name!r}: {found} is the checkpoint of a run before 'forEachBatchMode' was "
-        f"switched {switched}: the rows would be written again. Switch it back; or say another "
-        "'checkpointLocation', with 'startingOffsets' where the job is to begin"
+        f"switched {switched}: the rows would be written again. Switch it back; or set another "
+        "'checkpointLocation', with 'startingOffsets' where the job is to start"
     )
 
 

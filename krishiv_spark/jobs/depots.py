@@ -53,8 +53,8 @@ class Address(NamedTuple):
         match = _ADDRESS.fullmatch(text.strip())
         if match is None:
             raise ValueError(
-                f"{text!r} is no address: write 'dataos://depot:collection/dataset', or leave "
-                "'dataset' away and give 'format' and 'options'"
+                f"{text!r} is not an address: write 'dataos://depot:collection/dataset', or "
+                "remove 'dataset' and set 'format' and 'options'"
             )
         found = match["collection"] or ""
         collection = "" if found.lower() in _NO_COLLECTION else found
@@ -78,7 +78,7 @@ class _Secret(JobModel):
         try:
             text = read_small(self.file).strip()
         except UnicodeDecodeError:
-            raise ValueError(f"{self.file} cannot be read: it is no text") from None
+            raise ValueError(f"{self.file} cannot be read: it is not text") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ValueError(f"{self.file} cannot be read: {reason}") from None

@@ -30,8 +30,8 @@ def check_save_mode(output: ReadyOutput) -> bool:
     if mode == "ignore":
         return False
     raise OptionError(
-        f"output {output.model.name!r}: {output.place.shown} is there already, and 'saveMode' is "
-        "errorIfExists: give append, overwrite or ignore, or another place"
+        f"output {output.model.name!r}: {output.place.shown} exists already, and 'saveMode' is "
+        "errorIfExists: set append, overwrite or ignore, or another target"
     )
 
 

@@ -137,6 +137,6 @@ def _never_reached(jobs: tuple[ReadyJob, ...], *, side_by_side: bool) -> Iterato
     for job in () if side_by_side else jobs[:-1]:
         if not job.ends:
             yield (
-                f"job {job.name!r} never ends by itself, so what comes after it never starts: give "
-                "it 'batchMode', 'timeout' or 'stopAfterIdle', or the file 'order: sideBySide'"
+                f"job {job.name!r} never ends, so the jobs after it never start: give it "
+                "'batchMode', 'timeout' or 'stopAfterIdle', or the file 'order: sideBySide'"
             )

@@ -271,7 +271,7 @@ class _TreeReader:
         merges: list[yaml.Node] = []
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._problems.add(_mark(key.start_mark), "a key has to be a text")
+                self._problems.add(_mark(key.start_mark), "a key must be a text")
             elif key.tag == _MERGE:
                 merges.append(inner)
             else:

@@ -36,8 +36,8 @@ def mistaken_names(job: JobSpec, left_out: set[str]) -> Iterator[_Mistake]:
         yield from _unknown(output.source, known, left_out, ("outputs", number, key))
         if output.name in names:
             text = (
-                f"two outputs are called {output.name!r}, and each needs its own checkpoint: call "
-                f"one of them otherwise, and say 'view: {output.source}'"
+                f"two outputs are called {output.name!r}, and each needs its own checkpoint: "
+                f"rename one of them, and write 'view: {output.source}'"
             )
             yield ("outputs", number, "name"), text
         names.add(output.name)

@@ -313,11 +313,11 @@ def _renamed(
 ) -> CheckpointMismatch:
     new = output.model.name
     return CheckpointMismatch(
-        f"job {job!r}: output {new!r} is new, and writes to {now}, as output {name!r} has done, "
-        f"whose checkpoint is {folder}: all rows would be written again. Nothing was written. Ways "
-        f"on: call the output {name!r} again; or rename the folder {folder!r} to "
-        f"{folder.removesuffix(name) + new!r}, and the query goes on; or, if all rows are to be "
-        f"written again, 'krishiv-spark run --new-target {new}'"
+        f"job {job!r}: output {new!r} is new, and writes to {now}, the target of output "
+        f"{name!r}, whose checkpoint is {folder}: all rows would be written again. Nothing was "
+        f"written. Ways on: call the output {name!r} again; or rename the folder {folder!r} to "
+        f"{folder.removesuffix(name) + new!r}, and the query continues; or, if all rows are to "
+        f"be written again, 'krishiv-spark run --new-target {new}'"
     )
 
 
@@ -326,8 +326,8 @@ def _renamed_batch(
 ) -> CheckpointMismatch:
     new = output.model.name
     return CheckpointMismatch(
-        f"job {job!r}: output {new!r} is new, and writes to {now}, as output {name!r} has done: "
-        f"epoch {epoch} is not over, and its rows would be written again. Nothing was written. "
-        f"Ways on: call the output {name!r} until that epoch is over; or, if its rows are to be "
-        f"written again, 'krishiv-spark run --new-target {new}'"
+        f"job {job!r}: output {new!r} is new, and writes to {now}, the target of output "
+        f"{name!r}: epoch {epoch} is not completed, and its rows would be written again. "
+        f"Nothing was written. Ways on: call the output {name!r} until that epoch is completed; "
+        f"or, if its rows are to be written again, 'krishiv-spark run --new-target {new}'"
     )

@@ -106,8 +106,8 @@ def _check_said_once(given: JobInput | JobOutput, where: str, keys: Collection[s
     for key, text in given.options.items():
         if key.lower() in keys and text != where:
             raise ValueError(
-                f"'dataset' = {given.dataset!r} is {where!r}, but the option {key!r} says "
-                f"{text!r}: leave one of them away"
+                f"'dataset' = {given.dataset!r} is {where!r}, but the option {key!r} is "
+                f"{text!r}: remove one of them"
             )
 
 
@@ -115,7 +115,8 @@ def _agreed(given: str | None, depot: Depot, address: Address) -> str:
     if depot.format is None:
         if given is None:
             raise ValueError(
-                f"give 'format': the depot {address.depot!r} does not say what its datasets are"
+                f"set 'format': the depot {address.depot!r} does not specify the format of its "
+                "datasets"
             )
         return format_called(given)
     own = format_called(depot.format)
@@ -133,8 +134,8 @@ def _where(name: str, depot: Depot, address: Address) -> str:
             return depot.place.format(collection=address.collection, dataset=address.dataset)
         except (LookupError, ValueError) as error:
             raise ValueError(
-                f"the depot's 'place' = {depot.place!r}: only {{collection}} and {{dataset}} can "
-                f"stand in it ({error})"
+                f"the depot's 'place' = {depot.place!r}: it may contain only {{collection}} and "
+                f"{{dataset}} ({error})"
             ) from None
     if name in {_KAFKA, _MEMORY}:
         if address.collection:

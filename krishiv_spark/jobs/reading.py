@@ -24,16 +24,16 @@ __all__ = ["not_used", "read_tree", "validated"]
 
 _WORDS = {
     "missing": "is missing",
-    "string_type": "has to be a text",
+    "string_type": "must be a text",
     "string_too_short": "is empty",
     "too_short": "is empty",
-    "list_type": "has to be a list",
-    "dict_type": "has to be a mapping, of 'key: value'",
-    "model_type": "has to be a mapping, of 'key: value'",
-    "bool_parsing": "has to be true or false",
-    "bool_type": "has to be true or false",
-    "int_parsing": "has to be a whole number",
-    "int_type": "has to be a whole number",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping, of 'key: value'",
+    "model_type": "must be a mapping, of 'key: value'",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
 }
 """By pydantic's kind of a mistake."""
 
@@ -139,10 +139,10 @@ def _explained(model: type[BaseModel], tree: Located, mistake: Any) -> tuple[Tex
 
 def _shape(pattern: str) -> str:
     if ":" in pattern and "flare" not in pattern:
-        return "has to be 'module:function'"
+        return "must be 'module:function'"
     if "flare" in pattern:
-        return "is no stack that runs here: 'flare:6.0' does"
-    return "is no name: begin with a letter; letters, digits and '_' may follow"
+        return "is not a supported stack: use 'flare:6.0'"
+    return "is not a valid name: start with a letter, followed by letters, digits and '_'"
 
 
 def _listing(names: list[str]) -> str:

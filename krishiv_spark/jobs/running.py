@@ -35,9 +35,9 @@ _READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 batch, as large as the source's limits allow."""
 
 _CONTINUOUS = (
-    "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so batches "
-    "follow one another, each begun as soon as there is a row. From topic to topic, a record was "
-    "measured to arrive after 0.3 s (docs/jobs.md)"
+    "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so "
+    "batches follow one another, each started as soon as there is a row. From topic to topic, "
+    "a record was measured to arrive after 0.3 s (docs/jobs.md)"
 )
 """The figure is that of ``./run bench --only kafka.latency``."""
 

@@ -31,8 +31,8 @@ def sampled_schema(values: DataFrame, shown: str) -> str:
     lines = b"\n".join(value.as_py().replace(b"\n", b" ") for value in column)
     if not lines:
         raise SchemaError(
-            f"{shown}: there is no value yet from which fields could be found: give 'schema', as "
-            "'id BIGINT, name STRING'"
+            f"{shown}: there is no value yet to infer the fields from: set 'schema', as 'id "
+            "BIGINT, name STRING'"
         )
     try:
         found = pj.read_json(io.BytesIO(lines)).schema

@@ -308,8 +308,8 @@ def _by_number(character: str) -> str:
 
 def _refusal(name: str, dialect: Dialect) -> str:
     text = (
-        f"the value of ${{{name}}} would become SQL: outside of quotes it has to be an identifier, "
-        "a number or an interval"
+        "the value of ${{{name}}} would become SQL: outside quotes it must be an identifier, a "
+        "number or an interval"
     )
     if dialect is not Dialect.QUERY:
         return f"{text}, or all of this text"

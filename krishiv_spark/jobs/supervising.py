@@ -218,7 +218,7 @@ class _Run:
 
 def waited(line: str) -> str:
     """What is said of an error, if all was told to end before a new start was seen to work."""
-    return f"told to end while it waited to start again, which the next run does, after: {line}"
+    return f"asked to end while it waited for a restart, which the next run does, after: {line}"
 
 
 def restarts_of(job: JobSpec) -> Restarts:

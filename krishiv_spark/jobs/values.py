@@ -61,11 +61,11 @@ def _arguments(given: object) -> object:
     for name, value in given.items():
         if _PARAMETER.fullmatch(str(name)) is None:
             raise ValueError(
-                f"{name!r} is no name of a parameter: begin with a letter; letters, digits and '_' "
-                "may follow"
+                f"{name!r} is not a valid parameter name: start with a letter, followed by "
+                "letters, digits and '_'"
             )
         if any(isinstance(one, Mapping | list) for one in _listed(value)):
-            raise ValueError(f"{name!r} has to be a text, a number, true, false, null or a list")
+            raise ValueError(f"{name!r} must be a text, a number, true, false, null or a list")
     return given
 
 

@@ -80,7 +80,7 @@ def _servers(text: str) -> list[str]:
 
 def _millis(text: str) -> int:
     if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no whole number of milliseconds: a whole number is needed")
+        raise ValueError(f"{text!r} is not a whole number of milliseconds: write a whole number")
     return int(text)
 
 
@@ -169,7 +169,7 @@ class Connection:
         for key, text in self.settings:
             for name, value in _read(key, text).items():
                 if given.setdefault(name, value) != value:
-                    raise ValueError(f"option 'kafka.{key}' says otherwise than another name of it")
+                    raise ValueError(f"option 'kafka.{key}' contradicts another name of it")
         found = {**_DEFAULTS, **given}
         if "bootstrap_servers" not in found:
             raise ValueError("option 'kafka.bootstrap.servers' is required")

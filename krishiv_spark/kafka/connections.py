@@ -194,12 +194,12 @@ class Connections:
 
 
 _MEANINGS = {
-    "ECONNREFUSED": "nobody listens there ({said}): correct 'kafka.bootstrap.servers'",
-    "DNS": "the host is not known ({said}): correct 'kafka.bootstrap.servers'",
+    "ECONNREFUSED": "no server listens there ({said}): correct 'kafka.bootstrap.servers'",
+    "DNS": "the host is unknown ({said}): correct 'kafka.bootstrap.servers'",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted ({said}): correct "
     "'kafka.ssl.truststore.location'",
-    "WRONG_VERSION_NUMBER": "it speaks no TLS ({said}): correct 'kafka.security.protocol', or the "
-    "port in 'kafka.bootstrap.servers'",
+    "WRONG_VERSION_NUMBER": "it does not use TLS ({said}): correct 'kafka.security.protocol', or "
+    "the port in 'kafka.bootstrap.servers'",
 }
 """By a sign in what is said of a broker, what that means, and what to do."""
 

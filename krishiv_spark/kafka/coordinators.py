@@ -54,7 +54,7 @@ def _version(given: Any) -> TransactionVersion:
     """The version for a number, as intents and messages have it; anything else is refused."""
     # True is an int for isinstance, and no version.
     if type(given) not in {int, TransactionVersion}:
-        raise ValueError(f"{given!r} is no version of transactions")
+        raise ValueError(f"{given!r} is not a version of transactions")
     return TransactionVersion(given)
 
 

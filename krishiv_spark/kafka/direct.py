@@ -161,7 +161,7 @@ class DirectLine:
         if what != select.POLLIN:
             self._poll.modify(self._socket, select.POLLIN)
         if not is_ready:
-            raise KafkaTimeoutError("no answer in time")
+            raise KafkaTimeoutError("no response in time")
 
 
 class DirectLines:

@@ -8,11 +8,11 @@ __all__ = ["KafkaFailedError", "KafkaRefusedError", "is_retriable"]
 
 
 class KafkaFailedError(KrishivError):
-    """The cluster refused something, or did not answer in time."""
+    """The cluster refused a request, or did not respond in time."""
 
 
 class KafkaRefusedError(KafkaFailedError):
-    """The user may not do something: to try again does not help, to be given the right does."""
+    """The user lacks a permission: a retry does not help until it is granted."""
 
 
 def is_retriable(error: BaseException) -> bool:

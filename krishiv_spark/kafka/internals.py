@@ -129,7 +129,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         if connection is None or connection.transport is None:
             return
         if connection.transport.last_read < since_s:
-            connection.close(errors.RequestTimedOutError("no answer over another connection"))
+            connection.close(errors.RequestTimedOutError("no response over another connection"))
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport: Any = await super()._build_transport(node, timeout_at=timeout_at)

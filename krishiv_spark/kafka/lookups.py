@@ -42,7 +42,7 @@ class _OfLeaders:
     ) -> Routed[TopicPartition]:
         """See `BatchedRequest`."""
         del within_s
-        return list(_by_leader(client, items).items()), "nobody leads it"
+        return list(_by_leader(client, items).items()), "it has no leader"
 
     def forget(self, client: Client, items: Collection[TopicPartition]) -> None:
         """See `BatchedRequest`."""

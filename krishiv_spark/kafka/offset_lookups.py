@@ -183,7 +183,7 @@ class _OffsetAnswers:
         columns = (np.full(len(rows), -1, np.int64) for _ in range(3))
         self.found = FoundOffsets(rows, *columns)
         self.is_there = np.zeros(len(rows), np.bool_)
-        self.why: Exception | str = "nobody leads it"
+        self.why: Exception | str = "it has no leader"
 
     def missing(self) -> list[TopicPartition]:
         """What is not there yet."""

@@ -34,7 +34,7 @@ class InitProducerId(OneByOne):
     """InitProducerId: aborts what is open under an id, fences who had it, gives a new epoch."""
 
     timeout_ms: int
-    what: str = "begin a transaction under transactional id"
+    what: str = "start a transaction under transactional id"
 
     def request(self, items: list[str]) -> Any:
         """See `BatchedRequest`."""

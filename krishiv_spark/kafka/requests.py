@@ -146,7 +146,7 @@ def gather(
     found, missing, why = _collect(client, kind, items, within_s, tried)
     if missing:
         what = (client.connection.bootstrap, kind.what, _some(missing), why)
-        _log.warning("Kafka at %s: cannot %s %s: %s; going on without", *what)
+        _log.warning("Kafka at %s: cannot %s %s: %s; continuing without", *what)
     return found
 
 
@@ -195,7 +195,7 @@ def _ask_once(
 
     found: dict[K, V | Exception] = {}
     parts, left_out = kind.nodes_for(client, items, within_s)
-    why: Exception | str = left_out or "no broker answers"
+    why: Exception | str = left_out or "no broker responds"
     responses = client.ask([(node, kind.request(part)) for node, part in parts], within_s)
     for (_, part), response in zip(parts, responses, strict=True):
         if isinstance(response, KafkaError):

@@ -264,6 +264,6 @@ def _merged(
     found: dict[str, str] = {}
     for listed in answers.values():
         if isinstance(listed, Exception):
-            raise client.failed(f"list transactional ids that begin with {kind.start!r}", listed)
+            raise client.failed(f"list transactional ids that start with {kind.start!r}", listed)
         found |= listed
     return found

@@ -51,12 +51,12 @@ def naming_full_disks(options: Options) -> Iterator[None]:
         free = f"Free now: {', '.join(_spaces(options))}"
         if error.errno == errno.EROFS:
             raise StorageError(
-                f"{what}. {free}. Have it mounted for writing and start the query again: it goes "
-                "on where it was, and no row is lost or there twice"
+                f"{what}. {free}. Have it mounted for writing and restart the query: it "
+                "continues from its position, and no row is lost or there twice"
             ) from error
         raise StorageError(
-            f"{what}. {free}. Make room and start the query again: it goes on where it was, and no "
-            "row is lost or there twice"
+            f"{what}. {free}. Make room and restart the query: it continues from its position, "
+            "and no row is lost or there twice"
         ) from error
 
 

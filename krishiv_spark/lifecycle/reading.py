@@ -251,8 +251,9 @@ class _PlainStreamRead(_StreamRead):
             # and so before Spark says where a restarted one stands. What is planned up to there
             # would be rows that were read before.
             raise OffsetError(
-                f"the query goes on from {first.to_json()}, and Spark has asked for new offsets "
-                f"before it said so: set {_WRAPPER} to false, with which PySpark 4.0 and 4.1 do so"
+                f"the query continues from {first.to_json()}, and Spark has asked for new "
+                f"offsets before it announced that: set {_WRAPPER} to false, with which PySpark "
+                "4.0 and 4.1 do so"
             )
         self._is_end_from_initial = False
         super()._stand_between(first, last)

@@ -101,10 +101,10 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
         # Each epoch that came before had an owner in the log.
         if 0 < plan.generations <= epoch:
             raise LogError(
-                f"query {self._given} is at epoch {epoch}, but its epoch log has seen "
-                f"{plan.generations} attempts at epochs: it was removed, it is an older copy, or "
-                "the query has begun without 'queryId', or under another one. Put the log back, or "
-                f"give a new 'queryId' and use {NEW_CHECKPOINT}"
+                f"query {self._given} is at epoch {epoch}, but its epoch log has recorded "
+                f"{plan.generations} attempts at epochs: it was removed, it is an older copy, "
+                "or the query was started without 'queryId', or with another one. Put the log "
+                f"back, or give a new 'queryId' and use {NEW_CHECKPOINT}"
             )
         return PlannedOffsets.unseen(epoch, context.getLocalProperty(QUERY_ID_PROPERTY) or "")
 

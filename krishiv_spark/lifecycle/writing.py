@@ -158,7 +158,7 @@ class Write:
     def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Task: the message of an epoch that the sink holds."""
         del batches
-        _log.info("skipped: the sink holds this epoch")
+        _log.info("skipped: the sink has this epoch")
         return staged
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:

@@ -83,7 +83,7 @@ class Bound:
     def full(self, rows: int, size: int) -> CommitRejected:
         """The error for a log that has no room."""
         return CommitRejected(
-            f"the memory result would hold {rows} rows in {size} bytes, but maxRows is "
+            f"the memory result would have {rows} rows in {size} bytes, but maxRows is "
             f"{self.rows} and maxBytes {self.size}: raise them, set onFull to 'dropOldest', "
             "write less, or remove it with memory_clear()"
         )

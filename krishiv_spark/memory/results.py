@@ -58,7 +58,7 @@ class QueryResult:
             job = self.query.removesuffix(f".{name}")
             raise OptionError(
                 f"krishiv-memory: {name!r} has rows of {owner}, which batches of 'txnAppId' = "
-                f"{job!r} cannot be added to: give what each of them writes a name of its own, or "
+                f"{job!r} cannot be added to: give each of them a separate result name, or "
                 f"remove the rows with memory_clear({name!r})"
             )
 
@@ -81,9 +81,10 @@ class QueryResult:
         newest, header = found
         if header.first >= first > 0:
             raise OptionError(
-                f"krishiv-memory: the result of query {self.query} holds nothing from before epoch "
-                f"{first}: epoch {header.first} took the place of what was there (output mode "
-                "'complete', 'mode' = 'upsert' or 'onFull' = 'dropOldest'), so it cannot go back"
+                f"krishiv-memory: the result of query {self.query} has nothing from before "
+                f"epoch {first}: epoch {header.first} replaced the previous rows (output mode "
+                "'complete', 'mode' = 'upsert' or 'onFull' = 'dropOldest'), so it cannot be "
+                "rewound"
             )
         return list(self.epochs.numbers(first, newest + 1))
 
@@ -103,7 +104,7 @@ class QueryResult:
         try:
             return self.epochs.put(number, entry, before)
         except FileExistsError as error:
-            raise CommitRejected(f"epoch {number} of {self.query} is there already") from error
+            raise CommitRejected(f"epoch {number} of {self.query} exists already") from error
 
     def _hold(self, name: NamedResult) -> None:
         mark = f"{self.folder}/as.{quoted(name.name)}"
@@ -247,6 +248,6 @@ def _unknown(store: Store, key: str) -> OptionError:
     queries = [query for query in store.known("queries") if _is_query(store, query)]
     known = ", ".join(store.known("names") + queries) or "none"
     return OptionError(
-        f"krishiv-memory: no result {key!r} on this machine; known: {known}. A result begins with "
-        "the first epoch that its query publishes"
+        f"krishiv-memory: no result {key!r} on this machine; known: {known}. A result starts "
+        "with the first epoch that its query publishes"
     )

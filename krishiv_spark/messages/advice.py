@@ -8,8 +8,8 @@ from typing import Final
 __all__ = ["NEW_CHECKPOINT", "line_of_id", "restore_metadata"]
 
 NEW_CHECKPOINT: Final = (
-    "a new checkpoint, beside options that say where its sources begin: rows that they leave out "
-    "are lost, and rows that they read again are there twice"
+    "a new checkpoint, with options that specify where its sources start: rows that they leave "
+    "out are lost, and rows that they read again are there twice"
 )
 """After "use" or "start the query with"."""
 

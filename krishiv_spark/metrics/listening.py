@@ -45,7 +45,7 @@ class RecordingListener(StreamingQueryListener):
         try:
             hear_by(spark, self, _JsonEvents(self))
         except Exception:  # noqa: BLE001  then as PySpark does it
-            _log.debug("progress is not told as JSON", exc_info=True)
+            _log.debug("progress is not reported as JSON", exc_info=True)
 
     def detach(self, spark: SparkSession) -> None:
         """Listen no more; the session may have gone."""
@@ -84,7 +84,7 @@ class RecordingListener(StreamingQueryListener):
         try:
             return last_progress(self._spark, str(query))
         except Exception:  # noqa: BLE001  it has ended meanwhile, or is of a session that has gone
-            _log.debug("the look of query %s is not known", query, exc_info=True)
+            _log.debug("the state of query %s is unknown", query, exc_info=True)
             return None
 
     def onQueryTerminated(self, event: Any) -> None:

@@ -101,9 +101,9 @@ DistinctNames = Annotated[Names, AfterValidator(_check_distinct)]
 """Names separated by commas, none of which is there twice."""
 
 _NEEDED = {
-    "bool": "true or false is needed",
-    "float": "a number is needed",
-    "int": "a whole number is needed",
+    "bool": "write true or false",
+    "float": "write a number",
+    "int": "write a whole number",
 }
 """By how pydantic's types of problems begin."""
 
@@ -121,4 +121,4 @@ def reason_of(kind: str, said: str, value: object) -> str:
         near = suggest(str(value), known)
         return f"{f'did you mean {near!r}? There' if near else 'there'} are {', '.join(known)}"
     needed = _NEEDED.get(kind.partition("_")[0])
-    return needed or said.removeprefix("Value error, ").replace("Input should", "it has to")
+    return needed or said.removeprefix("Value error, ").replace("Input should", "it must")

@@ -75,7 +75,8 @@ def warn_of_plain_http(url: str, login: str) -> None:
         warn_once(
             _log,
             login,
-            "%s is sent to %s without encryption: whoever sees the network can use it. Use https:",
+            "%s is sent to %s without encryption: anyone with access to the network can use "
+            "it. Use https:",
             login,
             host,
         )

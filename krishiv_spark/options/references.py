@@ -163,7 +163,7 @@ def _of_file(name: str) -> str:
     try:
         return read_small(Path(name)).rstrip("\n")
     except UnicodeDecodeError:
-        reason = "it is no text"
+        reason = "it is not text"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     raise ValueError(f"{name!r} cannot be read on the driver's machine: {reason}")

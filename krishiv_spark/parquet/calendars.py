@@ -100,9 +100,9 @@ class Calendar:
     def _check(self, mode: RebaseMode, path: str, what: str) -> None:
         if mode == "EXCEPTION":
             raise SchemaError(
-                f"column {path!r} has {what}, and the file does not tell their calendar: set the "
-                "options 'datetimeRebaseMode' and 'int96RebaseMode' to 'LEGACY' if Spark 2 or Hive "
-                "wrote them, or to 'CORRECTED', as Spark 4 reads them"
+                f"column {path!r} has {what}, and the file does not record their calendar: set "
+                "the options 'datetimeRebaseMode' and 'int96RebaseMode' to 'LEGACY' if Spark 2 "
+                "or Hive wrote them, or to 'CORRECTED', as Spark 4 reads them"
             )
 
     def _known_zone(self, path: str) -> rebase.Zone:

@@ -51,7 +51,7 @@ _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 class BadFileError(DataLossError):
-    """A file is damaged or no Parquet at all; its rows cannot be had."""
+    """A file is damaged or is not Parquet; its rows cannot be read."""
 
 
 class UnsupportedFileError(KrishivError):
@@ -62,7 +62,7 @@ class UnsupportedFileError(KrishivError):
 
 
 class GoneError(DataLossError):
-    """A file that was listed is no longer there."""
+    """A file that was listed no longer exists."""
 
 
 class TooLargeError(DataLossError):
@@ -70,7 +70,7 @@ class TooLargeError(DataLossError):
 
 
 class ChangedError(DataLossError):
-    """A file is no longer what it was when its batch was planned; to plan it again may help."""
+    """A file has changed since its batch was planned; planning it again may help."""
 
 
 class Footer(NamedTuple):
@@ -207,7 +207,7 @@ def file_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise GoneError(f"{path} was listed, but is no longer there") from error
+        raise GoneError(f"{path} was listed, but no longer exists") from error
     except PermissionError as error:
         raise OptionError(f"may not read {path}: {error}") from error
     except MemoryError as error:
@@ -228,8 +228,8 @@ def file_errors(path: str) -> Iterator[None]:
 
 
 _START_AGAIN = (
-    "start the query again; it goes on if the file is whole and only its time is another, or says "
-    "what to do"
+    "restart the query; it continues if the file is complete and only its time has changed, or "
+    "reports what to do"
 )
 
 

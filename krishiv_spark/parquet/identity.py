@@ -69,8 +69,8 @@ def read_text(folder: Folder, name: str) -> str | None:
     text = found.decode(errors="surrogateescape")  # which is not printable
     if not text.replace("\n", "").isprintable():
         raise LogError(
-            f"{folder}/{name} is damaged, or was not written by krishiv-spark: it is no text. "
-            "Nothing was changed; look who may write the folder, and put back what was there"
+            f"{folder}/{name} is damaged, or was not written by krishiv-spark: it is not text. "
+            "Nothing was changed; check who may write to the folder, and restore the file"
         )
     return text
 

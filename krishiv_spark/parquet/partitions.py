@@ -79,8 +79,8 @@ def _name(column: str, value: pa.Scalar) -> str:
     except ValueError as error:
         raise SchemaError(
             f"column {column!r} has the value {_shown(value)}, which cannot be a partition: "
-            f"{error}. Change it before it is written, or take the column out of 'partitionBy'; "
-            "the query then goes on where it stands"
+            f"{error}. Change it before it is written, or remove the column from 'partitionBy'; "
+            "the query then continues from its position"
         ) from error
     return name
 

@@ -218,9 +218,10 @@ class QueryLog(ABC):
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise LogError(
                 f"the intent of epoch {intent.epoch} in the epoch log of {self.query} names "
-                f"what is no file of table {self.table_url}: {error}. The log is damaged, or "
-                "was not written by krishiv-spark; nothing was read or changed because of it. Put "
-                f"it back from a copy, or remove {self.own} if it belongs to no query of yours"
+                f"something that is not a file of table {self.table_url}: {error}. The log is "
+                "damaged, or was not written by krishiv-spark; nothing was read or changed "
+                f"because of it. Put it back from a copy, or remove {self.own} if it belongs to "
+                "none of your queries"
             ) from error
 
     def staged_by(self, intent: Entry) -> Iterable[Mapping[str, Any]]:

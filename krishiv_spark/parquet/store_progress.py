@@ -71,8 +71,8 @@ class StoreTableLog(QueryLog):
         if not mark.isdecimal() or len(mark) > _MOST_DIGITS:
             raise LogError(
                 f"{self.own}/{_FINISHED} is damaged, or was not written by krishiv-spark: "
-                f"{mark[:_MOST_DIGITS]!r} is no number of a generation. Nothing was changed. If "
-                "all files of the newest epoch are there, remove it"
+                f"{mark[:_MOST_DIGITS]!r} is not the number of a generation. Nothing was "
+                "changed. If all files of the newest epoch exist, remove it"
             )
         return int(mark)
 

@@ -76,8 +76,8 @@ def value_of(text: str | None, field: pa.Field, path: str, zone: str | None = No
         return _parsed(text, field.type, UTC if _is_ours(path) else zone)
     except (pa.ArrowException, ValueError) as error:
         raise SchemaError(
-            f"{path}: the folder says {field.name}={text}, which is no {field.type}: {error}; "
-            f"give a schema in which {field.name!r} is a string"
+            f"{path}: the folder name has {field.name}={text}, which is not a valid "
+            f"{field.type}: {error}; set a schema in which {field.name!r} is a string"
         ) from error
 
 
@@ -100,5 +100,5 @@ def _parsed(text: str | None, kind: pa.DataType, zone: str | None) -> pa.Scalar:
             raise ValueError("its exponent is below -38")
         return texts.cast(kind)[0]
     if zone is None:
-        raise ValueError("a time without an offset; say its zone with the option 'timeZone'")
+        raise ValueError("a time without an offset; set its zone with the option 'timeZone'")
     return localized(texts.cast(pa.timestamp(kind.unit)), zone).cast(kind)[0]

@@ -71,7 +71,9 @@ def checked_id(query: object) -> str:
         ValueError: If it is none.
     """
     if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
-        raise ValueError(f"{query!r} is no id of a query: up to 100 letters, digits, '-' and '_'")
+        raise ValueError(
+            f"{query!r} is not a valid query id: use up to 100 letters, digits, '-' and '_'"
+        )
     return query
 
 
@@ -124,14 +126,15 @@ class SparkCheckpoint:
             query = _id_in(self._text("metadata", self.folder()))
         except StorageError as error:
             raise OptionError(
-                f"the checkpoint {self.location} tells no query id: {error}"
+                f"the checkpoint {self.location} contains no query id: {error}"
             ) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise OptionError(
-                f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "
-                "the one that Spark uses, readable from the driver's machine: as a whole URL if "
-                "Spark's default file system is not the local one, with 'storage.…' options if the "
-                f"environment does not say how its store is reached{self._hint_of_lost_id()}"
+                f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must "
+                "be the one that Spark uses, readable from the driver's machine: as a whole "
+                "URL if Spark's default file system is not the local one, with 'storage.…' "
+                "options if the environment does not specify how its store is "
+                f"reached{self._hint_of_lost_id()}"
             ) from error
         self._check_recorded(query)
         return query
@@ -177,8 +180,8 @@ class SparkCheckpoint:
             self.folder(KRISHIV).replace(file, text.encode())
         except (OSError, StorageError) as error:
             _log.warning(
-                "%s could not be stored in %s/%s: %s. The query goes on; but %s, that will not be "
-                "noticed",
+                "%s could not be stored in %s/%s: %s. The query continues; but %s, that will "
+                "not be noticed",
                 content,
                 self.location,
                 KRISHIV,
@@ -308,13 +311,14 @@ class SparkCheckpoint:
             return False
         if recorded != query:
             raise CheckpointMismatch(
-                f"the checkpoint {self.location} is that of query {recorded}, but its file "
-                f"'metadata' names query {query}: it was lost, so that Spark made a new id, or was "
-                "replaced. The sink would not know what it holds of this checkpoint, and write it "
-                f"again. Nothing was written. Two ways on: {restore_metadata(recorded)}; or use a "
-                "new checkpoint and a new target, into which all that the sources still have is "
-                "written (the rest is lost there). A copy of a checkpoint for a second query is "
-                "made by 'krishiv-spark checkpoint copy'"
+                f"the checkpoint {self.location} belongs to query {recorded}, but its file "
+                f"'metadata' names query {query}: the file was lost, so that Spark created a "
+                "new id, or was replaced. The sink would not recognize the epochs of this "
+                "checkpoint, and would write them again. Nothing was written. Two ways on: "
+                f"{restore_metadata(recorded)}; or use a new checkpoint and a new target, into "
+                "which all rows that the sources still have are written (other rows are lost "
+                "there). To copy a checkpoint for a second query, use 'krishiv-spark "
+                "checkpoint copy'"
             )
         _recorded.put(self, query)
         return True
@@ -391,9 +395,9 @@ class SparkCheckpoint:
         epochs = _epochs(versions)
         if not epochs:
             raise OptionError(
-                f"no offsets in {self.location}/offsets, though Spark writes them before an epoch "
-                "is begun; 'checkpointLocation' must be the one that Spark uses, readable from the "
-                "driver's machine"
+                f"no offsets in {self.location}/offsets, although Spark writes them before it "
+                "starts an epoch; 'checkpointLocation' must be the one that Spark uses, "
+                "readable from the driver's machine"
             )
         return self._planned_at(max(epochs), offsets, versions)
 
@@ -486,7 +490,7 @@ class SparkCheckpoint:
         """
         data = folder.read(str(name))
         if data is None:
-            raise FileNotFoundError(f"{folder!r}/{name} is not there")
+            raise FileNotFoundError(f"{folder!r}/{name} does not exist")
         return data.decode()
 
     def folder(self, name: str = "") -> Folder:

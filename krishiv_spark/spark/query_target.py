@@ -58,7 +58,7 @@ class QueryTarget:
         identity = found.get("id")
         parts = [found["format"], found["target"], found["digest"], identity]
         if not all(isinstance(part, str) for part in parts if part is not None):
-            raise ValueError("a value in it is no text")
+            raise ValueError("a value in it is not text")
         return cls(found["format"], found["target"], found["digest"], identity)
 
     def record(self) -> str:

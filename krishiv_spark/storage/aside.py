@@ -140,9 +140,9 @@ def _path_of(upload: Upload) -> str:
     except ValueError:
         pass
     raise StorageError(
-        f"the upload of {upload.key!r} has the id {upload.id[:200]!r}, which is no file in "
-        f"{_FOLDER}: the epoch log that names it is damaged, or was not written by krishiv-spark; "
-        "nothing was read or changed. Put the log back from a copy"
+        f"the upload of {upload.key!r} has the id {upload.id[:200]!r}, which is not a file in "
+        f"{_FOLDER}: the epoch log that names it is damaged, or was not written by "
+        "krishiv-spark; nothing was read or changed. Put the log back from a copy"
     )
 
 

@@ -152,7 +152,9 @@ class _AzureSender:
 
     def send(self, number: int, data: bytes) -> str:
         if not data:
-            raise StorageError(f"{self._uploads.url}/{self._key} has no bytes: no block holds that")
+            raise StorageError(
+                f"{self._uploads.url}/{self._key} has no bytes: no block can be empty"
+            )
         block = f"{number:05}"  # all ids of a blob are of the same length, and there are 50 000
         self._uploads.ask("write to", self._key, lambda blob: blob.stage_block(block, data))
         return block

@@ -130,6 +130,6 @@ def _check_no_loop(root: str, prefix: str) -> None:
     target = os.stat(path)
     if any(os.path.samestat(target, os.stat(folder)) for folder in above):
         raise OptionError(
-            f"{path} is a link to a folder that it lies in, so its files would have no end of "
-            "names: remove it, or leave it out by a glob in 'path'"
+            f"{path} is a link to a folder that contains it, so its files would have infinitely "
+            "many names: remove it, or exclude it by a glob in 'path'"
         )

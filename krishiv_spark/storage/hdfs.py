@@ -79,7 +79,7 @@ class HdfsFolder:
         taken = self._hdfs.exists(self._path(name))
         self._hdfs.delete(aside)
         if not taken:
-            raise StorageError(f"HDFS does not rename {aside} to {name}, though nothing is there")
+            raise StorageError(f"HDFS does not rename {aside} to {name}, although the name is free")
         return False
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:

@@ -26,7 +26,7 @@ class _Hint(NamedTuple):
 _RIGHTS = _Hint(
     "the credentials do not allow it", "give them the right to, or name others by {keys}"
 )
-_LOGIN_WRONG = "correct {keys}, or what the environment says instead"
+_LOGIN_WRONG = "correct {keys}, or the setting in the environment"
 _PLACE = "create it, or correct the URL"
 _BUSY = _Hint("the store is asked too much, or in trouble", "try again later")
 
@@ -111,13 +111,13 @@ def silence(kind: str, where: str, why: str) -> str:
     """
     if IDENTITY in where or "redential" in why:
         return (
-            "nothing says how to log in, and this machine has no identity of its own: set "
-            f"{_keys(kind)}, or the environment"
+            f"no login is configured, and this machine has no identity: set {_keys(kind)}, or "
+            "the environment"
         )
     what = known_silence(where, why) or f"{where} cannot be asked ({one_line(why)})"
     if "certificate" in why.lower():
         return f"{what}: set 'storage.{kind}.caFile'"
-    return f"{what}: correct 'storage.{kind}.endpoint', or what the environment says instead"
+    return f"{what}: correct 'storage.{kind}.endpoint', or the setting in the environment"
 
 
 def known_silence(where: str, why: str) -> str | None:
@@ -135,10 +135,10 @@ _SILENCES = {
     "ame or service not known": "the host of {where} is not known",
     "lookup address": "the host of {where} is not known",
     "ameResolution": "the host of {where} is not known",
-    "ould not connect": "nobody listens at {where}",
-    "efused": "nobody listens at {where}",
+    "ould not connect": "no server listens at {where}",
+    "efused": "no server listens at {where}",
     "ertificate": "the certificate of {where} is not trusted",
-    "imed": "{where} does not answer",
-    "imeout": "{where} does not answer",
+    "imed": "{where} does not respond",
+    "imeout": "{where} does not respond",
     "reset": "{where} breaks connections off",
 }

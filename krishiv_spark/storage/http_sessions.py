@@ -33,7 +33,7 @@ def origin_of(url: str) -> str:
     parts = urlsplit(url)
     port = parts.port or _PORTS.get(parts.scheme)
     if port is None or parts.hostname is None:
-        raise ValueError("it is no http: or https: URL")
+        raise ValueError("it is not an http: or https: URL")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port}"
 

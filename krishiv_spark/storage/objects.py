@@ -257,8 +257,8 @@ def _check_not_forked() -> None:
     """
     if _asked_by.setdefault("process", os.getpid()) != os.getpid():
         raise StorageError(
-            "this process was forked from one that had asked a store: start it anew instead, as "
-            "multiprocessing does with the method 'spawn'"
+            "this process was forked from one that had used a store: start a new process "
+            "instead, as multiprocessing does with the method 'spawn'"
         )
 
 

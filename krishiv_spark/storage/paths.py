@@ -39,8 +39,8 @@ def check_name_within(name: str) -> str:
     is_plain = name and name[0] != "/" and name[-1] != "/" and "//" not in name
     if not is_plain or "\0" in name or has_dot_part(name):
         raise ValueError(
-            f"{_shown(name)} is no path within a folder: such a path is relative, and has no NUL "
-            "and no empty, '.' or '..' part"
+            f"{_shown(name)} is not a path within a folder: such a path is relative, and has no "
+            "NUL and no empty, '.' or '..' part"
         )
     return name
 
@@ -52,7 +52,7 @@ def check_file_name(name: str) -> str:
         ValueError: As `check_name_within`; or if it holds a separator.
     """
     if "/" in name or "\\" in name or "\0" in name or name in {"", ".", ".."}:
-        raise ValueError(f"{_shown(name)} is no file name: it is empty, a path, or holds NUL")
+        raise ValueError(f"{_shown(name)} is not a file name: it is empty, a path, or contains NUL")
     return name
 
 

@@ -48,7 +48,7 @@ def profile_credentials(settings: S3Settings) -> Any:
     shown = named or _profile()
     if find_spec("boto3") is None:
         raise OptionError(
-            f"only the profile {shown!r} says how to log in to S3, which needs boto3: install "
+            f"only the profile {shown!r} contains the login for S3, which needs boto3: install "
             "krishiv-spark[s3] on every machine; or give keys, by 'storage.s3.accessKeyId' and "
             "'storage.s3.secretAccessKey' or by environment variables"
         )

@@ -114,7 +114,7 @@ class S3Uploads:
                 client.create_multipart_upload(Metadata={_NONCE: nonce}, **named)["UploadId"]
             )
 
-        return self._client.ask(f"begin a multipart upload of {self.url}/{key}", begin)
+        return self._client.ask(f"start a multipart upload of {self.url}/{key}", begin)
 
     def ask_of(self, verb: str, upload: Upload, function: Callable[..., _T]) -> _T | None:
         """What a function makes of the client and of an upload; None if that is no more."""

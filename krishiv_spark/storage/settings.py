@@ -47,7 +47,9 @@ class StoreSettings(Options):
     """What is said of a store. What is not said comes from the environment."""
 
     spark_keys: ClassVar[frozenset[str]] = frozenset()
-    refuses: ClassVar[Mapping[str, str]] = {"log_level": "it is said of the source or the sink"}
+    refuses: ClassVar[Mapping[str, str]] = {
+        "log_level": "it is an option of the source or the sink"
+    }
 
     endpoint: str | None = Field(
         default=None,

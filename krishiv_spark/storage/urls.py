@@ -79,7 +79,7 @@ class StoreUrl:
             raise OptionError(f"{text!r} names no bucket: write {scheme}://<bucket>/<path>")
         # What stands here becomes part of the name of a host, which a '#' would end.
         if (pattern := _AUTHORITIES.get(kind)) is not None and not pattern.fullmatch(authority):
-            raise OptionError(f"{text!r}: {authority!r} is no name of a bucket or container")
+            raise OptionError(f"{text!r}: {authority!r} is not the name of a bucket or container")
         return cls(kind, scheme, authority, path[1:])
 
     @property

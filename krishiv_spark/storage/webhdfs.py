@@ -139,7 +139,7 @@ class WebHdfs:
         query = {"overwrite": "true", "noredirect": "true"}
         asked = self._ask("PUT", "CREATE", path, query)
         if asked is None:
-            raise StorageError(f"HDFS does not say where {path} is to be written")
+            raise StorageError(f"HDFS does not return the address to write {path} to")
         answer = self._send_on(asked, path, pieces)
         if isinstance(answer, StorageError):
             raise answer
@@ -248,7 +248,7 @@ class WebHdfs:
             asked += 1
             self._addresses.append(self._addresses.pop(0))  # the next one may be active
             if asked % len(self._addresses) == 0 and not backoff.pause():
-                raise StorageError(f"HDFS cannot be asked for {op} of {path}: {answer}")
+                raise StorageError(f"HDFS cannot be requested to {op} {path}: {answer}")
 
     def _send(
         self,
@@ -338,7 +338,9 @@ class WebHdfs:
             url = urljoin(answer.url, location)  # a reverse proxy writes no host
             there = origin_of(url)
         except ValueError:
-            return StorageError(f"{here} redirects {op} to what is no http: or https: URL")
+            return StorageError(
+                f"{here} redirects {op} to something that is not an http: or https: URL"
+            )
         is_on_way = op in _TO_DATANODES and here in map(origin_of, self._addresses)
         if there != here and not is_on_way:
             return StorageError(

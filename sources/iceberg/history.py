@@ -37,7 +37,7 @@ MAIN = "main"
 
 
 class ChangedRowsError(OffsetError):
-    """A snapshot overwrites or deletes rows, which a stream of appended rows cannot tell."""
+    """A snapshot overwrites or deletes rows, which a stream of appended rows cannot represent."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def test_the_doctor_says_which_rights_are_missing(bench):
 
     ids, topic = told()
     assert (
-        f"allow WRITE and DESCRIBE on the transactional ids that begin with '{bench.prefix}." in ids
+        f"allow WRITE and DESCRIBE on the transactional ids that start with '{bench.prefix}." in ids
     )
     assert bench.topic in topic
     assert "ACL" in topic

@@ -90,7 +90,7 @@ def asked(cluster, what, *args):
         with suppress(KafkaError), closing(admin_of(cluster)) as admin:
             return getattr(admin, what)(*args)
         time.sleep(0.1)
-    raise AssertionError(f"no broker answers {what}")
+    raise AssertionError(f"no broker responds {what}")
 
 
 def admin_of(cluster):

@@ -165,7 +165,7 @@ def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
     topic = kafka.topic(*range(5))
     kafka.admin("delete_records", {TopicPartition(topic, 0): 3})
     named = {"startingOffsets": f'{{"{topic}": {{"0": 1}}}}'}
-    why = f"{topic}-0: the start is given as offset 1, but the oldest .* is 3: give that or 'earl"
+    why = f"{topic}-0: the start is given as offset 1, but the oldest .* is 3: set it to that"
     with pytest.raises(DataLossError, match=why):
         newest(reading(kafka, topic, **named))
     lenient = reading(kafka, topic, **named, **LENIENT)
@@ -239,7 +239,7 @@ def test_records_that_their_leader_finds_damaged_are_asked_for_again_but_not_for
     after = reading(kafka, topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
     mend = damage_log(kafka.broker, topic, 2)  # a leader walks through it to get to 3
     with pytest.raises(
-        KafkaFailedError, match="CorruptRecordError: its leader's own log is damaged"
+        KafkaFailedError, match="CorruptRecordError: the log of its leader is damaged"
     ):
         read_on(after)
     tried = Fetcher._wrong

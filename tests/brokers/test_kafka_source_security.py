@@ -160,7 +160,7 @@ def trusting(guarded, folder):
             "Handshake failed: .*SSL",
         ),
     ],
-    ids=["nobody listens", "no such host", "another authority", "no TLS there"],
+    ids=["no server listens", "no such host", "another authority", "no TLS there"],
 )
 def test_a_start_says_soon_why_the_cluster_is_not_reached(guarded, tmp_path, options, said):
     text, took_s = unreachable(options(guarded, tmp_path))

@@ -107,5 +107,5 @@ def test_what_an_open_transaction_holds_back_is_said(checkpoint, bootstrap):
     finally:
         producer.abort_transaction()
         producer.close()
-    assert "partitions; 4 more are held back by open transactions" in said
-    assert "held back" not in all_seen
+    assert "partitions; 4 more are blocked by open transactions" in said
+    assert "blocked" not in all_seen

@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_of_each_machine_without_secrets(machines, tmp_pat
         code, said = doctor(machines, *places, *given, "--kafka=127.0.0.1:1")
     wrong = [line for line in said.splitlines() if line.startswith("WRONG")]
     assert code == 1
-    assert sum("the driver has written is not there" in line for line in wrong) == 2, said
+    assert sum("the driver has written does not exist" in line for line in wrong) == 2, said
     assert any(line.startswith(f"WRONG  checkpoint {store.url}/c, from the") for line in wrong)
     assert sum("cannot reach the cluster" in line for line in wrong) == 3
     assert all("; " in line for line in wrong)

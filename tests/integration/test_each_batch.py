@@ -64,7 +64,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_no_mixture(copy):
     with pytest.raises(StreamingQueryException, match="between two outputs"):
         copy.run()
     copy.seen = sql.col("id") + 1000
-    with pytest.raises(StreamingQueryException, match=r"batch 0 .*-one has come again with othe"):
+    with pytest.raises(StreamingQueryException, match=r"batch 0 .*-one was repeated with othe"):
         copy.run()
     assert copy.held() == [(20, 20), (0, 0)]
 

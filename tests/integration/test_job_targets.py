@@ -148,7 +148,9 @@ def snapshot(folder):
 
 def test_a_renamed_output_is_refused_and_goes_on_in_its_renamed_folder(here):
     here.run(here.parquet("orders"))
-    with pytest.raises(CheckpointMismatch, match=r"'order' is new, .* as output 'orders' has done"):
+    with pytest.raises(
+        CheckpointMismatch, match=r"'order' is new, .* the target of output 'orders'"
+    ):
         here.run(here.parquet("order"))
     assert look(here.folder / "t")[:2] == (ROWS, ROWS)
     (here.folder / "ck/orders").rename(here.folder / "ck/order")

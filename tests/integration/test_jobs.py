@@ -305,10 +305,10 @@ def test_bad_values_of_a_topic_become_dead_letters_with_a_reason(runner, cluster
     text = DEAD_LETTERS.format(topic="letters") + streaming(batchMode=True)
     runner.run(text, BROKER=cluster.bootstrap)
     assert read(tmp_path / "good") == [(1, 2)]
-    other_case = "the JSON value has none of the wanted fields, but 'id' in another case"
+    other_case = "the JSON value has none of the schema's fields, but 'id' in another case"
     assert sorted(read(tmp_path / "dead")) == [
-        ("null", "the JSON value is null, and an object is wanted", 2),
-        ("oops", "the JSON value is no JSON: Expecting value, at character 0", 1),
+        ("null", "the JSON value is null instead of an object", 2),
+        ("oops", "the JSON value is not valid JSON: Expecting value, at character 0", 1),
         ('{"ID": 3}', other_case, 4),
     ]
 
@@ -459,7 +459,7 @@ def test_save_modes(runner, tmp_path, target):
         return count_in(target, tmp_path)
 
     assert write("errorIfExists") == TOTAL
-    with pytest.raises(OptionError, match="is there already"):
+    with pytest.raises(OptionError, match="exists already"):
         write("ErrorIfExists")
     assert write("ignore") == TOTAL
     assert "is left out" in runner.said[-2]

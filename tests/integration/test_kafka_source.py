@@ -183,8 +183,8 @@ def test_json_values(spark, kafka, checkpoint):
     rows = stream(spark, kafka, topic, **options)
     assert rows.columns == ["id", "name", "_raw", "_error"]
     found = sorted(map(tuple, run(rows, checkpoint).rows), key=str)
-    no_json = "the JSON value is no JSON: Expecting value, at character 0"
-    no_object = "the JSON value is null, and an object is wanted"
+    no_json = "the JSON value is not valid JSON: Expecting value, at character 0"
+    no_object = "the JSON value is null instead of an object"
     assert found == [
         (1, "a", None, None),
         (2, None, None, None),

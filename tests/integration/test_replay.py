@@ -154,7 +154,7 @@ def test_files_of_the_source_that_were_removed_are_missed_before_anything_change
     gone.unlink()
     code, said = replay(f"{tmp_path}/c", "--from", "3", *words)
     assert code == 1
-    assert f"what has to be read again is no longer there: {gone}" in said
+    assert f"rows that must be read again no longer exist: {gone}" in said
     assert in_files(tmp_path / "t") == Counter({(n, n): 1 for n in range(60)})
     code, said = replay(f"{tmp_path}/c", "--from", "5", *words)
     assert code == 0, said

@@ -13,7 +13,7 @@ from tables import make_input
 FILES, ROWS = 4, 10
 WITHIN_S = 30  # 8 of them for who does not answer, the rest to start Python
 WRONG = [
-    ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "nobody listens at http://127.0.0.1:9"),
+    ({"storage.s3.endpoint": "http://127.0.0.1:9"}, "no server listens at http://127.0.0.1:9"),
     (
         {"storage.s3.secretAcessKey": "hunter2"},
         "storage.s3: unknown option 'secretacesskey'; did you mean 'secretAccessKey'",

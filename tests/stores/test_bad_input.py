@@ -126,9 +126,9 @@ def silent():
 @pytest.mark.parametrize(
     ("endpoint", "says"),
     [
-        ("http://127.0.0.1:9", "nobody listens at http://127.0.0.1:9"),
+        ("http://127.0.0.1:9", "no server listens at http://127.0.0.1:9"),
         ("http://nowhere.invalid", "the host of http://nowhere.invalid is not known"),
-        ("silent", "{silent} does not answer"),
+        ("silent", "{silent} does not respond"),
     ],
 )
 @pytest.mark.usefixtures("impatient")
@@ -136,14 +136,14 @@ def test_an_endpoint_where_nobody_answers_is_named(roles, role, endpoint, says, 
     said = roles.refused(role, endpoint=silent if endpoint == "silent" else endpoint)
     assert says.format(silent=silent) in said
     kind = StoreUrl.parse(roles.store.url).kind
-    assert said.endswith(f"correct 'storage.{kind}.endpoint', or what the environment says instead")
+    assert said.endswith(f"correct 'storage.{kind}.endpoint', or the setting in the environment")
 
 
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])  # by each of the clients that are asked first
 def test_who_never_answers_is_given_up_in_time_again_and_again(of, kind, silent):
     roles = of(kind)
     for _ in range(2):
-        assert "does not answer" in roles.refused("source", endpoint=silent)
+        assert "does not respond" in roles.refused("source", endpoint=silent)
 
 
 # --- who asks, and where
@@ -195,7 +195,7 @@ S3_MISSING = {
     "checkpoint": {"GetObject": "read", "ListBucket": "list", "PutObject": "create"},
     "table": {
         "ListBucket": "list",
-        "PutObject": "begin a multipart upload",
+        "PutObject": "start a multipart upload",
         "AbortMultipartUpload": "abort the multipart upload",
         "ListBucketMultipartUploads": "list the multipart uploads",
         "DeleteObject": "remove",

@@ -30,5 +30,5 @@ def test_a_bucket_is_not_asked_in_a_fork_of_a_process_that_has_asked(store):
     command = [sys.executable, "-c", SCRIPT, json.dumps([store.url, dict(store.options)])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     forked, after = done.stdout.splitlines()
-    assert forked.startswith("StorageError this process was forked from one that had asked a store")
+    assert forked.startswith("StorageError this process was forked from one that had used a store")
     assert after == "{}"

@@ -192,7 +192,7 @@ def test_an_object_that_vanished_is_an_error_or_is_passed_over(objects):
     source = opened(objects)
     end = source.latest(FIRST, UNLIMITED)
     objects.remove("a.parquet")
-    with pytest.raises(DataLossError, match=r"a\.parquet was listed, but is no longer there"):
+    with pytest.raises(DataLossError, match=r"a\.parquet was listed, but no longer exists"):
         rows(source, FIRST, end)
     bold = opened(objects, failOnDataLoss="false")
     assert rows(bold, FIRST, end) == [2]
@@ -321,7 +321,7 @@ def test_a_store_that_passes_over_the_offset_is_listed_all_the_same(store, objec
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9|does not answer"),
+        ({"endpoint": "http://127.0.0.1:9"}, "127.0.0.1:9|does not respond"),
         ({"bucket": "nowhere"}, "bucket does not exist|container does not exist|does not exist"),
         ({"accountKey": "d3Jvbmc="}, "credentials do not allow it|account or its key is wrong"),
     ],

@@ -43,7 +43,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "number that is none",
-            r"'maxFilesPerTrigger' = 'many': a whole number is needed",
+            r"'maxFilesPerTrigger' = 'many': write a whole number",
             read={"maxFilesPerTrigger": "many"},
             cure="a whole number",
         ),
@@ -89,7 +89,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "number of rows that is none",
-            r"'numRows' = 'few': a whole number is needed",
+            r"'numRows' = 'few': write a whole number",
             sink="console",
             write={"numRows": "few"},
             cure="a whole number",
@@ -298,7 +298,7 @@ GROUPS: dict[str, list[Case]] = {
         Case(
             "REST catalog where nobody listens",
             r"cannot open the catalog .*: "
-            rf"nobody listens at http://{NOBODY}: correct 'catalog\.uri'",
+            rf"no server listens at http://{NOBODY}: correct 'catalog\.uri'",
             sink="iceberg",
             batch=True,
             write={"catalog.uri": f"http://{NOBODY}", "catalog.token": SECRET},
@@ -307,7 +307,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "store where nobody listens",
-            rf"nobody listens at http://{NOBODY}: correct 'storage\.s3\.endpoint'",
+            rf"no server listens at http://{NOBODY}: correct 'storage\.s3\.endpoint'",
             write={
                 "path": "s3://box/out",
                 "storage.s3.endpoint": f"http://{NOBODY}",
@@ -376,7 +376,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "another folder under an old checkpoint",
-            r"epochs went to .*elsewhere|its epoch log",
+            r"epochs were written to .*elsewhere|its epoch log",
             begun=True,
             write=elsewhere,
             cure="the old folder, or a new checkpoint",
@@ -408,7 +408,7 @@ def no_topic(desk):
 
 
 REASON = (
-    rf"Kafka at {NOBODY}: cannot reach the cluster: {NOBODY}: nobody listens there "
+    rf"Kafka at {NOBODY}: cannot reach the cluster: {NOBODY}: no server listens there "
     r".*'kafka\.bootstrap\.servers'"
 )
 SERVERS = {"kafka.bootstrap.servers": NOBODY}

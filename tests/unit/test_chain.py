@@ -111,7 +111,7 @@ def test_a_part_of_a_newer_version_is_told_from_damage():
 
 def test_parts_in_the_wrong_order_are_refused():
     reader = ChainReader(parsed(), ROWS, streaming=True)
-    with pytest.raises(OffsetError, match="kind 'kafka' where 'iceberg'"):
+    with pytest.raises(OffsetError, match="kind 'kafka' instead of 'iceberg'"):
         reader.plan(ChainOffset(first=SEAM, then=SEAM), ChainOffset(first=SEAM, then=SEAM))
 
 
@@ -485,11 +485,11 @@ def test_the_position_is_taken_over_without_its_event_time():
     ("offset", "more", "says"),
     [
         ({"kind": "parquet"}, {}, "came from a source of kind 'parquet'"),
-        ({"t": {"0": 7}}, {}, "came from a source of Spark's own"),
+        ({"t": {"0": 7}}, {}, "came from a source of Spark itself"),
         (KafkaOffset(at="latest").to_dict(), {}, "no rows of topic 't'"),
         (SEAM.to_dict(), {"subscribe": "u"}, "come from t-0 too, which the options do not include"),
         (SEAM.to_dict(), {"subscribe": "t, u"}, "no rows of topic 'u'"),
-        (SEAM.to_dict(), {"assign": '{"t": [0]}'}, "are of t-1 too"),
+        (SEAM.to_dict(), {"assign": '{"t": [0]}'}, "come from t-1 too"),
         (SEAM.to_dict(), {"assign": '{"t": [0, 1, 2]}'}, "no rows of partition t-2 among"),
         (KafkaOffset().to_dict(), {"subscribePattern": "t.*"}, "no rows of any topic"),
         (

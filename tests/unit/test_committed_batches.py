@@ -262,7 +262,7 @@ def test_a_record_that_a_power_cut_has_damaged_stops_no_batch(table, caplog, lef
     for number in (1, 2):
         table.batch(number)
     table.assert_holds(0, 1, 2)
-    assert caplog.text.count("is damaged. The query goes on") == 1
+    assert caplog.text.count("is damaged. The query continues") == 1
     assert json.loads(record.read_text()) == {"v": 1, "batches": [0, 1, 2]}
 
 

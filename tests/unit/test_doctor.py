@@ -87,7 +87,7 @@ def test_a_folder_that_a_machine_does_not_share_is_wrong(tmp_path):
     prepare_target(questions, Findings())
     (tmp_path / "t").rename(tmp_path / "elsewhere")
     check_shared(questions, said)
-    assert "what the driver has written is not there" in str(said.found[0])
+    assert "the file that the driver has written does not exist" in str(said.found[0])
 
 
 def test_a_store_that_creates_a_file_twice_is_wrong(tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ def test_a_lost_metadata_file_before_anything_but_the_first_epoch_was_committed(
     stream.epoch(0, 0, over=False)
     renamed = Stream(tmp_path)
     (stream.checkpoint / "metadata").write_text('{"id":"made-by-spark"}')
-    refused(renamed, 'CheckpointMismatch: .* of query q1, .*whose one line is {"id":"q1"}', 0, 0)
+    refused(renamed, '.* belongs to query q1, .*whose one line is {"id":"q1"}', 0, 0)
     (stream.checkpoint / "metadata").write_text('{"id":"q1"}')
     renamed.epoch(0, 0)
     renamed.epoch(1, 10)
@@ -164,7 +164,7 @@ def test_an_older_copy_of_the_log(stream, tmp_path):
         stream.epoch(epoch, 10 * epoch)
     shutil.rmtree(log)
     shutil.copytree(tmp_path / "copy", log)
-    refused(stream, "CheckpointMismatch: the query is at epoch 5, .* seen none after 2", 5, 50)
+    refused(stream, "CheckpointMismatch: the query is at epoch 5, .* recorded none after 2", 5, 50)
 
 
 def test_a_log_that_is_gone(stream):
@@ -185,7 +185,12 @@ def test_a_driver_that_was_left_behind_does_not_take_the_query_back(stream):
     for epoch in (4, 5):
         stream.epoch(epoch, 40, 0)
     stream.forget(4, 5)
-    refused(stream, "CheckpointMismatch: the query is at epoch 3, .* has seen epoch 5 begin", 3, 30)
+    refused(
+        stream,
+        "CheckpointMismatch: the query is at epoch 3, .* has recorded the start of epoch 5",
+        3,
+        30,
+    )
     stream.epoch(5, 40, 0)
     stream.epoch(6, 40)
     assert stream.count() == 50
@@ -249,7 +254,7 @@ def test_another_querys_log(stream, tmp_path):
     meta = stream.table / "_krishiv"
     shutil.copytree(meta / "q1", meta / "q2")
     refused(
-        Stream(tmp_path, "q2"), "LogError: the epoch log .* is that of query q1, not of q2", 0, 9
+        Stream(tmp_path, "q2"), "LogError: the epoch log .* belongs to query q1, not to q2", 0, 9
     )
 
 
@@ -384,7 +389,7 @@ def test_show_says_what_log_and_checkpoint_know(stream):
 
 def test_a_log_is_adopted_for_a_query_that_was_stopped_in_good_order(stream):
     shutil.rmtree(stream.table / "_krishiv")
-    assert "holding everything up to epoch 2" in command(stream, "adopt", "--dry-run")
+    assert "containing everything up to epoch 2" in command(stream, "adopt", "--dry-run")
     refused(stream, "is empty", 3, 30)
     stream.forget(3)
     command(stream, "adopt")
@@ -624,7 +629,7 @@ def test_an_epoch_is_not_resolved_in_another_folder(tmp_path, monkeypatch):
     for _ in range(2):
         open_log.cache_clear()  # each command is a process of its own
         mistyped = {"path": str(tmp_path / "tabel"), "epochLog": log}
-        command(stream, "resolve", fails="and would now go to Parquet table", **mistyped)
+        command(stream, "resolve", fails="and would now be written to Parquet table", **mistyped)
     open_log.cache_clear()
     stream.epoch(3, 30, 9)
     assert stream.count() == 39
@@ -642,6 +647,6 @@ def test_a_driver_that_was_overtaken_at_its_first_epoch_is_not_told_that_the_log
         return look_at_table(participant, query)
 
     monkeypatch.setattr(TableParticipant, "verify_empty_log", overtaken)
-    with pytest.raises(PlanningFailed, match="Fenced: another driver has begun the query"):
+    with pytest.raises(PlanningFailed, match="Fenced: another driver has started the query"):
         slow.epoch(0, 0)
     assert fast.count() == 10

@@ -168,7 +168,9 @@ def test_a_reader_takes_no_rows_out_of_files_outside_of_the_table(tmp_path, stre
     pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), table / "plain.parquet")
     forge(table, staged, QUERY, ())
     (table / "_krishiv" / QUERY / "staged" / "1").rmdir()
-    with pytest.raises(LogError, match=r"names what is no file of table .* nothing was read"):
+    with pytest.raises(
+        LogError, match=r"names something that is not a file of table .* nothing was read"
+    ):
         read(table, streaming=streaming)
 
 

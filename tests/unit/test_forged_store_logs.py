@@ -153,7 +153,7 @@ def test_a_name_that_leads_out_is_no_place_in_a_store(name):
 def test_an_upload_of_a_log_names_a_file_of_the_table(change):
     file = {"name": "x.parquet", "folder": "", "rows": 1, "size": 1}
     named = json.loads(upload().model_dump_json()) | change
-    with pytest.raises(ValueError, match="is no path within a folder"):
+    with pytest.raises(ValueError, match="is not a path within a folder"):
         StagedUploads.model_validate({"files": [{**file, "upload": named}]})
     opaque = json.loads(upload(id="2~AbC/../=").model_dump_json())  # as S3's ids may be
     StagedUploads.model_validate({"files": [{**file, "upload": opaque}]})

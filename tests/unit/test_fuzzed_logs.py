@@ -236,7 +236,7 @@ def test_no_part_of_a_forged_fanout_is_published_before_all_are_checked(tmp_path
     log = EpochLog(open_journal(tmp_path / "log"))
     bad = {**FILES, "removes": ["../../precious"]}
     for parts in ({"good": [FILES], "bad": [bad]}, {"good": [bad], "bad": [FILES]}):
-        with pytest.raises(LogError, match=r"precious' is no path within a folder"):
+        with pytest.raises(LogError, match=r"precious' is not a path within a folder"):
             committer.loaded(log, [{"parts": parts}])
     with pytest.raises(KrishivError):
         committer.loaded(log, [{"parts": {"good": [7]}}])

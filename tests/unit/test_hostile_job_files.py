@@ -117,7 +117,7 @@ NO_YAML = {
     "a NUL": ("a: \0", "U+0000"),
     "an anchor twice": ("a: &a 1\nb: &a 2", "2:4: this is no YAML: found duplicate anchor"),
     "an alias of nothing": ("a: *b", "undefined alias"),
-    "a key that is a list": ("? [a]\n: b", "a key has to be a text"),
+    "a key that is a list": ("? [a]\n: b", "a key must be a text"),
     "a merge of a text": ("a: {<<: b}", "1:9: '<<' merges a mapping"),
 }  # fmt: skip
 

@@ -138,7 +138,7 @@ def test_a_location_provider_is_the_users_by_an_option_of_the_sink(warehouse):
     key = "write.py-location-provider.impl"
     IcebergLife(warehouse, **{f"tableProperty.{key}": name}).epoch(1, ROWS)
     assert list(warehouse.glob("db/rows/data/by-user/*.parquet"))
-    with pytest.raises(OptionError, match=f"tableProperty.{key}.*no location provider"):
+    with pytest.raises(OptionError, match=f"tableProperty.{key}.*not a location provider"):
         IcebergLife(warehouse, **{f"tableProperty.{key}": "nothing.here"}).epoch(2, ROWS)
 
 
@@ -431,7 +431,7 @@ def test_files_on_hosts_that_the_user_or_the_catalog_named(access, location, is_
 @pytest.mark.parametrize("bucket", ["evil:1\\x", "a@b", "a b", "%5c", "", "ü", "[::1]", "[x"])
 def test_what_cannot_be_a_bucket_reaches_no_client(bucket):
     """Clients put it before the host of an endpoint; obstore panics."""
-    with pytest.raises(OptionError, match=r"names no bucket|is no location"):
+    with pytest.raises(OptionError, match=r"names no bucket|is not a valid location"):
         ACCESS.check(f"s3://{bucket}/x")
 
 

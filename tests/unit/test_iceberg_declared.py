@@ -29,9 +29,13 @@ def table(tmp_path):
     [
         ("partitionBy", "nonsense((((", "write columns and transforms"),
         ("partitionBy", "region", "region"),
-        ("partitionBy", "bucket(8, id), text", r"which has bucket\(4, id\), text\."),
+        ("partitionBy", "bucket(8, id), text", r"already and has bucket\(4, id\), text\."),
         ("sortBy", "text sideways", "write 'column'"),
-        ("sortBy", "text desc", r"which has text desc nulls last, truncate\(2, text\) asc nulls"),
+        (
+            "sortBy",
+            "text desc",
+            r"already and has text desc nulls last, truncate\(2, text\) asc nulls",
+        ),
         ("location", "/other/place", r"already and has .*/place\."),
         ("location", "s3://bucket/place", r"already and has .*/place\."),
     ],
@@ -61,7 +65,7 @@ def test_a_partition_that_was_dropped_is_none(tmp_path):
     with table_of(tmp_path).update_spec() as update:
         update.remove_field("id")
     IcebergLife(tmp_path, partitionBy="text").epoch(1, numbered(1))
-    with pytest.raises(OptionError, match="which has text"):
+    with pytest.raises(OptionError, match="already and has text"):
         IcebergLife(tmp_path, **made).plan(numbered(2))
 
 

@@ -125,7 +125,9 @@ def test_a_query_makes_no_new_catalog_where_its_mount_is_away(tmp_path, warehous
     assert str(place) not in record.read_text(), "the path may come from a secret"
     unmount()
     for ask in (life.plan, lambda rows: life.writer(rows).check_start()):
-        with pytest.raises(OptionError, match=rf"{place}/catalog\.db, through .*is away.*Mount or"):
+        with pytest.raises(
+            OptionError, match=rf"{place}/catalog\.db, through .*is missing.*Mount or"
+        ):
             ask(numbered(1))
     assert list(place.iterdir()) == []
     mount()

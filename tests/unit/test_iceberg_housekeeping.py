@@ -116,8 +116,8 @@ def test_a_table_of_others_is_left_as_it_is_with_one_warning(tmp_path, caplog):
     assert set(table.properties) == {"krishiv.epoch.query-1"}
     assert len(table.snapshots()) == 3
     (warning,) = caplog.messages
-    assert "table db.rows keeps for ever of its snapshots: give 'keepSnapshots'" in warning
-    assert "and of its metadata files: give 'keepMetadataFiles'" in warning
+    assert "table db.rows permanently keeps more of its snapshots: set 'keepSnapshots'" in warning
+    assert "and of its metadata files: set 'keepMetadataFiles'" in warning
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_the_first_contact_is_short_and_later_ones_are_not(silent, monkeypatch):
     monkeypatch.setattr(rest, "_FIRST_READ_S", 0.2)
     monkeypatch.setattr(rest, "_READ_S", 3.0)
     text, took_s = refusal(f"http://127.0.0.1:{silent}")
-    assert f"http://127.0.0.1:{silent} does not answer: correct 'catalog.uri'" in text
+    assert f"http://127.0.0.1:{silent} does not respond: correct 'catalog.uri'" in text
     assert took_s < 2.5
     note_reached(f"catalog 127.0.0.1:{silent}")
     assert refusal(f"http://127.0.0.1:{silent}")[1] >= 3
@@ -92,7 +92,7 @@ def test_what_a_user_has_set_for_postgresql_stays(monkeypatch):
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("http://user:hunter2@127.0.0.1:1", "nobody listens at http://127.0.0.1:1: correct"),
+        ("http://user:hunter2@127.0.0.1:1", "no server listens at http://127.0.0.1:1: correct"),
         ("postgresql+psycopg2://us:hunter2@127.0.0.1:1/db", "port 1 failed: Connection refused"),
         ("http://nowhere.invalid/api", "the host of http://nowhere.invalid is not known: correct"),
     ],

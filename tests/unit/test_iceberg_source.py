@@ -94,7 +94,7 @@ def test_a_batch_reads_what_was_appended_between_two_snapshots(folder):
     [
         ({"snapshot_id": 7}, "names snapshot 7.* there are 1 snapshots, from .* of 20"),
         ({"as_of_timestamp": 7}, "no snapshot of 1970-01-01T00:00:00.007Z or before"),
-        ({"tag": "main"}, "no tag 'main'; there are: none"),
+        ({"tag": "main"}, "no tag 'main'; known: none"),
         ({"branch": "trail"}, "no branch 'trail'; there are: main"),
         ({"start_snapshot_id": 7}, "'start-snapshot-id' names snapshot 7"),
         ({"as_of_timestamp": "2013-01-01"}, "a time with a zone"),
@@ -104,7 +104,7 @@ def test_a_batch_reads_what_was_appended_between_two_snapshots(folder):
         ({"startingOffsets": "latest"}, "'startingOffsets' is for streams"),
         ({"snapshotid": "x"}, "snapshot-id"),
         ({"columns": "idd"}, "did you mean 'id'"),
-        ({"rowFilter": "idd = 3"}, "rowFilter.* there are the columns id, at"),
+        ({"rowFilter": "idd = 3"}, "rowFilter.* the columns are id, at"),
         ({"rowFilter": "id = = 3"}, "rowFilter.* cannot be read at"),
         ({"rowFilter": "id = 'x'"}, "rowFilter"),
     ],

@@ -114,7 +114,9 @@ def test_a_text_that_is_no_uuid_is_refused_by_value_and_column(tmp_path, text, o
 def test_bytes_of_another_length_are_refused_by_value_and_column(tmp_path):
     make_table(tmp_path, SCHEMA)
     rows = pa.table({"id": [1], "u": pa.array([b"\0" * 15], pa.binary())})
-    with pytest.raises(SchemaError, match=r"column 'u'.*x00.* is no UUID: it must have 16 bytes"):
+    with pytest.raises(
+        SchemaError, match=r"column 'u'.*x00.* is not a UUID: it must have 16 bytes"
+    ):
         life(tmp_path).epoch(0, rows)
 
 

@@ -92,7 +92,7 @@ FOLDER = {"FOLDER": "/data"}
         ("a: &a [*a]\n", "levels deep"),
         ("name: x\n---\nname: y\n", "single document"),
         ("jobs: []\n", "'jobs' is empty"),
-        ("inputs: 3\noutputs: []\n", "'inputs' has to be a list"),
+        ("inputs: 3\noutputs: []\n", "'inputs' must be a list"),
     ],
 )
 def test_what_is_no_job_file_is_said_with_its_place(write, text, said):
@@ -224,7 +224,7 @@ def test_a_place_that_is_said_twice_is_a_mistake(write, format_, dataset, option
     depots = write(f"depots: {{there: {there}}}", "depots.yaml")
     lines = refused(write(PLACES.format(dataset=dataset, option=option)), depots=depots)
     key = option.partition(":")[0]
-    assert f"is {where!r}, but the option {key!r} says" in lines[0]
+    assert f"is {where!r}, but the option {key!r} is" in lines[0]
     same = PLACES.format(dataset=dataset, option=f"{key}: {where}")
     assert load(write(same), depots=depots).jobs[0].outputs
 
@@ -386,7 +386,7 @@ def test_what_waits_for_a_new_start_when_a_signal_comes_is_said(small, make):
     threading.Timer(1, stop.set).start()
     supervisor.run()
     (line,) = said
-    assert "waited to start again, which the next run does, after: no broker" in line
+    assert "waited for a restart, which the next run does, after: no broker" in line
     assert supervisor.stalled == ["a query that had failed"]
 
 
@@ -408,7 +408,7 @@ def test_jobs_that_are_never_reached_are_noted(write):
     job = yaml.safe_load(SMALL.format(more=""))
     other = {**job, "streaming": {"checkpointLocation": "/data/other"}}
     file = write(yaml.safe_dump({"jobs": [{**job, "name": "a"}, {**other, "name": "b"}]}))
-    assert any("job 'a' never ends by itself" in note for note in load(file).notes)
+    assert any("job 'a' never ends" in note for note in load(file).notes)
     file = write(yaml.safe_dump({"order": "sideBySide", "jobs": [job, other]}))
     loaded = load(file)
     assert (loaded.notes, [job.name for job in loaded.jobs]) == ((), ["job-1", "job-2"])

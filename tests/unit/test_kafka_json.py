@@ -170,8 +170,8 @@ def test_units_of_single_fields():
         ("d", "the unit of days is for a DATE"),
         ("minutes", "write one of s, ms, us, ns, or JSON"),
         ('{"at": "x"}', "write one of s"),
-        ('{"day": "ms"}', "'day' is a DATE; its unit can be 'd'"),
-        ('{"at": "d"}', "'at' is a time; its unit can be"),
+        ('{"day": "ms"}', "'day' is a DATE; its unit must be 'd'"),
+        ('{"at": "d"}', "'at' is a time; its unit must be"),
         ('{"att": "ms"}', "names 'att'; did you mean 'at'"),
     ],
 )
@@ -344,7 +344,7 @@ def test_each_diverted_value_has_its_reason():
     unit = "'epochUnit' declares the unit of such numbers)"
     no_time = "field 'at', which cannot be read as TIMESTAMP (the option"
     assert [row["_error"] for row in found] == [
-        "the JSON value is no JSON: Expecting value, at character 0",
+        "the JSON value is not valid JSON: Expecting value, at character 0",
         "the JSON value has a string in field 'id', which cannot be read as BIGINT",
         None,
         f"the JSON value has a string in {no_time} 'timeZone' is the zone of texts without one)",
@@ -371,9 +371,9 @@ def test_tombstones_are_kept_dropped_or_bad(caplog):
     assert read(values, FIELDS, nullValues="drop") == [{"id": 1, "name": None}]
     assert caplog.text == ""
     found = read(values, FIELDS, nullValues="bad", badRecords="divert")
-    error = "the JSON value is not there (a tombstone)"
+    error = "the JSON value is missing (a tombstone)"
     assert [row["_error"] for row in found] == [error, None, error]
-    with pytest.raises(SchemaError, match="is not there"):
+    with pytest.raises(SchemaError, match="is missing"):
         read(values, FIELDS, nullValues="bad")
 
 

@@ -286,7 +286,7 @@ def test_columns_that_make_no_records_are_named(given, reason):
 @pytest.mark.parametrize("ends", [[0, 9, 3], [0, -1, 3]])  # Arrow itself sees others
 def test_an_array_whose_offsets_are_damaged_is_refused(ends):
     buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"abc")]
-    with pytest.raises(SchemaError, match="'value' is no valid Arrow array"):
+    with pytest.raises(SchemaError, match="'value' is not a valid Arrow array"):
         encoded(values(value=pa.Array.from_buffers(pa.binary(), 2, buffers)))
 
 

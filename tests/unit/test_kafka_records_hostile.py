@@ -103,7 +103,9 @@ def test_the_last_offsets_of_all_can_be_read():
 
 @pytest.mark.parametrize("base", [40, 42, 0])
 def test_batches_that_are_not_in_order_are_an_error(base):
-    refused(GOOD + struct.pack(">q", base) + GOOD[8:], "before the end of the batch before", at=43)
+    refused(
+        GOOD + struct.pack(">q", base) + GOOD[8:], "before the end of the previous batch", at=43
+    )
 
 
 def test_a_batch_that_is_longer_than_the_response_is_as_good_as_cut_off():

@@ -85,7 +85,7 @@ BAD = [
     ({"subscribe": "a", "assign": '{"a":[0]}'}, "given: 'subscribe' and 'assign'"),
     ({"subscribe": " , "}, "names no topic"),
     ({"subscribePattern": "a("}, "'subscribePattern' = 'a\\(' is not a valid regular expression"),
-    ({"assign": '{"a": 1}'}, 'a list of partitions is needed: JSON such as \'{"orders"'),
+    ({"assign": '{"a": 1}'}, 'write a list of partitions: JSON such as \'{"orders"'),
     ({"assign": "{}"}, "at least one partition"),
     ({"startingOffsets": "newest"}, "write 'earliest', 'latest' or JSON such as"),
     ({"startingOffsets": '{"t": 1}'}, "'t' needs a number for each partition"),

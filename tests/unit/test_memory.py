@@ -154,7 +154,7 @@ class TestEpochs:
             appear(log, aside, path)
 
         monkeypatch.setattr(Log, "_appear", overtaken)
-        with pytest.raises(CommitRejected, match="there already"):
+        with pytest.raises(CommitRejected, match="exists already"):
             publish(writer(), "q", 1, 3)
         assert shown("q") == [1, 2]
 
@@ -696,9 +696,9 @@ class TestSource:
         shutil.rmtree(os.environ["KRISHIV_MEMORY_DIR"])
         for value in range(5):
             memory_source("clicks", IDS).add([{"id": value}])
-        with pytest.raises(DataLossError, match="new one"):
+        with pytest.raises(DataLossError, match="its store is new"):
             reader().latest(position, UNLIMITED)
-        with pytest.raises(DataLossError, match="new one"):
+        with pytest.raises(DataLossError, match="its store is new"):
             reader().plan(reader().initial(), position)
 
     def test_a_query_pinned_on_an_empty_source_misses_no_cleared_push(self) -> None:

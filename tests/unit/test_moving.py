@@ -115,7 +115,7 @@ def test_the_log_of_a_copy_counts_its_epochs_as_held(old, tmp_path):
 def test_a_dry_run_writes_nothing(old, tmp_path):
     before = files(tmp_path)
     assert "after epoch 6, with 2 state stores" in said("copy", old, tmp_path / "new", "--dry-run")
-    assert "epochs 5 to 6 go" in said("rewind", old, "--to", 4, "--dry-run")
+    assert "epochs 5 to 6 will be removed" in said("rewind", old, "--to", 4, "--dry-run")
     assert files(tmp_path) == before
 
 
@@ -232,7 +232,7 @@ def test_a_way_back_that_died_is_no_place_for_a_copy(old, tmp_path):
 def test_what_goes_is_aside_and_what_stays_is_as_before(tmp_path, planned, epoch):
     old = make_checkpoint(tmp_path / "old", planned, over=6, state=STORES)
     if epoch == planned:
-        assert "stands at the end of epoch 6 already" in refused("rewind", old, "--to", epoch)
+        assert "is at the end of epoch 6 already" in refused("rewind", old, "--to", epoch)
         return
     before = files(old)
     end = offsets_in(old / f"offsets/{epoch}")
@@ -352,7 +352,9 @@ def test_a_log_that_holds_later_epochs_is_said_to_refuse(old):
     planned = SparkCheckpoint(str(old)).offsets_of(6)
     log.intend(log.begin(Claim(query=QUERY, offsets=planned)).owner, 6, [])
     shown = said("rewind", old, "--to", 4, "--dry-run")
-    assert "holds epoch 6 and has seen epoch 6 begin: its sink WILL REFUSE epoch 5" in shown
+    assert (
+        "has epoch 6 and has recorded the start of epoch 6: its sink WILL REFUSE epoch 5" in shown
+    )
     elsewhere = said("rewind", old, "--to", 4, "--dry-run", "--epoch-log", old / "logs")
     assert "WILL REFUSE" not in elsewhere
     assert f"there is no epoch log in {old / 'logs'}/{QUERY}" in elsewhere

@@ -274,7 +274,9 @@ def test_a_log_that_is_not_whole_is_no_position(folder):
     folder.log("0", folder.entries("a.parquet", batch=0))
     words = ("import", "--from", "files", folder.old, "--to", folder.new)
     path = ("-o", f"path={folder.path}")
-    assert "sources/0/1, which says what was read, is missing" in refused(*words, *path)
+    assert "sources/0/1, which records the files that were read, is missing" in refused(
+        *words, *path
+    )
     folder.log("1", ["{"])
     folder.log("2", [])
     assert "is damaged" in refused(*words, *path)

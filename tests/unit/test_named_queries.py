@@ -81,7 +81,7 @@ def test_a_log_that_is_gone_or_younger_than_the_query_is_refused(stream):
     with pytest.raises(PlanningFailed, match=r"its epoch log is empty"):
         stream.stage(3)
     shutil.rmtree(stream.table)  # the query has written elsewhere so far
-    with pytest.raises(LogError, match=r"at epoch 3, but its epoch log has seen 1 attempts"):
+    with pytest.raises(LogError, match=r"at epoch 3, but its epoch log has recorded 1 attempts"):
         stream.stage(3)
 
 

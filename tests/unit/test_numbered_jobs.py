@@ -146,7 +146,7 @@ def test_whoever_has_written_is_overwritten_in_a_folder(tmp_path):
 KAFKA = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 WRONG = {
     "half a number": (ParquetDataSource, {"path": "t", "txnAppId": "a"}, "belong together"),
-    "a path": (ParquetDataSource, {"path": "t", **numbered("../up", 1)}, "no id of a query"),
+    "a path": (ParquetDataSource, {"path": "t", **numbered("../up", 1)}, "not a valid query id"),
     "a job's": (ParquetDataSource, {"path": "t", **numbered("batch-1", 1)}, "names of batch jobs"),
     "below 0": (ParquetDataSource, {"path": "t", **numbered("a", -1)}, "greater than or equal"),
 }

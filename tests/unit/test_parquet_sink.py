@@ -561,7 +561,7 @@ def test_an_epoch_without_rows_makes_no_file(table):
         ({"path": "ftp://host/table"}, "which is not known"),
         ({"path": "s3://bucket"}, "is a whole bucket"),
         ({"path": "/proc/version/table"}, "cannot be created"),
-        ({"epochLog": "ftp://host/log"}, "cannot live at 'ftp://host/log/.*is not known"),
+        ({"epochLog": "ftp://host/log"}, "cannot be stored at 'ftp://host/log/.*is not known"),
         ({"epochLog": "hdfs:///log"}, "does not say where HDFS answers"),
     ],
 )
@@ -606,7 +606,7 @@ def test_a_full_disk_while_staging_shows_nothing_and_is_survived(small_disk):
     with pytest.raises(OSError, match="No space left"):
         ballast.write_bytes(bytes(4 * 2**20))
     driver = life(table)
-    named = f"(?s)No space left.* bytes for 'path' .{table}.*Make room and start the query again"
+    named = f"(?s)No space left.* bytes for 'path' .{table}.*Make room and restart the query"
     with pytest.raises((StorageError, PlanningFailed), match=named):
         driver.epoch(1, rows(10, 1000))
     exact(table, 10)

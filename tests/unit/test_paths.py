@@ -37,7 +37,7 @@ def test_every_url_of_another_file_system_is_refused_by_its_scheme(text):
 def test_a_warehouse_refuses_it_before_any_row(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     given = {"warehouse": text, "table": "t"}
-    with pytest.raises(OptionError, match=r"is on|cannot hold the embedded catalog"):
+    with pytest.raises(OptionError, match=r"is on|cannot contain the embedded catalog"):
         _ = IcebergOptions.parse(given, "krishiv-iceberg").embedded_file
     assert list(tmp_path.iterdir()) == []
 

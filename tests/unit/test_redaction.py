@@ -74,7 +74,7 @@ def test_what_looks_like_a_login_is_hidden(text):
         "a bearer token is needed",
         "unexpected token: foo",
         "set 'storage.hdfs.user' or '.token'",
-        "krishiv_spark.errors.StorageError: nobody listens at http://127.0.0.1:9",
+        "krishiv_spark.errors.StorageError: no server listens at http://127.0.0.1:9",
     ],
 )
 def test_honest_texts_stay_as_they_are(text):

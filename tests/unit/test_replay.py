@@ -126,7 +126,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(checkpoint, table, tmp_pat
     before = files(tmp_path)
     shown = said(checkpoint, "--from", 2, "--table", table, "--dry-run")
     assert "3 files of epochs 2 to 4 move to" in shown
-    assert "goes back to the end of epoch 1" in shown
+    assert "is rewound to the end of epoch 1" in shown
     assert "nothing was changed" in shown
     assert files(tmp_path) == before
 
@@ -162,8 +162,8 @@ def test_an_epoch_that_was_planned_before_the_time_stays(checkpoint, table, text
             "2030-01-01T00:00:00Z",
             "no epoch of .* was planned at 2030-01-01T00:00:00.000.* or later",
         ),
-        ("0", "epoch 0 has nothing before it"),
-        ("2001-01-01T00:00:00Z", "epoch 0 has nothing before it"),
+        ("0", "there is no epoch before epoch 0"),
+        ("2001-01-01T00:00:00Z", "there is no epoch before epoch 0"),
         ("17", r"commits/16 is not in .*: epochs 0 to 4 are over there"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_time_before_the_oldest_epoch_that_spark_keeps_is_refused(checkpoint, 
     for name in ("offsets/0", "commits/0"):
         (checkpoint / name).unlink()
     text = refused(checkpoint, "--from", "2001-01-01T00:00:00Z", "--table", table)
-    assert "no longer says which epochs were planned since 2001" in text
+    assert "no longer records which epochs were planned since 2001" in text
     assert "spark.sql.streaming.minBatchesToRetain" in text
 
 
@@ -186,7 +186,7 @@ def test_an_epoch_that_is_not_over_may_be_of_a_query_that_runs(query, checkpoint
     query.run_to_commit(5)
     before = files(checkpoint)
     text = refused(checkpoint, "--from", 3, "--table", table)
-    assert "epoch 5 was planned and is not over: either the query runs" in text
+    assert "epoch 5 was planned and is not completed: either the query runs" in text
     assert files(checkpoint) == before
     said(checkpoint, "--from", 3, "--table", table, "--stopped")
     assert table_rows(table) == exactly(30)
@@ -246,7 +246,7 @@ def test_another_table_than_that_of_the_query_is_refused(checkpoint, tmp_path):
     assert "there is no epoch log of query" in refused(
         checkpoint, "--from", 3, "--table", tmp_path / "other"
     )
-    assert "say what the query writes to" in refused(checkpoint, "--from", 3)
+    assert "name the target of the query" in refused(checkpoint, "--from", 3)
 
 
 # --- kills

@@ -140,7 +140,7 @@ def test_pushes_are_found_by_their_origin_and_missed_when_they_were_cleared(chec
     )
     source.clear()
     before = files(tmp_path)
-    assert "what has to be read again is no longer there: the pushes before" in refused(
+    assert "rows that must be read again no longer exist: the pushes before" in refused(
         *words(checkpoint, tmp_path)[:5]
     )
     assert files(tmp_path) == before
@@ -151,7 +151,7 @@ def test_pushes_are_found_by_their_origin_and_missed_when_they_were_cleared(chec
 
 def test_a_source_that_reads_topics_needs_its_cluster(checkpoint, tmp_path):
     run(checkpoint, tmp_path, lambda number: json.dumps({"clicks": {"0": number}}))
-    assert "say how its cluster is reached" in refused(*words(checkpoint, tmp_path))
+    assert "give the settings of its cluster" in refused(*words(checkpoint, tmp_path))
 
 
 def test_a_query_that_writes_to_a_topic_is_refused_with_both_ways_on(checkpoint, tmp_path):

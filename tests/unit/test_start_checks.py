@@ -145,7 +145,9 @@ def test_a_log_names_the_target_where_no_record_does(tmp_path):
     parquet(tmp_path, **log).run(0, 0)
     parquet(tmp_path, "z", checkpoint="of-z").run(0, 0)
     (tmp_path / "ck/krishiv/target.json").unlink()
-    with pytest.raises(LogError, match=r"went to Parquet table .* would now go to Parquet table"):
+    with pytest.raises(
+        LogError, match=r"were written to Parquet table .* would now be written to Parquet table"
+    ):
         parquet(tmp_path, "z", **log).check()
 
 

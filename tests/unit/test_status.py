@@ -161,7 +161,7 @@ def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
     assert "finishes epoch 1, which is true by the table, and stages nothing again" in said
     assert json.loads(run("status", checkpoint, *named(warehouse), "--json"))["table"]["held"] == 1
     assert "runs epoch 1 again" in run("status", checkpoint)
-    assert "unless its target holds it already" in run("status", checkpoint)
+    assert "unless its target has it already" in run("status", checkpoint)
 
 
 def test_a_table_that_is_not_there_yet(checkpoint, warehouse):
@@ -177,7 +177,7 @@ def test_a_catalog_that_cannot_be_asked_is_said(checkpoint):
     plan(checkpoint, 0, memory(1), over=False)
     said = run("status", checkpoint, "-o", "catalog.uri=http://127.0.0.1:1", "-o", f"table={TABLE}")
     assert f"not known   what {TABLE} holds: " in said
-    assert "unless its target holds it already" in said
+    assert "unless its target has it already" in said
 
 
 @pytest.mark.parametrize("over", [True, False])

@@ -117,7 +117,7 @@ def test_options_of_stores_alone_say_nothing_of_places():
 
 @pytest.mark.parametrize("url", ["s3://h:1#/x", "s3://h?/x", "gs://h#/x", "abfss://c@h:1#/x"])
 def test_a_bucket_cannot_make_its_host_another_one(url):
-    with pytest.raises(OptionError, match="no name of a bucket"):
+    with pytest.raises(OptionError, match="not the name of a bucket"):
         StoreUrl.parse(url)
 
 

@@ -147,7 +147,9 @@ def test_a_catalog_in_another_is_guarded_too(warehouse):
 
 
 def test_what_is_no_catalog_is_refused(warehouse):
-    with pytest.raises(OptionError, match=r"NoCatalog.*no subclass of pyiceberg\.catalog\.Catalog"):
+    with pytest.raises(
+        OptionError, match=r"NoCatalog.*not a subclass of pyiceberg\.catalog\.Catalog"
+    ):
         open_table(options_of(warehouse, **given(warehouse, NoCatalog)))
 
 

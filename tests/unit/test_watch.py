@@ -195,7 +195,7 @@ def test_staged_files_and_the_size_of_the_log_are_said(checkpoint, tmp_path):
     (meta / "staged" / "1").mkdir(parents=True)
     (meta / "staged" / "1" / "a.staged").write_bytes(b"x" * 100)
     said = run("status", checkpoint, "--table", tmp_path / "t").output
-    assert "staged      1 files of 100 bytes, which nobody sees" in said
+    assert "staged      1 files of 100 bytes, invisible to readers" in said
     size = sum(path.stat().st_size for path in (meta / "log").iterdir())
     assert f"1 entries in 1 files of {size} bytes" in said
 

@@ -279,7 +279,7 @@ def test_what_holds_no_time_is_refused_by_name(kind):
 
 
 def test_a_missing_event_time_lists_the_columns():
-    with pytest.raises(SchemaError, match="'at', but there are a, b"):
+    with pytest.raises(SchemaError, match="'at', but the columns are a, b"):
         check_event_time("at", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
 
 

@@ -83,7 +83,7 @@ def read_avro(data: bytes) -> AvroRecords:
     """
     cursor = _Cursor(data)
     if cursor.take(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it is no Avro file")
+        raise ValueError("it is not an Avro file")
     meta = dict(_form(_META, {}).read(cursor))
     sync = cursor.take(_SYNC_BYTES)
     form = _form(json.loads(meta[_SCHEMA]), {})
@@ -183,7 +183,7 @@ def _record(schema: Mapping[str, Any], named: dict[str, _AvroType]) -> _AvroType
 
 def _union(forms: list[_AvroType], schemas: list[Any]) -> _AvroType:
     if len(forms) != 2 or "null" not in schemas:  # noqa: PLR2004
-        raise ValueError("its schema has a union that is no optional value")
+        raise ValueError("its schema has a union that is not an optional value")
     null = schemas.index("null")
     full = 1 - null
 

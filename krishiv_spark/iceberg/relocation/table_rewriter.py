@@ -364,7 +364,7 @@ def _rewrite_deletion_vectors(data: bytes, paths: PathMap) -> bytes:
     size = int.from_bytes(data[-12:-8], "little", signed=True)
     start = len(data) - _FOOTER_END - size
     if data[-4:] != _MAGIC or start < 2 * len(_MAGIC) or data[start - 4 : start] != _MAGIC:
-        raise ValueError("it is no Puffin file")
+        raise ValueError("it is not a Puffin file")
     if data[-8:-4] != bytes(4):
         raise ValueError("its footer is compressed")
     footer: dict[str, Any] = json.loads(data[start:-_FOOTER_END])

@@ -130,7 +130,7 @@ class _State:
         if (found["old"], found["copy"]) != (old, copy):
             begun = f"relocate {found['old']} {paths.new}{' --copy' * found['copy']}"
             raise OptionError(
-                f"{FORMAT}: '{begun}' was begun, and must be completed first: run it again"
+                f"{FORMAT}: '{begun}' was started, and must be completed first: run it again"
             )
         return cls(file, is_begun=True, **found)
 
@@ -322,7 +322,7 @@ def _check_untouched(paths: PathMap, state: _State) -> None:
         after = {row.key: row.metadata for row in read_rows(connection)}
     if after != state.after:
         raise OptionError(
-            f"{FORMAT}: both {paths.old} and {paths.new} have been written to since a relocation "
-            f"was begun. Decide which of them counts: remove the other one's {_CATALOG}, and, if "
-            f"it is the new one, {paths.new}/{_STATE}"
+            f"{FORMAT}: both {paths.old} and {paths.new} have been written to since a "
+            "relocation was started. Decide which of them counts: remove the other one's "
+            f"{_CATALOG}, and, if it is the new one, {paths.new}/{_STATE}"
         )

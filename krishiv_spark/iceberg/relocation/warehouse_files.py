@@ -70,8 +70,8 @@ class WarehouseFiles:
             return Path(path).read_bytes()
         except FileNotFoundError:
             raise OptionError(
-                f"{FORMAT}: {path}, which the table needs, is not there: have it restored. Nothing "
-                "was switched"
+                f"{FORMAT}: {path}, which the table needs, does not exist: have it restored. "
+                "Nothing was switched"
             ) from None
 
     def exists(self, location: str) -> bool:
@@ -104,7 +104,7 @@ class WarehouseFiles:
             size = os.stat(source).st_size
         except FileNotFoundError:
             raise OptionError(
-                f"{FORMAT}: {source}, which the table needs, is not there: have it restored. "
+                f"{FORMAT}: {source}, which the table needs, does not exist: have it restored. "
                 "Nothing was switched"
             ) from None
         with contextlib.suppress(FileNotFoundError):
@@ -158,9 +158,10 @@ class WarehouseFiles:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samefile(old, new):
                 raise OptionError(
-                    f"{FORMAT}: {new} and {old} are one folder, by a link or a mount, so a change "
-                    f"of one would be a change of the other. Nothing was switched: replace {new} "
-                    "by a folder of its own, with a copy of the files, or remove it"
+                    f"{FORMAT}: {new} and {old} are one folder, by a link or a mount, so a "
+                    "change of one would be a change of the other. Nothing was switched: "
+                    f"replace {new} by a separate folder, with a copy of the files, or remove "
+                    "it"
                 )
         self._apart.add(folder)
 

@@ -173,7 +173,7 @@ def _snappy_size(data: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * i)
         if byte < _MORE:
             return size
-    raise InflateError("a block of snappy does not begin with its size")
+    raise InflateError("a block of snappy does not start with its size")
 
 
 def _too_large(most: int) -> InflateError:

@@ -104,7 +104,9 @@ def _fill(column: Any, spans: NDArray[np.int32], reach: int, name: str) -> None:
     spans[0] = ends[:-1]
     np.subtract(ends[1:], ends[:-1], out=spans[1])
     if ends[0] < 0 or ends[-1] > reach or np.min(spans[1], initial=0) < 0:
-        raise SchemaError(f"the column {name!r} is no valid Arrow array: its offsets are damaged")
+        raise SchemaError(
+            f"the column {name!r} is not a valid Arrow array: its offsets are damaged"
+        )
 
 
 def cast(column: pa.Array, kind: pa.DataType, name: str) -> Any:
@@ -119,7 +121,7 @@ def cast(column: pa.Array, kind: pa.DataType, name: str) -> Any:
         return column.cast(kind)
     except pa.ArrowException as error:
         raise SchemaError(
-            f"the column {name!r} has the type {column.type}, which is no {kind}: {error}"
+            f"the column {name!r} has the type {column.type}, which is not a {kind}: {error}"
         ) from error
 
 

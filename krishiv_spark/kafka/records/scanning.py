@@ -40,7 +40,7 @@ FAULTS = (
     "is in message format v{magic}, which is newer than v2",
     "is shorter than its own header",
     "has offsets that are negative or too large",
-    "begins at an offset before the end of the batch before it",
+    "starts at an offset before the end of the previous batch",
     "has a number of records that its offsets have no place for",
     "is compressed with a codec that is not known",
     "is damaged: a length or number in it does not fit its bytes",
@@ -249,7 +249,7 @@ class Scanner:
         size -= int(window.batches[row, scan.BEGIN])
         reason = f"record {state[scan.RECORD]} of the batch {FAULTS[code]}"
         if code == scan.MALFORMED and count > size // RECORD_BYTES and window.large is None:
-            reason = f"the batch says that it has {count} records, which do not fit into its "
+            reason = f"the batch claims to have {count} records, which do not fit into its "
             reason += f"{size} bytes"
         return BadBatchError(row, -1, reason.format(most=self.inflated_bytes))
 
@@ -282,6 +282,6 @@ def _check_times(rows: ScannedRecords, batches: NDArray[np.int64]) -> None:
         raise BadBatchError(
             batch,
             offset,
-            f"the timestamp is {rows.stamps[row]} ms since 1970, which Spark cannot hold (are "
-            "those nanoseconds?): leave the column 'timestamp' out to read the rest",
+            f"the timestamp is {rows.stamps[row]} ms since 1970, which is out of Spark's range "
+            "(are those nanoseconds?): exclude the column 'timestamp' to read the rest",
         )

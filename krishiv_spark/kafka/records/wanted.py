@@ -14,7 +14,7 @@ INFLATED_BYTES = 512 * 2**20
 
 
 class RecordError(KrishivError):
-    """Records that came from Kafka are damaged, or in a format that is not read."""
+    """Records from Kafka are damaged, or in an unsupported format."""
 
 
 @dataclass(frozen=True)

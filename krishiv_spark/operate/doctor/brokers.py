@@ -36,7 +36,7 @@ def check_brokers(asked: Questions, said: Findings) -> None:
     with said.looking_at("Kafka, from the driver", _REACH):
         options = _options(asked)
         client = _client(options)
-        said.ok(f"Kafka, from the driver: cluster {client.cluster_id()} answers")
+        said.ok(f"Kafka, from the driver: cluster {client.cluster_id()} responds")
         is_new = _check_rules(client, said)
         _check_ids(client, options, asked.probe, said)
         _check_topic(client, options, said, reads=not is_new)
@@ -76,8 +76,9 @@ def _check_ids(client: Client, options: KafkaSinkOptions, probe: str, said: Find
 
     start = f"{options.id_prefix}."
     advice = (
-        f"allow WRITE and DESCRIBE on the transactional ids that begin with {start!r} "
-        "(kafka-acls.sh --resource-pattern-type prefixed), or give another 'kafka.transactional.id'"
+        f"allow WRITE and DESCRIBE on the transactional ids that start with {start!r} "
+        "(kafka-acls.sh --resource-pattern-type prefixed), or set another "
+        "'kafka.transactional.id'"
     )
     name = f"{start}doctor-{probe}.0.0"
     with said.looking_at(f"Kafka, transactional ids {start}…", advice) as well:

@@ -67,5 +67,5 @@ def _failed(text: str) -> Finding:
     return Finding(
         level="WRONG",
         text=f"Spark runs no Python data source: {(said or lines or ['no reason given'])[-1]}",
-        advice="look into the logs of driver and executors",
+        advice="check the logs of driver and executors",
     )

@@ -48,7 +48,7 @@ def _check_clock(asked: Questions, location: str, said: Findings) -> None:
     ended_s = time.time()
     found = asked.storage.files(place).identity(f"{place}/{_CLOCK}")
     if found is None:
-        raise StorageError(f"{place}/{_CLOCK} was written, and is not there")
+        raise StorageError(f"{place}/{_CLOCK} was written, but does not exist")
     written_s = found.modified_ns // 10**9  # what is finer may be no time (`Identity`)
     behind_s, ahead_s = written_s - ended_s, begun_s - written_s - 1
     if max(behind_s, ahead_s) > _TOLERATED_S:
@@ -98,7 +98,7 @@ def check_shared(asked: Questions, said: Findings) -> None:
     with said.looking_at(f"target {asked.target}", _REACH) as well:
         folder = asked.storage.folder(asked.folder(asked.target))
         if folder.read(_PROBE) != asked.probe.encode():
-            raise StorageError("what the driver has written is not there")
+            raise StorageError("the file that the driver has written does not exist")
         well("what the driver writes is there")
 
 

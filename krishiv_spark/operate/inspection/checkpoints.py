@@ -192,7 +192,7 @@ def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
         )
     which = f"{kept[0]} to {kept[-1]}" if kept else "none"
     raise OptionError(
-        f"{checkpoint.location} does not say what epoch {epoch} is: it can be read of {which}"
+        f"{checkpoint.location} does not record epoch {epoch}: it can be read of {which}"
     )
 
 

@@ -72,7 +72,7 @@ class Outlook:
                 "nothing again"
             )
         unless = "" if self.told_by else (
-            ", unless its target holds it already: give its place, or the options of its sink"
+            ", unless its target has it already: give its location, or the options of its sink"
         )  # fmt: skip
         return f"runs epoch {self.planned} again, with the same rows of its sources{unless}"
 
@@ -92,4 +92,4 @@ def _first(left: Sequence[str]) -> str:
             "ended while it planned epoch 0 has left: no row was written yet; remove what is in "
             "offsets/, or set spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart=false"
         )
-    return "plans epoch 0, from where the options of its sources say"
+    return "plans epoch 0, from the start that the options of its sources specify"

@@ -66,11 +66,11 @@ def _live(live: LiveStatus, *, several: bool) -> Iterator[str]:
     for lag in live.lags:
         of_source = f"of source {lag.source}: " if several else ""
         where = f"topic {lag.topic}, {lag.partitions} partitions"
-        held = f"; {lag.held_back} more are held back by open transactions" if lag.held_back else ""
+        held = f"; {lag.held_back} more are blocked by open transactions" if lag.held_back else ""
         yield f"lag         {of_source}{lag.waiting} offsets after the newest epoch, {where}{held}"
     if live.staged_files is not None:
         size = live.staged_bytes
-        yield f"staged      {live.staged_files} files of {size} bytes, which nobody sees"
+        yield f"staged      {live.staged_files} files of {size} bytes, invisible to readers"
     if live.transactions is not None:
         yield from (f"open        {line}" for line in live.transactions or ("no transaction",))
     yield from (f"not known   {why}" for why in live.unknown)

@@ -74,8 +74,9 @@ def newest_boundary(checkpoint: SparkCheckpoint) -> Boundary:
     over = checkpoint.committed_epochs()
     if not over:
         raise OptionError(
-            f"no epoch of {checkpoint.location} is over, so it has no position yet: start the "
-            "query with an empty checkpoint, with the options that say where its sources begin"
+            f"no epoch of {checkpoint.location} is completed, so it has no position yet: start "
+            "the query with an empty checkpoint, with the options that specify where its "
+            "sources start"
         )
     return boundary_at(checkpoint, over[-1])
 
@@ -101,8 +102,9 @@ def _offsets(checkpoint: SparkCheckpoint, epoch: int) -> str:
     data = checkpoint.folder("offsets").read(str(epoch))
     if data is None:
         raise OptionError(
-            f"offsets/{epoch} is not in {checkpoint.location}, and Spark needs it to begin there: "
-            "it keeps as many epochs as 'spark.sql.streaming.minBatchesToRetain' says"
+            f"offsets/{epoch} is not in {checkpoint.location}, and Spark needs it to start "
+            "there: it keeps as many epochs as 'spark.sql.streaming.minBatchesToRetain' "
+            "specifies"
         )
     if is_unfinished(data):
         raise OptionError(f"{checkpoint.location} is not whole: {data.decode()}")
@@ -130,22 +132,22 @@ def boundary_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) -> Boun
         return replace(boundary, planned=None)
     if newest is None:
         raise OptionError(
-            f"the query was not stopped between two epochs: epoch {planned} was planned, and Spark "
-            "has not written down that it is over, so its rows may be in the sink or not. Best "
-            "start the old query once more, which finishes the epoch, and end it in good order "
-            "(trigger(availableNow=True)). Or look whether its rows are in the sink, and say so: "
-            "--newest published (if they are not, they are LOST) or --newest unpublished (if they "
-            "are, they will be there TWICE)"
+            f"the query was not stopped between two epochs: epoch {planned} was planned, and "
+            "Spark has not recorded it as completed, so its rows may be in the sink or not. "
+            "Preferably start the old query once more, which finishes the epoch, and stop it "
+            "cleanly (trigger(availableNow=True)). Or check whether its rows are in the sink, "
+            "and give --newest published (if they are not, they are LOST) or --newest "
+            "unpublished (if they are, they will be there TWICE)"
         )
     if planned > boundary.epoch + 1:
         raise OptionError(
-            f"epoch {planned} was planned, but {boundary.epoch} is the newest that is over: "
+            f"epoch {planned} was planned, but {boundary.epoch} is the newest completed one: "
             f"{checkpoint.location} has lost entries of its commit log"
         )
     if boundary.commit.startswith("v2"):
         raise OptionError(
-            f"commits/{planned} would have to name files of state stores, which are not known: "
-            "start the old query once more, which finishes the epoch"
+            f"commits/{planned} must name files of state stores, which are unknown: start the "
+            "old query once more, which finishes the epoch"
         )
     offsets = {n: _offsets(checkpoint, n) for n in (boundary.epoch, planned)}
     return Boundary(planned, offsets, _NO_WATERMARK)

@@ -8,21 +8,21 @@ __all__ = ["FOR_SINKS", "lines_of_log", "lines_of_new", "lines_of_rewinding"]
 
 FOR_SINKS = {
     "console": "prints the epochs of both queries",
-    "fanout": "as each of its targets; its epoch log is begun anew in {new}",
+    "fanout": "the same as each of its targets; its epoch log is recreated in {new}",
     "iceberg": (
-        "begins without a mark, since that is by the query's id: give a table of its own, or both "
-        "queries write the rows after epoch {epoch} into one"
+        "starts without a committed epoch, which is stored by the query's id: use a separate "
+        "table, or both queries write the rows after epoch {epoch} into one"
     ),
     "kafka": (
-        "has transactions of its own; its epoch log is begun anew in {new}. Give a "
-        "topic of its own, or both queries write the rows after epoch {epoch} into one"
+        "has separate transactions; its epoch log is recreated in {new}. Use a separate topic, "
+        "or both queries write the rows after epoch {epoch} into one"
     ),
     "memory": (
-        "begins a result of its own, without the rows up to epoch {epoch}; give another 'name'"
+        "starts a separate result, without the rows up to epoch {epoch}; set another 'name'"
     ),
     "parquet": (
         "needs an epoch log in its table before it starts: 'krishiv-spark log adopt --format "
-        "parquet --checkpoint {new} -o path=...'. Give a folder of its own, or both queries write "
+        "parquet --checkpoint {new} -o path=...'. Use a separate folder, or both queries write "
         "the rows after epoch {epoch} into one"
     ),
 }
@@ -30,16 +30,16 @@ FOR_SINKS = {
 
 _OTHERS = (
     (
-        "other sinks: Spark's own files pass over epochs whose numbers they hold "
-        "(_spark_metadata), so in a folder that another query goes on writing, rows are LOST: give "
-        "a folder of its own. Kafka, Delta and foreachBatch take the epochs of both; with one "
-        "'txnAppId' for both, the second of a number is passed over (LOST)"
+        "other sinks: Spark's own file sink skips epochs whose numbers it has "
+        "(_spark_metadata), so in a folder that another query continues to write, rows are "
+        "LOST: use a separate folder. Kafka, Delta and foreachBatch accept the epochs of both; "
+        "with one 'txnAppId' for both, the second batch with the same number is skipped (LOST)"
     ),
     (
         "sources: Spark's file source with 'cleanSource' removes files that the other query has "
         "not listed yet (LOST): leave it off in both"
     ),
-    "with 'epochLog' the log is begun anew by 'krishiv-spark log adopt', with the writer's options",
+    "with 'epochLog' the log is recreated by 'krishiv-spark log adopt', with the writer's options",
 )
 
 
@@ -61,30 +61,31 @@ def lines_of_rewinding(epoch: int) -> list[str]:
         epoch: At whose end the checkpoint will stand.
     """
     refused = (
-        f"every sink of krishiv-spark that holds a later epoch than {epoch} will refuse the next "
+        f"every sink of krishiv-spark that has a later epoch than {epoch} will refuse the next "
         "one (CheckpointMismatch), and nothing is written: 'krishiv-spark replay CHECKPOINT "
-        f"--from {epoch + 1}' takes its target back too, with its epoch log; or take "
-        f"'krishiv-spark checkpoint copy --to {epoch}' into a target of its own"
+        f"--from {epoch + 1}' rewinds its target too, with its epoch log; or use 'krishiv-spark "
+        f"checkpoint copy --to {epoch}' with a separate target"
     )
     marks = (
-        "krishiv-parquet and krishiv-kafka: 'krishiv-spark log show' says what they hold; "
-        "krishiv-iceberg: its mark is a property of the table, which a rollback leaves as it is; "
-        "krishiv-memory: what it holds is there until the machine restarts"
+        "krishiv-parquet and krishiv-kafka: 'krishiv-spark log show' shows their committed "
+        "epochs; krishiv-iceberg: its committed epoch is a property of the table, which a "
+        "rollback does not change; krishiv-memory: its rows exist until the machine restarts"
     )
     others = (
-        "other sinks: Spark's own files pass over epochs whose numbers they hold (rows that come "
+        "other sinks: Spark's own file sink skips epochs whose numbers it has (rows that come "
         "under these are LOST); Kafka, and foreachBatch without numbers, write the rows again "
-        "(TWICE). In foreachBatch each_batch() refuses them; batches that have 'txnAppId' and "
-        "'txnVersion' of their own, Delta's too, are passed over where a later number is held "
+        "(TWICE). In foreachBatch each_batch() refuses them; batches that set 'txnAppId' and "
+        "'txnVersion' themselves, Delta's too, are skipped if a later number is committed "
         "(LOST), unless 'txnRepeats' is 'newest'"
     )
     unseen = (
-        "a sink with 'queryId', or whose writer has no option 'checkpointLocation', cannot tell "
-        f"one epoch {epoch + 1} from another: if it holds that one, its new rows are LOST"
+        "a sink with 'queryId', or whose writer has no option 'checkpointLocation', cannot "
+        f"distinguish one epoch {epoch + 1} from another: if it has that epoch, its new rows "
+        "are LOST"
     )
     sources = (
-        "sources: what they have to read again has to be there still; what krishiv-parquet's "
-        "source remembers of older epochs is kept for a week"
+        "sources: the rows to read again must still exist; krishiv-parquet's source keeps its "
+        "state of older epochs for a week"
     )
     return [refused, unseen, marks, others, sources]
 
@@ -106,12 +107,13 @@ def lines_of_log(state: State, place: str, epoch: int, *, named: bool) -> list[s
         return []
     has = "no epoch" if held is None else f"epoch {held}"
     return [
-        f"the epoch log {place} holds {has}"
-        + (f" and has seen epoch {begun} begin" if begun is not None else "")
+        f"the epoch log {place} has {has}"
+        + (f" and has recorded the start of epoch {begun}" if begun is not None else "")
         + f": its sink WILL REFUSE epoch {epoch + 1}. With the options of its writer, "
-        "'krishiv-spark log resolve' finishes what is open, and then 'krishiv-spark log adopt' "
-        "begins the log anew for the checkpoint as it is: rows of later epochs that are in the "
-        "target will be there TWICE. Where that has the numbers of its epochs (files of "
-        "krishiv-parquet, a route of a fan-out to one), 'adopt' refuses until those files are "
-        "moved out of it, between the two commands: then no row is there twice"
+        "'krishiv-spark log resolve' finishes open epochs, and then 'krishiv-spark log "
+        "adopt' recreates the log for the current checkpoint: rows of later epochs that "
+        "are in the target will be there TWICE. If the target has the numbers of its "
+        "epochs (files of krishiv-parquet, a route of a fan-out to it), 'adopt' refuses "
+        "until those files are moved out of it, between the two commands: then no row is "
+        "there twice"
     ]

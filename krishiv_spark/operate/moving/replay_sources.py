@@ -82,7 +82,7 @@ class SourceCheck:
                 said = self._ask(source, text)
             except KrishivError as error:
                 raise OptionError(f"source {source} ({in_words(text)}): {error}") from error
-            found.append(f"source {source}: goes back to {in_words(text)}; {said}")
+            found.append(f"source {source}: is rewound to {in_words(text)}; {said}")
         return found
 
     def _ask(self, source: str, text: str) -> str:
@@ -91,7 +91,8 @@ class SourceCheck:
         except ValueError:
             offset = None
         if not isinstance(offset, dict) or "at" in offset:
-            return _NOT_ASKED if text != "-" else "it has no position yet, and begins as at first"
+            return _NOT_ASKED if text != "-" else "it has no position yet, and starts from the "
+            "beginning again"
         return self._ask_kind(source, offset, text)
 
     def _ask_kind(self, source: str, offset: Mapping[str, object], text: str) -> str:
@@ -124,7 +125,7 @@ class SourceCheck:
         given = self._given(source)
         if not any(key.lower() in _CLUSTER for key in given):
             raise OptionError(
-                "say how its cluster is reached, which is asked whether it still has the rows: -o "
+                "give the settings of its cluster, to check that it still has the rows: -o "
                 "kafka.bootstrap.servers=HOST:PORT, with the query's other 'kafka.…' options"
             )
         topics = self._with_new_partitions(source, topics)
@@ -255,7 +256,7 @@ def _spot_of(offset: object) -> Mapping[str, object]:
 def _listed(gone: list[str]) -> str:
     more = f"; and {len(gone) - _MOST_NAMED} more" if len(gone) > _MOST_NAMED else ""
     return (
-        f"what has to be read again is no longer there: {'; '.join(gone[:_MOST_NAMED])}{more}. "
+        f"rows that must be read again no longer exist: {'; '.join(gone[:_MOST_NAMED])}{more}. "
         f"{_LATER}"
     )
 

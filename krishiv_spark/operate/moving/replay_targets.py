@@ -23,10 +23,11 @@ _ICEBERG = {"table", "iceberg.table", "warehouse", "iceberg.warehouse"}
 _PARQUET = {"path", "parquet.path"}
 
 _NAME_IT = (
-    "say what the query writes to: --table PATH (krishiv-parquet); -o table=… with -o warehouse=… "
-    "or -o catalog.uri=… (krishiv-iceberg); or the routes as -o route.NAME.format=… and their "
-    "options (krishiv-fanout). Results of krishiv-memory are found without options, on the machine "
-    "of the driver. Queries with another sink, such as foreachBatch, cannot be replayed"
+    "name the target of the query: --table PATH (krishiv-parquet); -o table=… with -o "
+    "warehouse=… or -o catalog.uri=… (krishiv-iceberg); or the routes as -o "
+    "route.NAME.format=… and their options (krishiv-fanout). Results of krishiv-memory are "
+    "found without options, on the machine of the driver. Queries with another sink, such as "
+    "foreachBatch, cannot be replayed"
 )
 
 
@@ -86,13 +87,13 @@ class _LogTarget:
         target = None if state.claim is None else state.claim.target
         if target not in {None, self._committer.participant.target()}:
             raise LogError(
-                f"the epochs in the epoch log {self._log} were written to {target}, and the options name "
-                f"{self._committer.participant.target()}. Nothing was changed: give the options of "
-                "the query's writer"
+                f"the epochs in the epoch log {self._log} were written to {target}, and the "
+                f"options name {self._committer.participant.target()}. Nothing was changed: give "
+                "the options of the query's writer"
             )
         return [
             *self._committer.participant.plan_replay(replay),
-            f"epoch log {self._log}: begins again at the end of epoch {replay.before.epoch}",
+            f"epoch log {self._log}: is rewound to the end of epoch {replay.before.epoch}",
         ]
 
     def settle(self) -> None:
@@ -248,7 +249,7 @@ def _committer(
 
     kind = format_of(name).writer_type
     if kind is None:
-        raise OptionError(f"krishiv-{name} is no sink")
+        raise OptionError(f"krishiv-{name} is not a sink")
     options = _parsed(kind.options_type, name, checkpoint, given)
     # Without columns: nothing is written.
     writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
@@ -268,8 +269,8 @@ def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[s
     for key in given:
         if key.lower() in taken - {"checkpointlocation"}:
             raise OptionError(
-                f"a query with {key!r} cannot be replayed: the epochs in its target are not told "
-                "apart by the checkpoint's offsets"
+                f"a query with {key!r} cannot be replayed: the checkpoint's offsets do not "
+                "identify the epochs in its target"
             )
     own = {key: text for key, text in model.among(given).items() if key.lower() not in taken}
     return model.parse({**own, "checkpointLocation": checkpoint.location}, f"krishiv-{name}")

@@ -114,15 +114,15 @@ def find_first(checkpoint: SparkCheckpoint, start: str) -> int:
         )
     if found[0] == kept[0] > 0:
         raise OptionError(
-            f"{checkpoint.location} no longer says which epochs were planned since "
+            f"{checkpoint.location} no longer records which epochs were planned since "
             f"{time_of(moment_ms)}: it has those from {shown}. {_KEEP_MORE}"
         )
     return found[0]
 
 
 _KEEP_MORE = (
-    "Spark keeps the newest 100 unless 'spark.sql.streaming.minBatchesToRetain' is greater; set it "
-    "to as many epochs as a replay may go back"
+    "Spark keeps the newest 100 unless 'spark.sql.streaming.minBatchesToRetain' is greater; "
+    "set it to as many epochs as a replay may need"
 )
 
 
@@ -184,8 +184,8 @@ class Replaying:
         """
         if self.first == 0:
             raise OptionError(
-                "epoch 0 has nothing before it that a checkpoint could go back to: start the "
-                "query with a new checkpoint and a new target, and all rows are read again"
+                "there is no epoch before epoch 0 to rewind to: start the query with a new "
+                "checkpoint and a new target, and all rows are read again"
             )
         try:
             return boundary_at(self.checkpoint, self.first - 1)
@@ -233,7 +233,7 @@ class Replaying:
         stores = self._rewinding.check_state()
         if self.pending is not None:
             self._check_same_target()
-            begun = f"the replay {record.name}, which has not finished, goes on"
+            begun = f"the replay {record.name}, which has not finished, continues"
             return [begun, *self._target_lines(), self._checkpoint_line(stores)]
         self._check_stopped()
         self._check_own_epochs()
@@ -259,9 +259,9 @@ class Replaying:
     def _checkpoint_line(self, stores: int) -> str:
         state = f", with {stores} state stores" if stores else ""
         return (
-            f"checkpoint {self.checkpoint.location}: goes back to the end of epoch "
-            f"{self.first - 1}{state}; what goes is kept in {self.checkpoint.location}/"
-            f"{self.folder}"
+            f"checkpoint {self.checkpoint.location}: is rewound to the end of epoch "
+            f"{self.first - 1}{state}; removed files are kept in "
+            f"{self.checkpoint.location}/{self.folder}"
         )
 
     def _check_stopped(self) -> None:
@@ -269,9 +269,9 @@ class Replaying:
         if self.is_stopped or self.checkpoint.is_committed(newest):
             return
         raise OptionError(
-            f"epoch {newest} was planned and is not over: either the query runs, or it was killed "
-            "in the middle of that epoch. Stop it. If no driver of it runs any more, say so with "
-            "--stopped: the epoch is processed again with the others"
+            f"epoch {newest} was planned and is not completed: either the query runs, or it was "
+            "killed in the middle of that epoch. Stop it. If no driver of it runs any more, "
+            "confirm that with --stopped: the epoch is processed again with the others"
         )
 
     def _check_own_epochs(self) -> None:
@@ -282,11 +282,11 @@ class Replaying:
         location = self.checkpoint.location
         raise OptionError(
             f"{location} was copied from the checkpoint of another query at the end of epoch "
-            f"{begins_after}: that query has written the epochs up to there, under its own id, and "
-            "they stay in its target. If they were processed again here, their rows would be there "
-            f"TWICE. Nothing was changed: replay from epoch {begins_after + 1} or later; or, for a "
-            f"target that has none of these rows, 'krishiv-spark checkpoint copy {location} NEW "
-            f"--to {self.first - 1}' makes a checkpoint that begins there"
+            f"{begins_after}: that query has written the epochs up to there, under its own id, "
+            "and they remain in its target. If they were processed again here, their rows "
+            f"would be there TWICE. Nothing was changed: replay from epoch {begins_after + 1} "
+            "or later; or, for a target that has none of these rows, 'krishiv-spark checkpoint "
+            f"copy {location} NEW --to {self.first - 1}' creates a checkpoint that starts there"
         )
 
     def _begins_after(self) -> int | None:
@@ -305,8 +305,9 @@ class Replaying:
     def _check_same_target(self) -> None:
         if (found := self.target.identity()) != self.record.target:
             raise OptionError(
-                f"the replay {self.record.name} has begun with the target {self.record.target}, "
-                f"and the options name {found}: give the same options as before"
+                f"the replay {self.record.name} was started with the target "
+                f"{self.record.target}, and the options name {found}: give the same options as "
+                "before"
             )
 
     def run(self) -> str:

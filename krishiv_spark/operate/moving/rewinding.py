@@ -66,7 +66,7 @@ class Rewinding:
         _ = self.boundary
         if not self.offsets and not self.commits:
             raise OptionError(
-                f"{self.checkpoint.location} stands at the end of epoch {self.epoch} already"
+                f"{self.checkpoint.location} is at the end of epoch {self.epoch} already"
             )
         return self.check_state()
 

@@ -67,7 +67,9 @@ def files_read(folder: Folder, upto: int) -> list[ReadFile]:
     found = []
     for name, data in zip(wanted, folder.read_each(wanted), strict=True):
         if data is None:
-            raise OptionError(f"{folder}/{name}, which says what was read, is missing")
+            raise OptionError(
+                f"{folder}/{name}, which records the files that were read, is missing"
+            )
         found += [
             file for entry, file in _entries(data.decode(), f"{folder}/{name}") if entry <= upto
         ]
@@ -121,8 +123,8 @@ class SeenFiles:
         if self._place.has_sink_log():
             raise OptionError(
                 f"{self._place.root} was written by Spark's own file sink: its _spark_metadata "
-                "says which files count, and krishiv-parquet would read those of failed tasks "
-                "as well, whose rows are there twice. Go on with Spark's source, or have "
+                "lists the valid files, and krishiv-parquet would read files of failed tasks "
+                "as well, whose rows are there twice. Continue with Spark's source, or have "
                 "krishiv-parquet write that folder"
             )
 

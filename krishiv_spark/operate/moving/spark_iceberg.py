@@ -85,7 +85,7 @@ class TableSpots:
         if spot.snapshot == _BEFORE_ALL:
             raise OffsetError(
                 "the old query has read nothing yet: start with an empty checkpoint, with the "
-                "options that say where it begins"
+                "options that specify where it starts"
             )
         snapshot = self._history.find(spot.snapshot)
         if snapshot is None:

@@ -68,7 +68,7 @@ class Translating:
         """
         epoch = self.boundary.epoch
         found = [line for each in self.sources.items() for line in self.translation.lines(*each)]
-        return [f"the old query stands at the end of epoch {epoch}", *found]
+        return [f"the old query is at the end of epoch {epoch}", *found]
 
     def check(self, new: SparkCheckpoint) -> int:
         """Whether it can be done; changes nothing. See `Copying.check`."""

@@ -17,15 +17,15 @@ from krishiv_spark.spark.checkpoint import SparkCheckpoint
 __all__ = ["FromFiles", "FromIceberg", "FromKafka", "ToKafka", "Translation"]
 
 _AS_OPTION = (
-    "the same as an option, for a query without state that begins with an empty checkpoint: "
+    "the same as an option, for a query without state that starts with an empty checkpoint: "
     "startingOffsets = {}"
 )
 _ISOLATION = (
     "krishiv-kafka reads committed rows only, and Spark's own source those of open and aborted "
-    "transactions too, unless 'kafka.isolation.level' says otherwise: give both the same"
+    "transactions too, unless 'kafka.isolation.level' is set: set it to the same for both"
 )
 _FILES = (
-    "the files have to be Parquet; one that Spark has passed over as too old ('maxFileAge') was "
+    "the files must be Parquet; a file that Spark has skipped as too old ('maxFileAge') was "
     "not read, and will be"
 )
 
@@ -169,7 +169,7 @@ class FromIceberg:
         del source
         spot = sparks_spot(offset)
         if spot is None:
-            raise OffsetError(f"{offset[:200]} is no offset of Iceberg's source")
+            raise OffsetError(f"{offset[:200]} is not an offset of Iceberg's source")
         return self._spots.offset(spot).to_json()
 
     @cached_property

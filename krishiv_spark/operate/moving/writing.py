@@ -119,7 +119,7 @@ class NewCheckpoint:
             taken = log.begin(Claim(query=self.query))
             log.adopt(taken, Claim(query=self.query, offsets=boundary.identity()))
         except LogError as error:  # a store that cannot hold one, which not every sink needs
-            _log.warning("no epoch log was begun: %s", error)
+            _log.warning("no epoch log was started: %s", error)
             self.has_log = False
         else:
             self.has_log = True

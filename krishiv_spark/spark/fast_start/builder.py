@@ -50,20 +50,20 @@ def fast_start(builder: SparkSession.Builder, formats: Iterable[str] = ()) -> Sp
     for name in wanted:
         if name not in LIBRARIES:
             near = suggest(name, LIBRARIES) or ", ".join(LIBRARIES)
-            raise OptionError(
-                f"fast_start: {name!r} has no libraries of its own; there are: {near}"
-            )
+            raise OptionError(f"fast_start: {name!r} has no libraries to load; known: {near}")
     if (server := server_of(builder)) is not None:
         _log.warning(
-            "fast_start does nothing here: Python processes are started by the server %s, which "
-            "has to be started with PYSPARK_PYTHON=.../%s",
+            "fast_start does nothing here: Python processes are started by the server %s, "
+            "which must be started with PYSPARK_PYTHON=.../%s",
             server,
             _LAUNCHER,
         )
         return builder
     own = Path(sys.executable).with_name(_LAUNCHER)
     if not sys.platform.startswith("linux") or not own.exists():
-        _log.warning("Python processes start as ever: no Linux, or there is no %s", own)
+        _log.warning(
+            "Python processes start as usual: the system is not Linux, or there is no %s", own
+        )
         return builder
     from pyspark.sql import SparkSession
 
