@@ -37,7 +37,7 @@ from krishiv_spark.errors import (
     LogError,
     SinkError,
 )
-from krishiv_spark.messages.advice import restore_metadata
+from krishiv_spark.messages.suggestions import restore_metadata
 from krishiv_spark.offsets.entries import (
     Claim,
     Entry,

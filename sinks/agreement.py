@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.runtime.lru import LruCache

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.iceberg.moved_warehouses import RELOCATED, read_destination
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:

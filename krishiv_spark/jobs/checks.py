@@ -1,16 +1,15 @@
-"""What a job means, checked without Spark: views, places, options, modes."""
+"""Checks of a job without Spark: names of views and outputs, places, options, modes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import format_names, format_of
 from krishiv_spark.jobs.depots import Depots
 from krishiv_spark.jobs.kafka_columns import columns_fault, json_options, option_without_fields
 from krishiv_spark.jobs.located import Located, LocatedPath
-from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
-from krishiv_spark.jobs.naming import mistaken_names
+from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec, JobStep
 from krishiv_spark.jobs.places import DataPlace, folder_of, input_place, misfits, output_place
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob, ReadyOutput
@@ -19,6 +18,59 @@ from krishiv_spark.options import Options
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 __all__ = ["JobChecker"]
+
+_Mistake = tuple[LocatedPath, str]
+
+
+def mistaken_names(job: JobSpec, left_out: set[str]) -> Iterator[_Mistake]:
+    """What is wrong with the names of a job, each with its path in it.
+
+    Args:
+        job: What was written.
+        left_out: Names, in lower case, of views that could not be looked at, and may be used.
+    """
+    known: dict[str, str] = {}
+    for where, view, used in _views(job):
+        for number, other in enumerate(used):
+            yield from _unknown(other, known, left_out, (*where, "inputs", number))
+        if view.lower() in known:
+            yield (
+                (*where, "name"),
+                f"there is a view {view!r} already; SQL takes names in any case",
+            )
+        known[view.lower()] = view
+    names: set[str] = set()
+    for number, output in enumerate(job.outputs):
+        key = "view" if output.view else "name"
+        yield from _unknown(output.source, known, left_out, ("outputs", number, key))
+        if output.name in names:
+            text = (
+                f"two outputs are called {output.name!r}, and each needs its own checkpoint: "
+                f"rename one of them, and write 'view: {output.source}'"
+            )
+            yield ("outputs", number, "name"), text
+        names.add(output.name)
+
+
+def _unknown(
+    view: str, known: Mapping[str, str], left_out: set[str], where: LocatedPath
+) -> Iterator[_Mistake]:
+    if view.lower() not in known and view.lower() not in left_out:
+        near = did_you_mean(view.lower(), known, f"known: {', '.join(known.values())}")
+        yield where, f"no input and no step before is called {view!r}; {near}"
+
+
+def _views(job: JobSpec) -> Iterator[tuple[LocatedPath, str, list[str]]]:
+    """Where each view stands, its name, and which others a function makes it of."""
+    for number, one in enumerate(job.inputs):
+        yield ("inputs", number), one.name, []
+    for number, step in enumerate(job.steps):
+        if isinstance(step, JobStep):
+            yield ("steps", number), step.name, step.inputs
+            continue
+        for place, inner in enumerate(step.sequence):
+            yield ("steps", number, "sequence", place), inner.name, inner.inputs
+
 
 _ADDRESS = "dataos:"
 

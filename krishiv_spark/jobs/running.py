@@ -1,34 +1,173 @@
-"""Runs jobs in a Spark session. Driver."""
+"""Runs jobs in a Spark session: their sessions, previews, checkpoints and outputs. Driver."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyspark
 
-from krishiv_spark.errors import OptionError
-from krishiv_spark.jobs.checkpoints import check_mode_is_kept
+from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.jobs.output_targets import JobTargets
-from krishiv_spark.jobs.previews import show_plans, show_rows
-from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
-from krishiv_spark.jobs.sessions import active_again, session_of_job
+from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob, ReadyOutput
 from krishiv_spark.jobs.supervising import QueryMaker, Supervisor, restarts_of, waited
-from krishiv_spark.jobs.views import make_views, read_input
+from krishiv_spark.jobs.views import make_views, read_input, with_samples
 from krishiv_spark.jobs.writing import stream_writers, write_batch
 from krishiv_spark.queries.checking import check
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.handle import Query, start
+from krishiv_spark.spark.jvm import is_jvm_here, is_stopped
+from krishiv_spark.storage import Storage, StoreUrl
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["JobRunner"]
+__all__ = ["JobRunner", "active_again"]
+
+
+def session_of_job(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """One with views of its own, and the settings of a job that can still be made.
+
+    It is the active one of this thread from then on.
+    """
+    try:
+        made = spark.newSession()
+    except (AttributeError, NotImplementedError):  # Spark Connect before 4.3
+        made = spark
+    for name, text in settings.items():
+        if made.conf.isModifiable(name):
+            made.conf.set(name, text)
+    _activate(made)
+    return made
+
+
+@contextmanager
+def active_again(spark: SparkSession) -> Iterator[None]:
+    """What is run here may make other sessions active; in the end that of the caller is.
+
+    Else he would find no format any more that is registered in his session alone. It is not asked
+    which one was: PySpark answers for the process (``SparkSession._activeSession``), where jobs run
+    in other threads, and Spark goes by the thread.
+    """
+    try:
+        yield
+    finally:
+        # A server looks in the session of whoever asks.
+        if is_jvm_here(spark) and not is_stopped(spark):
+            _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    # Where Spark looks for Python sources when a stream is started (`DataSource.lookupDataSource`)
+    # is the active session of a thread; in a new thread there is none. By this it is made so.
+    spark.createDataFrame([], "nothing INT")
+
+
+_SAMPLED = 1_000
+"""Rows of each stream that previews are made of; of these, steps may leave few."""
+
+
+def show_rows(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) -> None:
+    """Show some rows of each view, from the beginnings of the streams, which are not moved.
+
+    Args:
+        spark: A session of its own, since the views get its names.
+        job: Says how many rows.
+        say: Given each line.
+    """
+    lines = job.model.show_preview_lines
+
+    def show(name: str, frame: DataFrame) -> None:
+        say(f"{job.name}: {name}, from the first {_SAMPLED} rows of each stream")
+        _say_printed(say, lambda: frame.show(lines, truncate=60))
+
+    if lines:
+        _look(spark, job, say, show, _SAMPLED)
+
+
+def show_plans(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) -> None:
+    """Show the plan of each output, with streams as batches; arguments as `show_rows`.
+
+    Spark explains no stream over views: to it, that would be to run it as a batch.
+    """
+
+    def explain(name: str, frame: DataFrame) -> None:
+        for output in job.outputs:
+            if output.model.source == name:
+                say(f"{job.name}: plan of {output.model.name}")
+                _say_printed(say, frame.explain)
+
+    if job.model.explain:
+        _look(spark, job, say, explain, None)
+
+
+def _look(
+    spark: SparkSession,
+    job: ReadyJob,
+    say: Callable[[str], object],
+    see: Callable[[str, DataFrame], object],
+    rows: int | None,
+) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        make_views(spark, job, with_samples(spark, job, rows), see)
+    except PySparkException as error:
+        # Of a source that only streams; what is wrong with the job is said when it starts.
+        say(f"{job.name}: cannot be shown: {failure_of(error).line}")
+
+
+def _say_printed(say: Callable[[str], object], function: Callable[[], object]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        function()
+    for line in text.getvalue().rstrip().split("\n"):
+        say(line)
+
+
+_WRITTEN = "metadata"
+"""The file that Spark writes first into the checkpoint of a query (``StreamMetadata``)."""
+
+
+def check_mode_is_kept(job: ReadyJob) -> None:
+    """Refuse to begin anew beside the checkpoints of the other mode.
+
+    With ``forEachBatchMode`` a job is one query, without it one for each output. If that is
+    switched, the new queries would begin where a new query begins, and rows be written again.
+
+    Raises:
+        OptionError: If checkpoints of the other mode are there, and none of this one.
+    """
+    if job.checkpoint is None:
+        return
+    together = [(job.outputs[0], job.batches_checkpoint)]
+    each = [(one, one.checkpoint or f"{job.checkpoint}/{one.model.name}") for one in job.outputs]
+    own, others = (together, each) if job.writes_batches else (each, together)
+    found = next((place for output, place in others if _is_there(output, place)), None)
+    if found is None or any(_is_there(output, place) for output, place in own):
+        return
+    switched = "on" if job.writes_batches else "off"
+    raise OptionError(
+        f"job {job.name!r}: {found} is the checkpoint of a run before 'forEachBatchMode' was "
+        f"switched {switched}: the rows would be written again. Switch it back; or set another "
+        "'checkpointLocation', with 'startingOffsets' where the job is to start"
+    )
+
+
+def _is_there(output: ReadyOutput, location: str) -> bool:
+    try:
+        storage = Storage.given(output.place.options).also_at(location)
+        return storage.folder(StoreUrl.parse(location)).read(_WRITTEN) is not None
+    except (OptionError, StorageError, OSError):
+        return False  # only Spark can read it, and will say what it finds
+
 
 _READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 """Whether a stream of a Python source reads everything with ``availableNow`` or ``once``; else one

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options

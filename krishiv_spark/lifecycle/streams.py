@@ -17,7 +17,7 @@ from krishiv_spark.lifecycle.plans import Plan
 from krishiv_spark.lifecycle.resuming import check_resumption, record_target
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
     Epoch,

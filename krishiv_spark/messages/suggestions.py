@@ -1,12 +1,36 @@
-"""What was probably meant by a name that does not exist."""
+"""Suggestions in messages: the known name that is most like a wrong one, and what to do.
+
+Advice that may cost rows states that in one wording.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
 from itertools import islice
+from typing import Final
 
-__all__ = ["did_you_mean", "suggest"]
+__all__ = ["NEW_CHECKPOINT", "did_you_mean", "line_of_id", "restore_metadata", "suggest"]
+
+NEW_CHECKPOINT: Final = (
+    "a new checkpoint, with options that specify where its sources start: rows that they leave "
+    "out are lost, and rows that they read again are there twice"
+)
+"""After "use" or "start the query with"."""
+
+
+def line_of_id(query: str) -> str:
+    """Return the one line of a checkpoint's ``metadata``, without a line break."""
+    return json.dumps({"id": query}, separators=(",", ":"))
+
+
+def restore_metadata(query: str) -> str:
+    """Return the way on for a checkpoint that has lost the file in which Spark keeps the id."""
+    return (
+        f"restore the checkpoint's file 'metadata', whose one line is {line_of_id(query)} (on a "
+        "disk, remove '.metadata.crc' beside it, which is the checksum of another line)"
+    )
 
 
 _MOST_COMPARED = 1_000

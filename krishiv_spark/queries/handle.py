@@ -15,7 +15,6 @@ from typing_extensions import Self
 from krishiv_spark.errors import QueryFailed
 from krishiv_spark.queries.checking import check as check_writer
 from krishiv_spark.queries.failures import failure_of
-from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.progress import Progress, is_idle
 from krishiv_spark.queries.status import QueryStatus, status_of
 
@@ -23,7 +22,39 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Query", "Seconds", "in_seconds", "start"]
+__all__ = ["POLL_S", "IdleTime", "Query", "Seconds", "in_seconds", "start"]
+
+POLL_S = 0.1
+"""How often whoever waits for a query looks at it: Spark's handles ring no bell."""
+
+
+class IdleTime:
+    """Looks at a query again and again, and knows when it last had something to do.
+
+    Args:
+        query: Spark's handle.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._busy_s = time.monotonic()
+        self._epoch = -1
+
+    def look(self) -> float:
+        """Seconds since it was last seen at work; 0 if it is."""
+        now_s = time.monotonic()
+        newest: Any = self._query.lastProgress
+        if newest is not None and not is_idle(newest) and int(newest["batchId"]) != self._epoch:
+            self._epoch = int(newest["batchId"])
+            if newest["numInputRows"]:
+                self._busy_s = now_s
+        status: Any = self._query.status
+        # While a query starts, it is neither at work nor idle by Spark's flags; while it looks for
+        # rows, its trigger is active, which takes most of the time of a busy machine.
+        if status["message"].startswith("Initializing") or status["isDataAvailable"]:
+            self._busy_s = now_s
+        return now_s - self._busy_s
+
 
 Seconds: TypeAlias = float | timedelta
 

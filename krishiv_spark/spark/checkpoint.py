@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
-from krishiv_spark.messages.advice import line_of_id, restore_metadata
+from krishiv_spark.messages.suggestions import line_of_id, restore_metadata
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.spark.offset_log import OffsetSeq

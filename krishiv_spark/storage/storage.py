@@ -126,7 +126,7 @@ class Storage:
         from krishiv_spark.storage.aside import AsideUploads
 
         if isinstance(settings, HdfsSettings):
-            from krishiv_spark.storage.hdfs_aside import HdfsAside
+            from krishiv_spark.storage.hdfs import HdfsAside
 
             return AsideUploads(url, HdfsAside(url, settings))
         from krishiv_spark.storage.object_aside import ObjectAside
@@ -146,7 +146,7 @@ class Storage:
 
         settings = self._settings(url)
         if isinstance(settings, HdfsSettings):
-            from krishiv_spark.storage.hdfs_files import HdfsFiles
+            from krishiv_spark.storage.hdfs import HdfsFiles
 
             return HdfsFiles(url, settings)
         from krishiv_spark.storage.object_files import ObjectFiles

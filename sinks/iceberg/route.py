@@ -22,7 +22,7 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions

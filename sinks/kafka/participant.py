@@ -23,8 +23,8 @@ from krishiv_spark.kafka.expected_topics import ExpectedTopic, look_again
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import remove_dead_logs
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids

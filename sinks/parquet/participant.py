@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from krishiv_spark.errors import LogError, OptionError
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.parquet.identity import Pointer, has_pointer, table_id, write_pointer
 from krishiv_spark.parquet.layout import replayed_within, visible_files
 from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag

@@ -10,7 +10,7 @@ from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Watermark
 from krishiv_spark.offsets.watermark import WatermarkPlanner
 from krishiv_spark.sources.base import Limit

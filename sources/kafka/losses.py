@@ -13,7 +13,7 @@ from typing import Any
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.sources.kafka.truncation import Cut
 
 __all__ = ["Losses"]

@@ -21,7 +21,7 @@ from krishiv_spark.memory import common_schema
 from krishiv_spark.memory.results import is_name, result_bodies
 from krishiv_spark.memory.rows import decode
 from krishiv_spark.memory.store import open_store
-from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Offset, Start, Watermark
 from krishiv_spark.offsets.watermark import (
     EventTimeLimit,

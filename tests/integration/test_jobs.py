@@ -19,7 +19,7 @@ import krishiv_spark
 from krishiv_spark import jobs
 from krishiv_spark.errors import OptionError, QueryFailed
 from krishiv_spark.formats.console import ConsoleDataSource
-from krishiv_spark.jobs.sessions import active_again
+from krishiv_spark.jobs.running import active_again
 from krishiv_spark.kafka.dev import open_cluster
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"

@@ -253,7 +253,7 @@ def test_neighbours_are_read_by_one_request_and_large_row_groups_in_pieces(objec
 
 def counted(monkeypatch):
     """The sizes of what is fetched from now on, each by one request."""
-    from krishiv_spark.storage.hdfs_files import HdfsFiles
+    from krishiv_spark.storage.hdfs import HdfsFiles
     from krishiv_spark.storage.object_files import ObjectFiles
 
     fetched = []

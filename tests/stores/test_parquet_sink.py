@@ -19,7 +19,7 @@ from krishiv_spark.testing import SinkConformance, SinkUnderTest
 STORE = {  # by what storage is asked: each request may fail, or its answer be lost
     "krishiv_spark.storage.objects:Bucket.ask": StorageError,
     "krishiv_spark.storage.s3:S3Client.ask": StorageError,
-    "krishiv_spark.storage.azure:AzureClient.ask": StorageError,
+    "krishiv_spark.storage.azure_uploads:AzureClient.ask": StorageError,
     "krishiv_spark.storage.webhdfs:WebHdfs._ask": StorageError,
     "krishiv_spark.storage.webhdfs:WebHdfs.stream": StorageError,
 }

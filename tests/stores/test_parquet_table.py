@@ -24,7 +24,7 @@ from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.storage import Storage, azure, s3, s3_uploads
+from krishiv_spark.storage import Storage, azure_uploads, s3, s3_uploads
 from krishiv_spark.storage.objects import Bucket, ObjectFolder
 from servers.stores import ACCOUNT, KEY
 
@@ -323,7 +323,7 @@ def asked(monkeypatch):
 
     counting(Bucket)
     counting(s3.S3Client)
-    counting(azure.AzureClient)
+    counting(azure_uploads.AzureClient)
     return asked
 
 

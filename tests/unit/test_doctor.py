@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from krishiv_spark.operate.doctor.comparing import compare
+from krishiv_spark.operate.doctor.examining import compare
 from krishiv_spark.operate.doctor.findings import Findings
 from krishiv_spark.operate.doctor.questions import Questions
 from krishiv_spark.operate.doctor.reports import Report
-from krishiv_spark.operate.doctor.stores import (
+from krishiv_spark.operate.doctor.source import (
     check_checkpoint,
     check_shared,
     clean,

@@ -12,7 +12,7 @@ from command_line import Command
 from spark_starts import files, make_checkpoint, offsets_in, start, write
 
 from krishiv_spark.offsets import open_log
-from krishiv_spark.operate.moving import spark_kafka
+from krishiv_spark.operate.moving import translations
 from krishiv_spark.operate.moving.spark_files import files_read
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.position import KafkaOffset
@@ -58,20 +58,20 @@ def old(tmp_path):
     ],
 )
 def test_offsets_of_sparks_kafka_source_are_known(text, fits):
-    assert spark_kafka.is_spark(text) == fits
+    assert translations.is_spark_kafka(text) == fits
 
 
 def test_a_position_goes_from_spark_to_ours_and_back():
-    ours = spark_kafka.from_spark(SPARKS)
+    ours = translations.from_spark_kafka(SPARKS)
     assert ours.to_json() == '{"kind":"kafka","topics":{"a":{"0":23,"10":4},"b":{"1":7}},"v":2}'
-    assert spark_kafka.to_spark(ours.to_json()) == SPARKS
+    assert translations.to_spark_kafka(ours.to_json()) == SPARKS
 
 
 @pytest.mark.parametrize("name", ["kafka-v1", "kafka-v2", "kafka-v2-watermark"])
 def test_every_released_position_can_be_handed_back(name):
     text = (GOLDEN / f"{name}.json").read_text().strip()
     topics = KafkaOffset.from_json(text).topics
-    assert json.loads(spark_kafka.to_spark(text)) == topics
+    assert json.loads(translations.to_spark_kafka(text)) == topics
 
 
 def test_the_two_newest_epochs_are_translated_and_all_else_stays(old, tmp_path):
@@ -79,7 +79,9 @@ def test_the_two_newest_epochs_are_translated_and_all_else_stays(old, tmp_path):
     shown = said("import", "--from", "kafka", old, "--to", new)
     assert 'startingOffsets = {"a":{"0":5,"10":4},"b":{"1":7}}' in shown
     assert files(old) == before
-    ours = {epoch: spark_kafka.from_spark(sparks_offset(epoch)).to_json() for epoch in (4, 5)}
+    ours = {
+        epoch: translations.from_spark_kafka(sparks_offset(epoch)).to_json() for epoch in (4, 5)
+    }
     assert start(new) == ("next", 6, {"0": ours[5]})
     assert offsets_in(new / "offsets/4") == {"0": ours[4]}
     there = files(new)
@@ -105,7 +107,7 @@ def test_named_sources_and_those_of_others_stay_what_they_are(tmp_path):
     said("import", "--from", "kafka", old, "--to", tmp_path / "new")
     found = offsets_in(tmp_path / "new/offsets/1")
     assert found == {
-        "orders": spark_kafka.from_spark(sparks_offset(1)).to_json(),
+        "orders": translations.from_spark_kafka(sparks_offset(1)).to_json(),
         "files": '{"logOffset":3}',
         "idle": "-",
     }
@@ -129,7 +131,7 @@ def test_of_an_epoch_that_is_not_over_the_user_has_to_say_what_became(tmp_path):
     assert start(tmp_path / "again")[:2] == ("next", 5)
     assert "state/0/0/6.delta" not in files(tmp_path / "again")
     said(*words, tmp_path / "after", "--newest", "published")
-    ours = spark_kafka.from_spark(sparks_offset(5)).to_json()
+    ours = translations.from_spark_kafka(sparks_offset(5)).to_json()
     assert start(tmp_path / "after") == ("next", 6, {"0": ours})
     (old / "state/0/0/6.delta").unlink()
     lost = refused(*words, tmp_path / "lost", "--newest", "published")
@@ -150,7 +152,7 @@ def test_what_no_source_of_ours_can_go_on_from_is_said(old, tmp_path):
 
 def test_a_position_is_handed_back(tmp_path):
     def ours(epoch):
-        return spark_kafka.from_spark(sparks_offset(epoch)).to_json()
+        return translations.from_spark_kafka(sparks_offset(epoch)).to_json()
 
     old = make_checkpoint(tmp_path / "old", 3, text=ours)
     assert 'startingOffsets = {"a":{"0":3,' in said("export", "--to", "kafka", old)

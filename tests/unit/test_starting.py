@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from krishiv_spark import fast_start
 from krishiv_spark.spark.fast_start import requests
-from krishiv_spark.spark.fast_start.imported import Imported
 from krishiv_spark.spark.fast_start.preloading import PRELOADS, prefer_installed
+from krishiv_spark.spark.fast_start.zygote import Imported
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"

@@ -6,7 +6,7 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage import Storage
-from krishiv_spark.storage.azure import _client, _credential
+from krishiv_spark.storage.azure_uploads import _client, _credential
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import AzureSettings
 

@@ -64,13 +64,13 @@ REPEATED = {
     # To be told apart.
     **dict.fromkeys(
         (
-            "brokers", "checking", "failures", "handle", "identity", "layout", "listening", "marks",
-            "naming", "places", "progress", "ranges", "requests", "scan", "state", "stores",
-            "texts", "transactions",
+            "checking", "checkpoints", "failures", "handle", "identity", "layout", "marks",
+            "places", "progress", "ranges", "requests", "scan", "state", "texts", "topics",
+            "transactions",
         ),
         2,
     ),
-    **dict.fromkeys(("checkpoints", "checks", "kinds", "reading", "topics"), 3),
+    **dict.fromkeys(("checks", "kinds", "reading"), 3),
     **dict.fromkeys(("columns", "epochs", "tables", "writing"), 4),
     "files": 5,
     "values": 6,

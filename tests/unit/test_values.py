@@ -29,7 +29,7 @@ from value_cases import (
 )
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet import rebase
+from krishiv_spark.parquet import calendars as rebase
 from krishiv_spark.parquet.calendars import TimeRules
 from krishiv_spark.parquet.footers import read_footer
 from krishiv_spark.parquet.partitions import split

@@ -10,8 +10,7 @@ import click
 from krishiv_spark.operate.commands.common import STORAGE, checkpoint_of, name_and_value, say_lines
 
 if TYPE_CHECKING:
-    from krishiv_spark.operate.moving.translating import Translating
-    from krishiv_spark.operate.moving.translations import Translation
+    from krishiv_spark.operate.moving.translations import Translating, Translation
     from krishiv_spark.operate.moving.writing import NewCheckpoint
     from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
@@ -138,7 +137,7 @@ def import_(old: str, new: str, kind: str, *, dry_run: bool, **said: Any) -> Non
     krishiv-iceberg; give its table and catalog with -o. OLD is not changed. Its query must not
     run again.
     """
-    from krishiv_spark.operate.moving.translating import Translating
+    from krishiv_spark.operate.moving.translations import Translating
 
     given: tuple[str, ...] = said["given"]
     place = checkpoint_of(old, _of_stores(given))
@@ -162,8 +161,7 @@ def export(old: str, new: str | None, *, dry_run: bool, **said: Any) -> None:
 
     Without NEW, only print the position and the value for 'startingOffsets'.
     """
-    from krishiv_spark.operate.moving.translating import Translating
-    from krishiv_spark.operate.moving.translations import ToKafka
+    from krishiv_spark.operate.moving.translations import ToKafka, Translating
 
     given: tuple[str, ...] = said["given"]
     moving = Translating(checkpoint_of(old, given), ToKafka(), said["newest"])

@@ -1,20 +1,96 @@
-"""Which positions become which: of Spark's own sources to ours, and back."""
+"""A checkpoint for another source, which continues where the old one stopped.
+
+Positions of Spark's own sources become ours, and ours become Spark's. Positions in Kafka name the
+next record of each partition in both.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-from krishiv_spark.errors import OffsetError
+from krishiv_spark.errors import OffsetError, OptionError
+from krishiv_spark.offsets import canonical_json
 from krishiv_spark.operate.inspection.positions import in_words
-from krishiv_spark.operate.moving import spark_kafka
+from krishiv_spark.operate.moving.boundaries import Boundary, Newest, boundary_to_move
+from krishiv_spark.operate.moving.copying import Copying
 from krishiv_spark.operate.moving.spark_files import SeenFiles, log_offset
 from krishiv_spark.operate.moving.spark_iceberg import TableSpots, sparks_spot
+from krishiv_spark.operate.moving.writing import NewCheckpoint
+from krishiv_spark.sources.kafka.position import KafkaOffset
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.offset_log import OffsetSeq
 
-__all__ = ["FromFiles", "FromIceberg", "FromKafka", "ToKafka", "Translation"]
+__all__ = [
+    "FromFiles",
+    "FromIceberg",
+    "FromKafka",
+    "ToKafka",
+    "Translating",
+    "Translation",
+    "from_spark_kafka",
+    "is_our_kafka",
+    "is_spark_kafka",
+    "starting_offsets",
+    "to_spark_kafka",
+]
+
+
+def is_spark_kafka(text: str) -> bool:
+    """Whether an offset has the form of Spark's source: numbers by topic and partition."""
+    value = _object(text)
+    return value is not None and "kind" not in value and all(map(_is_numbers, value.values()))
+
+
+def is_our_kafka(text: str) -> bool:
+    """Whether an offset is of our source."""
+    value = _object(text)
+    return value is not None and value.get("kind") == KafkaOffset.kind
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        partition.isdecimal() and isinstance(number, int) and number >= 0
+        for partition, number in value.items()
+    )
+
+
+def from_spark_kafka(text: str) -> KafkaOffset:
+    """Our offset at the position of one of Spark's (``JsonUtils.partitionOffsets``).
+
+    It knows neither ids of topics nor leader epochs: the first batch finds them out.
+    """
+    found: dict[str, dict[str, int]] = json.loads(text)
+    return KafkaOffset(topics={topic: each for topic, each in found.items() if each})
+
+
+def to_spark_kafka(text: str) -> str:
+    """Spark's offset at the position of one of ours.
+
+    Raises:
+        OffsetError: If ours is damaged, or is a start without a position yet.
+    """
+    offset = KafkaOffset.from_json(text)
+    if not offset.topics:
+        raise OffsetError(f"{text[:200]} names no partition yet: start the query once more first")
+    return starting_offsets(offset.topics)
+
+
+def starting_offsets(topics: Mapping[str, Mapping[str, int]]) -> str:
+    """A position as ``startingOffsets`` of both sources takes it."""
+    return canonical_json(topics)
+
 
 _AS_OPTION = (
     "the same as an option, for a query without state that starts with an empty checkpoint: "
@@ -68,21 +144,21 @@ class FromKafka:
 
     def fits(self, offset: str) -> bool:
         """See `Translation`."""
-        return spark_kafka.is_spark(offset)
+        return is_spark_kafka(offset)
 
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
-        position = spark_kafka.from_spark(offset)
+        position = from_spark_kafka(offset)
         return [
             f"source {source}: {in_words(position.to_json())}",
-            _AS_OPTION.format(spark_kafka.starting_offsets(position.topics)),
+            _AS_OPTION.format(starting_offsets(position.topics)),
             _ISOLATION,
         ]
 
     def offset(self, source: str, offset: str) -> str:
         """See `Translation`."""
         del source
-        return spark_kafka.from_spark(offset).to_json()
+        return from_spark_kafka(offset).to_json()
 
 
 @dataclass(frozen=True)
@@ -93,13 +169,13 @@ class ToKafka:
 
     def fits(self, offset: str) -> bool:
         """See `Translation`."""
-        return spark_kafka.is_ours(offset)
+        return is_our_kafka(offset)
 
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
         return [
             f"source {source}: {in_words(offset)}",
-            _AS_OPTION.format(spark_kafka.to_spark(offset)),
+            _AS_OPTION.format(to_spark_kafka(offset)),
             _ISOLATION,
             "a watermark of the source ('eventTime') does not go along",
         ]
@@ -107,7 +183,7 @@ class ToKafka:
     def offset(self, source: str, offset: str) -> str:
         """See `Translation`."""
         del source
-        return spark_kafka.to_spark(offset)
+        return to_spark_kafka(offset)
 
 
 @dataclass(frozen=True)
@@ -175,3 +251,85 @@ class FromIceberg:
     @cached_property
     def _spots(self) -> TableSpots:
         return TableSpots(self.options)
+
+
+_NOTHING_YET = "-"
+"""In the offset log, of a source that has no offset yet (``SERIALIZED_VOID_OFFSET``)."""
+
+
+@dataclass(frozen=True)
+class Translating:
+    """One query's position for another query, with its epochs' numbers, state and watermark.
+
+    Attributes:
+        old: The checkpoint of the query that was stopped.
+        translation: Of its sources' offsets; what does not fit stays as it is.
+        newest: See `boundary_to_move`.
+    """
+
+    old: SparkCheckpoint
+    translation: Translation
+    newest: Newest | None = None
+
+    @cached_property
+    def boundary(self) -> Boundary:
+        """Where the old query was stopped.
+
+        Raises:
+            OptionError: As `boundary_to_move`.
+        """
+        return boundary_to_move(self.old, self.newest)
+
+    @cached_property
+    def sources(self) -> Mapping[str, str]:
+        """The offsets that are translated, by name or place.
+
+        Raises:
+            OptionError: If there is none.
+        """
+        offsets = self.boundary.sources
+        found = {name: text for name, text in offsets.items() if self.translation.fits(text)}
+        if not found:
+            has = "; ".join(f"source {name}: {in_words(text)}" for name, text in offsets.items())
+            raise OptionError(
+                f"no source in {self.old.location} is {self.translation.of}; there is {has}"
+            )
+        return found
+
+    def lines(self) -> list[str]:
+        """Where the query stands, source by source; changes nothing.
+
+        Raises:
+            KrishivError: If a position cannot be translated.
+        """
+        epoch = self.boundary.epoch
+        found = [line for each in self.sources.items() for line in self.translation.lines(*each)]
+        return [f"the old query is at the end of epoch {epoch}", *found]
+
+    def check(self, new: SparkCheckpoint) -> int:
+        """Whether it can be done; changes nothing. See `Copying.check`."""
+        return self._copying(new, self.boundary).check()
+
+    def run(self, new: SparkCheckpoint) -> NewCheckpoint:
+        """Make the checkpoint. The old one is not touched.
+
+        Raises:
+            KrishivError: As `lines` and `Copying.run`.
+        """
+        self.check(new)
+        changes = {epoch: self._translated(text) for epoch, text in self.boundary.offsets.items()}
+        return self._copying(new, self.boundary.with_sources(changes)).run()
+
+    def _translated(self, entry: str) -> dict[str, str]:
+        offsets = OffsetSeq.parse(entry).sources
+        return {
+            name: self.translation.offset(name, offsets[name])
+            for name in self.sources
+            if offsets.get(name, _NOTHING_YET) != _NOTHING_YET
+        }
+
+    def _copying(self, new: SparkCheckpoint, boundary: Boundary) -> Copying:
+        # Neither earlier epochs nor what the old sources remember: both are of their form.
+        return Copying(
+            self.old, new, boundary, without=tuple(self.sources), keeps=False, verb="import"
+        )

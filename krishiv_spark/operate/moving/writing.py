@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from krishiv_spark.errors import LogError, OptionError
-from krishiv_spark.messages.advice import line_of_id
+from krishiv_spark.messages.suggestions import line_of_id
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.operate.moving.boundaries import Boundary
 from krishiv_spark.operate.moving.marks import is_half_made, unfinished
