@@ -1,5 +1,5 @@
 """Lets Spark find ``krishiv-chain`` by itself: it imports modules ``pyspark_*``."""
 
-from krishiv_spark.formats.chain import ChainDataSource as DefaultSource
+from krishiv_spark.formats import ChainDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,5 @@
 """Lets Spark find ``krishiv-console`` by itself: it imports modules ``pyspark_*``."""
 
-from krishiv_spark.formats.console import ConsoleDataSource as DefaultSource
+from krishiv_spark.formats import ConsoleDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

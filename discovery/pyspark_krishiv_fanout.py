@@ -1,5 +1,5 @@
 """Lets Spark find ``krishiv-fanout`` by itself: it imports modules ``pyspark_*``."""
 
-from krishiv_spark.formats.fanout import FanoutDataSource as DefaultSource
+from krishiv_spark.formats import FanoutDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

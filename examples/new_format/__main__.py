@@ -1,7 +1,8 @@
 """Makes what a new format consists of: ``./run new-format NAME``, and then fill it in.
 
 Every file below ``template/`` is one of this repository, with the format's name in the place of
-"sketch". Those that are not there are made; one that is there (docs/formats.md) gets it appended.
+"sketch". Those that are not there are made; those that are there (docs/formats.md and formats.py)
+get it appended. A part of a module is no module, and its file ends with ".template".
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> int:
         print("./run new-format NAME: lower-case letters and digits, as in krishiv-NAME")
         return 2
     (name,) = arguments
-    if (ROOT / "krishiv_spark" / "formats" / f"{name}.py").exists():
+    if f'"krishiv-{name}"' in (ROOT / "krishiv_spark" / "formats.py").read_text():
         print(f"krishiv-{name} is there already")
         return 2
     for path in sorted(path for path in TEMPLATE.rglob("*.*") if path.suffix != ".pyc"):
@@ -29,7 +30,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _filled_in(template: Path, name: str) -> Path:
-    place = Path(str(template.relative_to(TEMPLATE)).replace("sketch", name))
+    named = str(template.relative_to(TEMPLATE)).replace("sketch", name)
+    place = Path(named.removesuffix(".template"))
     text = template.read_text().replace("sketch", name).replace("Sketch", name.capitalize())
     (ROOT / place).parent.mkdir(parents=True, exist_ok=True)
     with (ROOT / place).open("a") as file:

@@ -8,7 +8,7 @@ import pytest
 import requests
 from iceberg_catalogs import REMOTE
 
-from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
 from krishiv_spark.testing.suites import traps
 from krishiv_spark.testing.suites.base import Suite

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from kafka_topics import make_topic
 
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection

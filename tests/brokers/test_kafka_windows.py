@@ -17,7 +17,7 @@ from producer_epochs import LAST_EPOCH, raise_epochs
 from pyspark.sql.types import StructType
 
 from krishiv_spark.cli import main
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection

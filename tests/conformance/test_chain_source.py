@@ -10,7 +10,7 @@ from kafka_topics import make_topic
 from landings import Landing, land
 from timed_rows import REQUESTS, TIMED, send, timed_row
 
-from krishiv_spark.formats.chain import ChainDataSource
+from krishiv_spark.formats import ChainDataSource
 from krishiv_spark.testing import FILES, SourceConformance, SourceUnderTest
 
 pytestmark = pytest.mark.xdist_group("kafka")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from krishiv_spark.formats.console import ConsoleDataSource
+from krishiv_spark.formats import ConsoleDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 

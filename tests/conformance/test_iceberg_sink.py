@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, options
 
-from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 

@@ -9,7 +9,7 @@ import pytest
 from iceberg_life import IcebergLife
 from iceberg_tables import append, make_table
 
-from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
 from krishiv_spark.testing.processes.outside import OUTSIDE
 from krishiv_spark.testing.rows import columns

@@ -6,7 +6,7 @@ import pytest
 from kafka_sinks import into_topic
 from kafka_topics import Onlooker
 
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.testing import (
     Begin,
     Commit,

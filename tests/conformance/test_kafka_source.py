@@ -7,7 +7,7 @@ import pytest
 from kafka_topics import make_topic
 from timed_rows import REQUESTS, TIMED, send, timed_row
 
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.testing import FILES, SourceConformance, SourceUnderTest
 
 pytestmark = pytest.mark.xdist_group("kafka")

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.formats.memory import MemoryDataSource
+from krishiv_spark.formats import MemoryDataSource
 from krishiv_spark.sources.memory.handle import memory_source
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
 

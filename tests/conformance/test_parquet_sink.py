@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from parquet_files import rows, staged
 
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
 

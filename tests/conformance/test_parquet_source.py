@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_reading import ForgetfulDataSource
 
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.testing import ROW_SCHEMA, SourceConformance, SourceUnderTest
 from krishiv_spark.testing.subjects import default_row
 

@@ -5,9 +5,7 @@ import pytest
 from planted_sinks import leaking
 
 from examples.webhook_sink import WebhookDataSource
-from krishiv_spark.formats.iceberg import IcebergDataSource
-from krishiv_spark.formats.kafka import KafkaDataSource
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import IcebergDataSource, KafkaDataSource, ParquetDataSource
 from krishiv_spark.testing import Broken, FailingConnector, Rule, SecretConformance
 
 JAAS = (

@@ -18,7 +18,7 @@ from tables import look, make_input
 import krishiv_spark
 from krishiv_spark import jobs
 from krishiv_spark.errors import OptionError, QueryFailed
-from krishiv_spark.formats.console import ConsoleDataSource
+from krishiv_spark.formats import ConsoleDataSource
 from krishiv_spark.jobs.running import active_again
 from krishiv_spark.kafka.dev import open_cluster
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from store_users import new_token, new_user
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.position import ParquetOffset

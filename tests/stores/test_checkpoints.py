@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions

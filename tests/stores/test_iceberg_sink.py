@@ -9,7 +9,7 @@ from botocore.exceptions import ConnectionClosedError
 from iceberg_places import Onlooker, new_place
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 from krishiv_spark.testing.processes.outside import SQLITE, Look
 

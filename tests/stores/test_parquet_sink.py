@@ -11,7 +11,7 @@ import pytest
 from store_tables import onlooker
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.sinks.parquet import completing
 from krishiv_spark.storage import s3_uploads
 from krishiv_spark.testing import SinkConformance, SinkUnderTest

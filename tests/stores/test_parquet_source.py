@@ -9,7 +9,7 @@ from parquet_reading import ForgetfulDataSource
 from store_objects import Objects
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.testing import (
     ROW_SCHEMA,
     Add,

@@ -16,7 +16,7 @@ from kafka_topics import Onlooker, make_topic
 from linked_brokers import STATE_TOPIC, LinkedCluster
 from patience import PATIENCE
 
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.connection import Connection

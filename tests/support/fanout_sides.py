@@ -12,7 +12,7 @@ from kafka_topics import make_topic
 from parquet_files import rows as rows_of_files
 from parquet_files import staged as staged_files
 
-from krishiv_spark.formats.fanout import FanoutDataSource
+from krishiv_spark.formats import FanoutDataSource
 from krishiv_spark.testing import FILES, SQLITE, SinkUnderTest, back_up_folder
 
 TEXT_ROW = pa.struct([("id", pa.int64()), ("text", pa.string())])

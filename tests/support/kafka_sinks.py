@@ -8,7 +8,7 @@ import pyarrow as pa
 from kafka_calls import REQUESTS
 from kafka_topics import make_topic
 
-from krishiv_spark.formats.kafka import KafkaDataSource
+from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.testing import FILES, SinkUnderTest
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder, staged_folder
 from krishiv_spark.parquet.names import DataFile, query_tag

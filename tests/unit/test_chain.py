@@ -16,7 +16,7 @@ from krishiv_spark.errors import (
     OptionError,
     SchemaError,
 )
-from krishiv_spark.formats.chain import ChainDataSource
+from krishiv_spark.formats import ChainDataSource
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.operate.inspection.positions import in_words

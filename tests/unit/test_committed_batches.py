@@ -15,10 +15,12 @@ from numbered_jobs import numbered, run_job
 
 from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import KrishivError, StorageError
-from krishiv_spark.formats.fanout import FanoutDataSource
-from krishiv_spark.formats.iceberg import IcebergDataSource
-from krishiv_spark.formats.memory import MemoryDataSource
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import (
+    FanoutDataSource,
+    IcebergDataSource,
+    MemoryDataSource,
+    ParquetDataSource,
+)
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.lifecycle.plans import PlanningFailed

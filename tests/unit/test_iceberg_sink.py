@@ -37,7 +37,7 @@ from krishiv_spark.errors import (
     OptionError,
     SchemaError,
 )
-from krishiv_spark.formats.iceberg import IcebergDataSource
+from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.sinks.base import Epoch, OutputMode

@@ -10,7 +10,7 @@ from numbered_jobs import numbered, run_job
 
 from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import OptionError
-from krishiv_spark.formats.memory import MemoryDataSource
+from krishiv_spark.formats import MemoryDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory.rows import decode, encode
 from krishiv_spark.memory.upserts import upserted

@@ -12,8 +12,7 @@ from tables import look
 from krishiv_spark.arrow.schemas import spark_schema
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch, LogError, OptionError
-from krishiv_spark.formats.kafka import KafkaDataSource
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import KafkaDataSource, ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 

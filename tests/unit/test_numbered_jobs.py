@@ -10,11 +10,13 @@ from numbered_jobs import numbered, run_job
 
 from krishiv_spark import memory_table
 from krishiv_spark.errors import BatchMismatch, OptionError
-from krishiv_spark.formats.console import ConsoleDataSource
-from krishiv_spark.formats.iceberg import IcebergDataSource
-from krishiv_spark.formats.kafka import KafkaDataSource
-from krishiv_spark.formats.memory import MemoryDataSource
-from krishiv_spark.formats.parquet import ParquetDataSource
+from krishiv_spark.formats import (
+    ConsoleDataSource,
+    IcebergDataSource,
+    KafkaDataSource,
+    MemoryDataSource,
+    ParquetDataSource,
+)
 from krishiv_spark.lifecycle.plans import PlanningFailed
 
 

@@ -125,10 +125,10 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 def test_a_format_imports_no_other(installed, tmp_path):
     code = """
 import json, sys
-from pkgutil import iter_modules
-import krishiv_spark.formats.kafka
+from krishiv_spark.formats import KafkaDataSource, format_names
+KafkaDataSource.reader_type, KafkaDataSource.writer_type
 ours = [name for name in sys.modules if name.startswith("krishiv_spark.")]
-others = {found.name for found in iter_modules(krishiv_spark.formats.__path__)} - {"kafka"}
+others = {*format_names()} - {"kafka"}
 print(json.dumps([sorted(others), [name for name in ours if name.split(".")[-1] in others]]))
 """
     others, imported = elsewhere(code, installed, tmp_path)
@@ -146,8 +146,8 @@ assert sources == set(every_format()), sources
 print(json.dumps(sorted(source.name() for source in every_format())))
 """
     formats = elsewhere(code, installed, tmp_path)
-    assert {path.stem for path in (ROOT / "krishiv_spark/formats").glob("[!_]*.py")} == {
-        name.removeprefix("krishiv-") for name in formats
+    assert {path.stem for path in (ROOT / "discovery").glob("*.py")} == {
+        f"pyspark_{name.replace('-', '_')}" for name in formats
     }
 
 

@@ -1,6 +1,6 @@
 """``krishiv-sketch`` as a sink, under the kit."""
 
-from krishiv_spark.formats.sketch import SketchDataSource
+from krishiv_spark.formats import SketchDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from krishiv_spark.formats.sketch import SketchDataSource
+from krishiv_spark.formats import SketchDataSource
 from krishiv_spark.sources.sketch.reader import SketchOffset
 from krishiv_spark.testing import OffsetConformance, SourceConformance, SourceUnderTest
 
