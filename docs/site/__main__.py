@@ -49,14 +49,22 @@ def main(arguments: list[str]) -> int:
 
 
 def build(pages: Path, out: Path) -> int:
-    """Run MkDocs on what was gathered; its exit code."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
-    return subprocess.run(  # noqa: S603  MkDocs
+    """Run MkDocs on the gathered pages, and return its exit code; its output is shown if it fails.
+
+    Its option ``--quiet`` would drop warnings before ``--strict`` counts them.
+    """
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
+    done = subprocess.run(  # noqa: S603  MkDocs
         [*command, "--config-file", ROOT / "mkdocs.yml", "--site-dir", out.absolute()],
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "KRISHIV_SITE_PAGES": str(pages.absolute())},
         cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    ).returncode
+    )
+    if done.returncode:
+        print(done.stdout, done.stderr, file=sys.stderr)  # noqa: T201
+    return done.returncode
 
 
 def fetched(out: Path) -> set[str]:
