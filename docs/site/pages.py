@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
 _MADE = {"docs/performance-recorded.md", "docs/report.html"}
-_FOLDERS = ("docs", "docs/upstream", "docs/advisories")
+_FOLDERS = ("docs", "docs/advisories", "docs/authors", "docs/design", "docs/upstream")
 _PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")

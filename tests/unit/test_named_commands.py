@@ -12,7 +12,11 @@ from wheels import ROOT
 from krishiv_spark.cli import main
 
 PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
-PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "operate").rglob("*"), ROOT / "README.md"]
+PAGES = [
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "docs" / "operate").rglob("*"),
+    ROOT / "README.md",
+]
 CONTEXT = click.Context(main)
 
 UNIT = "unit/test_epoch_identity.py"
