@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.counts.record import Record
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
-from docs.tables import bad_inputs, counts_table, is_beside_a_peer, support_table, table
+from docs.tables import counts_table, is_beside_a_peer, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -244,7 +244,6 @@ def blocks() -> dict[str, str]:
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["metrics"] = metrics_table()
-    tables["bad-inputs"] = bad_inputs({error.__name__ for error in ERRORS})
     tables["rules"] = table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
     for name, suite in SUITES.items():
         tables[f"cases.{name}"] = cases_table(suite)
