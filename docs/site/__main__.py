@@ -1,7 +1,7 @@
 """Makes the site: ``python -m docs.site``, without network.
 
-The pages are gathered in a folder (`pages`), which MkDocs makes a site of, with errors for links
-and anchors that lead nowhere.
+The pages are gathered in a folder (`pages`), from which MkDocs makes a site. A link or an anchor
+that leads nowhere is an error.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ _FETCHED = re.compile(
     r"""<(?:script|img|iframe|link(?=[^>]*rel="?(?:stylesheet|preload|preconnect|icon)))"""
     r"""[^>]*?(?:src|href)=["']?(?:https?:)?//[^"'\s>]+"""
 )
-"""What a browser would fetch from elsewhere to show a page."""
+"""Parts of a page that a browser would load from another host."""
 
 
 def main(arguments: list[str]) -> int:
     """Gather the pages, and build.
 
     Returns:
-        The exit code: 1 for a link that leads nowhere, or a page that fetches something.
+        The exit code: 1 for a link that leads nowhere, or a page that loads parts from other hosts.
     """
     parser = argparse.ArgumentParser(prog="./run site", description=__doc__)
     parser.add_argument("--out", type=Path, default=_WORK / "html", help="folder for the site")
-    parser.add_argument("--pages", type=Path, default=_WORK / "pages", help="for what is gathered")
+    parser.add_argument(
+        "--pages", type=Path, default=_WORK / "pages", help="folder for the gathered pages"
+    )
     given = parser.parse_args(arguments)
     try:
         gather(given.pages)
@@ -68,7 +70,7 @@ def build(pages: Path, out: Path) -> int:
 
 
 def fetched(out: Path) -> set[str]:
-    """The parts of a site's pages that would come from another host."""
+    """Return the parts of a site's pages that come from another host."""
     return {
         f"{page.relative_to(out)}: {found}"
         for page in out.rglob("*.html")

@@ -1,4 +1,4 @@
-"""The pages about performance: ratios first, as plots; the long table on a page of its own."""
+"""The pages on performance: ratios as plots first; the long table on a page of its own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["performance_pages", "report"]
 _ROOT = Path(__file__).parents[2]
 _PAGE, _RECORDED = "docs/performance.md", "docs/performance-recorded.md"
 _LONGER = (
-    "**As fast, or faster: longer is better.** Rows a second, ours to theirs: at 2, ours are twice "
-    "as fast."
+    "**Speed: longer is better.** Rows per second of krishiv-spark divided by the peer's: at 2, it "
+    "is twice as fast."
 )
 _SHORTER = (
-    "**As short, or shorter: shorter is better.** Time of a trigger or a look, ours to theirs: at "
-    "0.5, ours take half."
+    "**Time: shorter is better.** Time of a trigger or a first listing divided by the peer's: at "
+    "0.5, it takes half as long."
 )
-_PART = re.compile(r"^(trigger|speed), ")  # which the words above each plot say
+_PART = re.compile(r"^(trigger|speed), ")  # stated above each plot
 _LEGEND = (
     "A bar ends at the median, the line over it is the 95 % interval, the upright line is the "
     "goal: green where it is met, orange where it is missed. At 1, both are the same."
@@ -31,7 +31,7 @@ _LEGEND = (
 
 
 def performance_pages(text: str) -> Iterator[tuple[str, str]]:
-    """Two pages of the one that lies in the repository, each with its path there.
+    """Split the page of the repository into two, and yield each with its path.
 
     Args:
         text: Of ``docs/performance.md``.
@@ -52,7 +52,7 @@ _RECORDED_HEAD = "# All benchmarks\n\n[The same as plots](report.html), on one p
 
 
 def plots() -> str:
-    """What is measured beside a connector of others, as two plots."""
+    """Return two plots of the figures that compare with a connector of others."""
     known = results.load(_ROOT / "docs" / "performance.json")
     shown = [(name, line) for name, line in known.figures() if is_beside_a_peer(line)]
     faster = [_named(name, line) for name, line in shown if not _is_time(line)]
@@ -61,7 +61,7 @@ def plots() -> str:
 
 
 def report() -> str:
-    """All benchmarks as one page of HTML."""
+    """Return all benchmarks as one page of HTML."""
     return page.page(results.load(_ROOT / "docs" / "performance.json"))
 
 
