@@ -51,9 +51,9 @@ from benchmarks.progress import Clock, Shown
 from benchmarks.report import machine, markdown, words
 from benchmarks.report.compare import Change, Verdict, changes, regressions
 from benchmarks.report.page import page
-from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save
+from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save, summary
 from benchmarks.suite import Start, Suite
-from krishiv_spark.starting.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import LIBRARIES
 
 __all__ = ["main"]
 
@@ -263,7 +263,7 @@ def _durations(earlier: Results | None, *, quick: bool) -> dict[str, float]:
     return {
         name: outcome.seconds
         for name, outcome in known.benchmarks.items()
-        if known.of(name).quick == quick and outcome.figures
+        if known.of(name).quick == quick and (outcome.figures or known.is_summary)
     }
 
 
@@ -326,12 +326,13 @@ def _write(results: Results, found: Sequence[Change], given: dict[str, Any]) -> 
 
 
 def _keep(results: Results) -> None:
-    """In docs/; a benchmark that failed or could not run keeps its earlier figures."""
+    """Write the shown figures to docs/. A benchmark that failed keeps its earlier figures."""
     from docs import generate
 
-    whole = {name: found for name, found in results.benchmarks.items() if found.figures}
-    results = results.model_copy(update={"benchmarks": whole})
-    save(merged(load(_RECORD), results) if _RECORD.exists() else results, _RECORD)
+    measured = {name: found for name, found in results.benchmarks.items() if found.figures}
+    results = results.model_copy(update={"benchmarks": measured})
+    whole = merged(load(_RECORD), results) if _RECORD.exists() else results
+    save(summary(whole), _RECORD)
     generate.main([])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.workers import tune_worker
+from krishiv_spark.runtime.workers import tune_worker
 
 __all__ = ["BARE_SINK", "BARE_SOURCE", "register_bare_sink", "register_bare_source"]
 

@@ -32,7 +32,7 @@ def partitioned(run: Run) -> Iterator[Figure]:
 
 
 def _compared(run: Run, place: Warehouse, partition: str | None) -> Iterator[Figure]:
-    from krishiv_spark.arrow import arrow_schema
+    from krishiv_spark.arrow.schemas import arrow_schema
 
     columns = arrow_schema(rows_of(run.spark(), 1, _PARTITIONS).schema)
     for name in names(run):

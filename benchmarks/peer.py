@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.maven import Jar, bring
+from krishiv_spark.kafka.dev.maven import Jar, bring
 from servers.spark_clients import client_jars
 from servers.stores import HADOOP
 

@@ -25,7 +25,7 @@ from benchmarks.writers import Life
 
 __all__ = ["main"]
 
-_DOCS = Path(__file__).parent.parent / "docs" / "flames"
+_DRAWN = Path(__file__).parent.parent / ".krishiv" / "flames"
 _WARM_S, _WATCHED_S = 20.0, 15.0  # a broker takes a thousand epochs until it is compiled
 _TIMED = 200  # epochs
 _DRIVER = "benchmarks/writers.py"
@@ -39,10 +39,10 @@ _OURS = {"krishiv_spark", "benchmarks"}
 @click.argument("sinks", nargs=-1)
 @click.option(
     "--folder",
-    default=_DOCS,
-    show_default="docs/flames",
+    default=_DRAWN,
+    show_default=".krishiv/flames",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the graphs go.",
+    help="Write the graphs to this folder.",
 )
 def main(sinks: tuple[str, ...], folder: Path) -> None:
     """Draw where an epoch's time goes: memory, parquet, iceberg and kafka, or the SINKS named."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks.base import (
     Epoch,
@@ -29,6 +28,7 @@ from krishiv_spark.sinks.identity import is_held
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["BATCH", "KEYED", "Life", "SeparateKafkaLogs", "SeparateLogs", "keyed", "numbered"]
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.counts.record import Record
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
-from docs.tables import counts_table, is_beside_a_peer, support_table, table
+from docs.tables import counts_table, runs_table, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -45,9 +45,13 @@ from krishiv_spark.parquet.footers import (
     UnsupportedFileError,
 )
 from krishiv_spark.queries.failures import may_pass
+from krishiv_spark.sinks.log_places import LogPlaceOptions
+from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.iceberg.history import ChangedRowsError
 from krishiv_spark.storage import ENVIRONMENT
+from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.settings import MODELS, StoreSettings
 from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
@@ -99,6 +103,16 @@ JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+_OF_BATCHES = NumberedJobOptions.model_fields.keys() - Options.model_fields.keys()
+"""Fields of the options of numbered batches, which docs/foreachbatch.md has for all sinks."""
+
+_SHARED = {
+    field
+    for model in (LogPlaceOptions, SourceOptions, StorageOptions)
+    for field in model.model_fields
+}
+"""Fields that several formats have: their rows follow those of the format's own options."""
+
 _NOTHING: tuple[Any, ...] = (None, (), "", {}, CatalogSettings(), ENVIRONMENT)
 
 
@@ -119,12 +133,10 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
 
 
 def options_table(model: type[Options], without: Collection[str] = ()) -> str:
-    """One row for each option of a model, but for those of some fields; what all have is last."""
+    """One row for each option of a model, but for those of some fields; shared ones come last."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in sorted(
-            model.offered().items(), key=lambda item: item[1] in Options.model_fields
-        )
+        for name, field in sorted(model.offered().items(), key=lambda item: item[1] in _SHARED)
         if field not in without
     ]
     return table(["option", "default", "meaning"], rows)
@@ -211,27 +223,34 @@ def file_block(name: str) -> str:
     return f"```python\n{text}```\n"
 
 
+README_FIGURES = {
+    ("kafka.read", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.write", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.copy", "krishiv-kafka / kafka, 110 bytes"),
+    ("kafka.json", "krishiv-kafka / kafka, from_json, 210 bytes"),
+    ("kafka.trigger", "trigger, krishiv-kafka / kafka"),
+    ("iceberg.bulk", "speed, krishiv-iceberg / iceberg"),
+    ("iceberg.read", "krishiv-iceberg / iceberg, full scan"),
+    ("iceberg.trigger", "trigger, krishiv-iceberg / iceberg"),
+    ("parquet.bulk", "speed, krishiv-parquet / parquet"),
+    ("parquet.trigger", "trigger, krishiv-parquet / parquet"),
+}
+"""Figures that the README shows: one for each common task, whether its goal is met or missed."""
+
+
 def benchmarks_tables() -> dict[str, str]:
-    """The figures that ``./run bench --record`` keeps: goals beside peers, all ratios, and all."""
+    """Return the tables of the figures that ``./run bench --record`` keeps."""
     recorded = results.load(ROOT / "docs" / "performance.json")
     return {
-        "benchmarks.peers": markdown.selection(recorded, _is_goal_beside_a_peer),
-        "benchmarks.ratios": markdown.selection(recorded, _compares),
-        "benchmarks": f"\n{markdown.document(recorded)}\n",
+        "benchmarks.readme": markdown.selection(recorded, _is_in_readme),
+        "benchmarks.ratios": markdown.selection(recorded, lambda _, line: results.is_shown(line)),
+        "benchmarks.runs": runs_table(recorded),
         "counts": counts_table(Record.load()),
     }
 
 
-def _has_goal(line: Figure) -> bool:
-    return line.goal is not None and line.unit != "GiB"
-
-
-def _is_goal_beside_a_peer(line: Figure) -> bool:
-    return line.goal is not None and (is_beside_a_peer(line) or line.name.endswith("longer by"))
-
-
-def _compares(line: Figure) -> bool:
-    return line.unit == "x" or _has_goal(line)
+def _is_in_readme(benchmark: str, line: Figure) -> bool:
+    return (benchmark, line.name) in README_FIGURES
 
 
 def blocks() -> dict[str, str]:
@@ -253,7 +272,10 @@ def blocks() -> dict[str, str]:
         if source.reader_type:
             tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
         if source.writer_type:
-            tables[f"{source.format_name}.sink"] = options_table(source.writer_type.options_type)
+            tables[f"{source.format_name}.sink"] = options_table(
+                source.writer_type.options_type, without=_OF_BATCHES
+            )
+    tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
 
 

@@ -9,9 +9,16 @@ import yaml
 
 from benchmarks.counts.record import Record, newest_of
 from benchmarks.measure import Figure
+from benchmarks.report.results import Results
 from benchmarks.report.words import number
 
-__all__ = ["counts_table", "is_beside_a_peer", "support_table", "table"]
+__all__ = [
+    "counts_table",
+    "is_beside_a_peer",
+    "runs_table",
+    "support_table",
+    "table",
+]
 
 _WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
@@ -36,19 +43,20 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def support_table(workflow: Path = _WORKFLOW) -> str:
-    """What each change and each week is tested on, by the file that the runners go by."""
+    """Return a table of what the public runners test, from their workflow."""
     jobs = yaml.safe_load(workflow.read_text())["jobs"]
     each, versions = jobs["default"], jobs["versions"]["strategy"]["matrix"]
     (python,) = _given(each, "python-version")
     (java,) = _given(each, "java-version")
+    each_change = f"`.ci/run` on {_SYSTEMS[each['runs-on']]}, Python {python}"
     return table(
-        ["", "each with each in the workflow of the public runners; PySpark 4.3 needs Python 3.11"],
+        ["", "tested, in every combination"],
         [
-            ["PySpark", ", ".join(versions["spark"])],
+            ["PySpark", f"{', '.join(versions['spark'])} (4.3 needs Python 3.11)"],
             ["Python", ", ".join(versions["python"])],
             ["system", ", ".join(_SYSTEMS[name] for name in versions["system"])],
             ["Java", java],
-            ["each change first", f"`.ci/run` on {_SYSTEMS[each['runs-on']]}, Python {python}"],
+            ["with each change", each_change],
         ],
     )
 
@@ -61,6 +69,17 @@ def is_beside_a_peer(line: Figure) -> bool:
     """Whether a figure is the ratio of one of ours to what a user would pick instead."""
     _, _, theirs = line.name.partition(" / ")
     return line.unit == "x" and theirs.split(",")[0] in _PEERS and "bare" not in line.name
+
+
+def runs_table(recorded: Results) -> str:
+    """Return a table of the runs in which the figures of a record were measured."""
+    rows = []
+    for key, run in recorded.taken.items():
+        names = [f"`{n}`" for n, one in recorded.benchmarks.items() if one.taken == key]
+        commit = f"{run.commit[:10]}{', with changes' if run.changed else ''}"
+        used = [run.versions["pyspark"], run.machine.processor]
+        rows.append([f"{run.date:%Y-%m-%d}", commit, *used, ", ".join(names)])
+    return table(["date", "commit", "PySpark", "processor", "benchmarks"], rows)
 
 
 def counts_table(record: Record) -> str:

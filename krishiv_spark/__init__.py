@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krishiv_spark.lazy import find
+from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
     from krishiv_spark.formats import register
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.views.aggregate import aggregate
     from krishiv_spark.sinks.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
-    from krishiv_spark.starting.builder import fast_start
+    from krishiv_spark.spark.fast_start.builder import fast_start
 
 __all__ = [
     "aggregate",
@@ -45,7 +45,7 @@ _HOMES = {
     "memory_clear": "krishiv_spark.memory",
     "aggregate": "krishiv_spark.sinks.iceberg.views.aggregate",
     "each_batch": "krishiv_spark.sinks.each_batch",
-    "fast_start": "krishiv_spark.starting.builder",
+    "fast_start": "krishiv_spark.spark.fast_start.builder",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
     "routed": "krishiv_spark.sinks.fanout.routed",

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from krishiv_spark import commands
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.exception_chains import raise_alone, scrub
-from krishiv_spark.logs import write_to_terminal
-from krishiv_spark.redaction import redact
-from krishiv_spark.terminal import show_lines, show_text
+from krishiv_spark.messages.exception_chains import raise_alone, scrub
+from krishiv_spark.messages.redaction import redact
+from krishiv_spark.messages.terminal import show_lines, show_text
+from krishiv_spark.operate import commands
+from krishiv_spark.spark.logs import write_to_terminal
 
 __all__ = ["main"]
 

@@ -15,13 +15,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from krishiv_spark.arrow import arrow_schema, plain_schema, spark_schema
+from krishiv_spark.arrow.schemas import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.options import Options
-from krishiv_spark.plain_secrets import secrets_among, warn_of_plain_secrets
-from krishiv_spark.references import referenced_values
-from krishiv_spark.start_check import StartCheck
+from krishiv_spark.options.plain_secrets import secrets_among, warn_of_plain_secrets
+from krishiv_spark.options.references import referenced_values
+from krishiv_spark.spark.start_check import StartCheck
 
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
 # other side needs is imported by the methods that do.
@@ -111,10 +111,10 @@ class KrishivDataSource(DataSource):
     @final
     @sentence_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from krishiv_spark.checkpoint import SparkCheckpoint
         from krishiv_spark.lifecycle.streams import StreamWrite
         from krishiv_spark.sinks.base import SupportsGenerations
         from krishiv_spark.sinks.checkpoints import name_of_query
+        from krishiv_spark.spark.checkpoint import SparkCheckpoint
         from krishiv_spark.storage import Storage
 
         writer = self._writer(schema, overwrite=overwrite, streaming=True)

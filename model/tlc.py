@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.maven import Jar, bring, java
+from krishiv_spark.kafka.dev.maven import Jar, bring, java
 
 __all__ = ["FOLDER", "Found", "check"]
 

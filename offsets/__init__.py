@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krishiv_spark.lazy import find
+from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
     from krishiv_spark.offsets.epochs import Claim, EpochLog, State, open_log, remove_dead_logs

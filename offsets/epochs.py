@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
-from krishiv_spark.advice import restore_metadata
 from krishiv_spark.errors import (
     CommitRejected,
     CommitUnknown,
@@ -38,6 +37,7 @@ from krishiv_spark.errors import (
     LogError,
     SinkError,
 )
+from krishiv_spark.messages.advice import restore_metadata
 from krishiv_spark.offsets.entries import (
     Claim,
     Entry,

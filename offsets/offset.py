@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import ConfigDict
 from typing_extensions import Self
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OffsetError, OffsetVersionError
-from krishiv_spark.models import LateModel
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.runtime.late_model import LateModel
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import LogError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets.entries import Entry, Handover, State, entry_name, snapshot_name
 from krishiv_spark.offsets.journal import Journal, Listing
 from krishiv_spark.offsets.offset import Value

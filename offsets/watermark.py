@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
-from krishiv_spark.epoch_times import format_time
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.offsets.offset import Watermark
+from krishiv_spark.runtime.epoch_times import format_time
 
 __all__ = [
     "LATE_COLUMN",

@@ -23,7 +23,7 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _GENERATED = re.compile(
     r"[^/]+/PKG-INFO|[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt)"
 )
-_SCRIPTS = "krishiv_spark/starting"  # pyproject.toml: shared-scripts
+_SCRIPTS = "krishiv_spark/spark/fast_start"  # pyproject.toml: shared-scripts
 _SHOWN = 10
 """Names of files in an error."""
 

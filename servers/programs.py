@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from krishiv_spark.caches import user_cache
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.runtime.caches import user_cache
 
 __all__ = ["NotInstalledError", "ToolMissingError", "from_go", "from_npm"]
 

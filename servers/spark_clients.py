@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyspark
 
-from krishiv_spark.maven import Jar, bring
+from krishiv_spark.kafka.dev.maven import Jar, bring
 from servers.stores import HADOOP, Store
 
 __all__ = ["client_jars", "spark_settings"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 
 from krishiv_spark.kafka.dev.clusters import free_ports
-from krishiv_spark.maven import Jar, bring, java
+from krishiv_spark.kafka.dev.maven import Jar, bring, java
 from servers.gcs_xml import speaking_xml
 from servers.processes import Server, expect_answer, running
 from servers.programs import from_go, from_npm

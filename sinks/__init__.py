@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krishiv_spark.lazy import find
+from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
-    from krishiv_spark.paths import FileName, FolderWithin, NameWithin
     from krishiv_spark.sinks.base import (
         AtLeastOnceWriter,
         Publisher,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         Salvaged,
         Task,
     )
+    from krishiv_spark.storage.paths import FileName, FolderWithin, NameWithin
 
 __all__ = [
     "AtLeastOnceWriter",
@@ -64,7 +64,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(__all__, "krishiv_spark.sinks.base"),
-    **dict.fromkeys(("FileName", "FolderWithin", "NameWithin"), "krishiv_spark.paths"),
+    **dict.fromkeys(("FileName", "FolderWithin", "NameWithin"), "krishiv_spark.storage.paths"),
     "LogCommitter": "krishiv_spark.sinks.logged",
     "LogView": "krishiv_spark.sinks.log_view",
     "LoggedWriter": "krishiv_spark.sinks.logged_writer",

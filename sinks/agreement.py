@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.lru import LruCache
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.history import check_not_overtaken, held_mark
 from krishiv_spark.sinks.participant import Participant, TargetRecord

@@ -25,7 +25,6 @@ import pyarrow as pa
 from typing_extensions import Self, TypeVar
 
 from krishiv_spark.options import Options
-from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.values import (
     Epoch,
     Guarantee,
@@ -35,6 +34,7 @@ from krishiv_spark.sinks.values import (
     Salvaged,
     Task,
 )
+from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = [
     "AtLeastOnceWriter",

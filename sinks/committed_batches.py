@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from krishiv_spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
-from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets.offset import Value, canonical_json
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import Mark, Writer
 from krishiv_spark.sinks.numbered import JobNumber, NumberedJobOptions
+from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
 
 __all__ = ["RECORD_SUFFIX", "BatchRecord", "records_at"]

@@ -20,12 +20,12 @@ from typing import Annotated
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
-from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.epoch_times import format_time
-from krishiv_spark.offset_log import OffsetSeq
+from krishiv_spark.messages.terminal import show_text
+from krishiv_spark.runtime.epoch_times import format_time
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
-from krishiv_spark.terminal import show_text
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.offset_log import OffsetSeq
 
 __all__ = ["ConsoleOptions", "ConsoleWriter", "Head", "cell_text", "drawn"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.identity import is_held

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from krishiv_spark.checkpoint import KRISHIV
 from krishiv_spark.errors import OptionError
+from krishiv_spark.runtime.workers import local_folder
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.spark.checkpoint import KRISHIV
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.workers import local_folder
 
 __all__ = ["LogPlaceOptions", "log_in_checkpoint"]
 

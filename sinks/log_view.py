@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from krishiv_spark.offsets import EpochLog, open_log
-from krishiv_spark.routes import whole_query
+from krishiv_spark.offsets.query_parts import whole_query
 from krishiv_spark.sinks.values import Epoch
 from krishiv_spark.storage import ENVIRONMENT, Storage
 
@@ -21,7 +21,7 @@ class LogView:
         location: Path or URL of a query's log.
         storage: How its store is reached.
         route: The part of each epoch that is the participant's; None if all of it is. Queries have
-            the names of their parts then (`krishiv_spark.routes`).
+            the names of their parts then (`krishiv_spark.offsets.query_parts`).
     """
 
     location: Callable[[str], str]

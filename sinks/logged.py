@@ -19,8 +19,9 @@ from typing import final
 from pydantic import ValidationError
 
 from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
-from krishiv_spark.exception_chains import scrub
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
+from krishiv_spark.runtime.workers import application
 from krishiv_spark.sinks.agreement import check_targets, note_epoch
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
 from krishiv_spark.sinks.history import (
@@ -31,7 +32,6 @@ from krishiv_spark.sinks.history import (
     operators_claim,
 )
 from krishiv_spark.sinks.participant import LostIntentError, ModelT, Participant
-from krishiv_spark.workers import application
 
 __all__ = ["LogCommitter", "LostIntentError", "Participant"]
 

@@ -21,9 +21,9 @@ from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.memory.upserts import check_kept_keys, check_keys, upserted
 from krishiv_spark.options import ByteSize, DistinctNames
-from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["MemorySinkOptions", "MemoryWriter"]
 

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, checked_id
 from krishiv_spark.errors import BatchMismatch, CheckpointMismatch
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX, checked_id
 
 __all__ = [
     "JobNumber",

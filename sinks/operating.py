@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import LogError, OptionError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.history import operators_claim
 from krishiv_spark.sinks.logged import LogCommitter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["Operator"]
 

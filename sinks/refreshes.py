@@ -6,9 +6,9 @@ import re
 
 from pydantic import Field
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.options import Options
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["RefreshOptions", "check_full_refresh"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from krishiv_spark.offsets import PlannedOffsets
-from krishiv_spark.routes import part_of_query
+from krishiv_spark.offsets.query_parts import part_of_query
 
 __all__ = ["Replay", "kafka_cannot"]
 

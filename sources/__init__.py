@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krishiv_spark.lazy import find
+from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
     from krishiv_spark.sources.base import (

@@ -82,7 +82,7 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
 @pytest.fixture(autouse=True)
 def answered_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has the patience with stores, catalogs and brokers of a new process."""
-    monkeypatch.setattr("krishiv_spark.reached._here", set())
+    monkeypatch.setattr("krishiv_spark.runtime.contacts._here", set())
     monkeypatch.setattr("krishiv_spark.storage.patience._patient", set())
 
 

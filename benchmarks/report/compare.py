@@ -62,7 +62,7 @@ def changes(before: Results, after: Results) -> list[Change]:
     """Each figure of the benchmarks that were measured now.
 
     Args:
-        before: The earlier result.
+        before: The earlier result. If it is a summary, figures that it lacks are left out.
         after: The later one. What it has not measured is left out.
     """
     return [change for name in after.benchmarks for change in _of(name, before, after)]
@@ -77,6 +77,8 @@ def _of(name: str, before: Results, after: Results) -> Iterator[Change]:
     then, now = _lines(before.benchmarks.get(name)), _lines(after.benchmarks[name])
     for key in {**now, **then}:
         old, new = then.get(key), now.get(key)
+        if old is None and before.is_summary:  # measured then, perhaps, and not kept
+            continue
         if old is None or new is None:
             yield Change(name, old, new, Verdict.NEW if old is None else Verdict.GONE)
             continue

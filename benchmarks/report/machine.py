@@ -67,7 +67,7 @@ def versions() -> dict[str, str]:
 
 def _java() -> str:
     from krishiv_spark.errors import KrishivError
-    from krishiv_spark.maven import java
+    from krishiv_spark.kafka.dev.maven import java
 
     try:
         told = _output(java(), "-version")

@@ -32,9 +32,10 @@ def table(results: Results) -> str:
     return _table(_HEAD, rows)
 
 
-def selection(results: Results, wanted: Callable[[Figure], bool]) -> str:
-    """One row for each figure that is wanted."""
-    return _table(_HEAD, [_row(name, line) for name, line in results.figures() if wanted(line)])
+def selection(results: Results, wanted: Callable[[str, Figure], bool]) -> str:
+    """Return a table of the figures that a function of benchmark and figure selects."""
+    chosen = [_row(name, line) for name, line in results.figures() if wanted(name, line)]
+    return _table(_HEAD, chosen)
 
 
 def _rows(name: str, outcome: Outcome) -> list[Sequence[str]]:

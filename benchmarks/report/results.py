@@ -10,7 +10,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.measure import Figure
 
-__all__ = ["Machine", "Outcome", "Results", "Taken", "Unreadable", "load", "merged", "save"]
+__all__ = [
+    "Machine",
+    "Outcome",
+    "Results",
+    "Taken",
+    "Unreadable",
+    "is_shown",
+    "load",
+    "merged",
+    "save",
+    "summary",
+]
 
 
 class Unreadable(Exception):  # noqa: N818  it names what the file is
@@ -101,10 +112,12 @@ class Results(_Value):
     Attributes:
         taken: The runs, by their date.
         benchmarks: What each benchmark found, by its name.
+        is_summary: True if only the figures that `is_shown` selects were kept.
     """
 
     taken: dict[str, Taken]
     benchmarks: dict[str, Outcome]
+    is_summary: bool = False
 
     def of(self, benchmark: str) -> Taken:
         """The run that a benchmark belongs to."""
@@ -135,7 +148,25 @@ def merged(older: Results, newer: Results) -> Results:
     return Results(
         taken={key: taken for key, taken in known.items() if key in needed},
         benchmarks=dict(sorted(benchmarks.items())),
+        is_summary=older.is_summary or newer.is_summary,
     )
+
+
+def is_shown(line: Figure) -> bool:
+    """Return True if the documentation shows a figure: a ratio, or a figure with a goal."""
+    return line.unit == "x" or (line.goal is not None and line.unit != "GiB")
+
+
+def summary(results: Results) -> Results:
+    """Return every benchmark with the figures that the documentation shows, and no others.
+
+    A benchmark without such a figure stays, since its duration is used to estimate later runs.
+    """
+    benchmarks = {
+        name: outcome.model_copy(update={"figures": tuple(filter(is_shown, outcome.figures))})
+        for name, outcome in results.benchmarks.items()
+    }
+    return results.model_copy(update={"benchmarks": benchmarks, "is_summary": True})
 
 
 def load(file: Path) -> Results:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 
-from docs.site.performance import performance_pages, report
+from docs.site.performance import performance_page
 
 __all__ = ["ROOT", "BrokenLink", "gather", "place", "rewritten"]
 
 ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
-_MADE = {"docs/performance-recorded.md", "docs/report.html"}
-_FOLDERS = ("docs", "docs/advisories", "docs/authors", "docs/design", "docs/upstream")
+_FOLDERS = tuple(
+    f"docs{name}" for name in ("", "/advisories", "/authors", "/design", "/guides", "/upstream")
+)
 _PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")
@@ -47,7 +48,6 @@ def gather(target: Path) -> None:
     for name in linked:
         (target / place(name)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, target / place(name))
-    _write(target / "report.html", report())
     for own in (*_OWN.glob("*.css"), *_OWN.glob("*.md")):
         shutil.copyfile(own, target / own.name)
 
@@ -58,7 +58,7 @@ def _pages() -> Iterator[tuple[str, str]]:
         for path in ROOT.glob(pattern):
             name = path.relative_to(ROOT).as_posix()
             if name == _PERFORMANCE:
-                yield from performance_pages(path.read_text())
+                yield name, performance_page(path.read_text())
             elif name != "README.md":  # docs/index.md is the first page here
                 yield name, path.read_text()
 
@@ -101,9 +101,9 @@ def _relinked(line: str, name: str, files: set[str]) -> str:
         if ":" in link:
             return match[0]
         wanted = normpath(join(dirname(name), link))
-        if wanted not in _MADE and not (ROOT / wanted).is_file():
+        if not (ROOT / wanted).is_file():
             raise BrokenLink(f"{name} links {link}, and there is no file {wanted}")
-        if not wanted.endswith((".md", ".html")):
+        if not wanted.endswith(".md"):
             files.add(wanted)
         return f"{begin}{relpath(place(wanted), dirname(place(name)) or '.')}{anchor}{end}"
 

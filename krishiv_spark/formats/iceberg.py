@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.lazy import later
+from krishiv_spark.runtime.lazy import later
 
 __all__ = ["IcebergDataSource"]
 

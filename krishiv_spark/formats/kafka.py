@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.datasource import KrishivDataSource
-from krishiv_spark.lazy import later
 from krishiv_spark.options import Options
+from krishiv_spark.runtime.lazy import later
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.base import Writer

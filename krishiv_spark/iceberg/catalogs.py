@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
-from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.iceberg.embedded import CatalogFile, CatalogReplacedError, find_embedded
 from krishiv_spark.iceberg.moved_warehouses import describe_missing
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
-from krishiv_spark.redaction import excerpt
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.messages.redaction import excerpt
+from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.storage.hints import known_silence, meaning
-from krishiv_spark.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

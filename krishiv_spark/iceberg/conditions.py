@@ -45,7 +45,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import IcebergType, NestedField, StructType, UUIDType
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.iceberg.projection import absent_column, column_type
 
 __all__ = [

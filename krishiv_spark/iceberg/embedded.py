@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.iceberg.moved_warehouses import RELOCATED, read_destination
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
-from krishiv_spark.lru import LruCache
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from krishiv_spark.checkpoint import SparkCheckpoint
+    from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = [
     "CatalogFile",

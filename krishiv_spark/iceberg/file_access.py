@@ -24,7 +24,7 @@ from typing_extensions import override
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.storage.storage import PREFIX
 
 if TYPE_CHECKING:

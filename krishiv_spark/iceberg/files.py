@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.iceberg.planning import Filter, PlannedFile, metadata_errors, planned_files
 from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

@@ -3,7 +3,7 @@
 PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers
 would hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over
 as the text that it is, which boto3 refuses. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.reached`).
+address may be wrong (`krishiv_spark.runtime.contacts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.reached import note_reached, was_reached
+from krishiv_spark.runtime.contacts import note_reached, was_reached
 
 __all__ = ["TimeoutGlueCatalog"]
 

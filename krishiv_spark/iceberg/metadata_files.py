@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile, InputStream

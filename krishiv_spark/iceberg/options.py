@@ -13,11 +13,11 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.redaction import excerpt, redact
 from krishiv_spark.options import ByteSize
-from krishiv_spark.paths import local_path
-from krishiv_spark.redaction import excerpt, redact
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.storage.paths import local_path
 
 __all__ = ["FORMAT", "MAX_METADATA_BYTES", "REGISTER", "CatalogSettings", "IcebergOptions"]
 

@@ -28,9 +28,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from krishiv_spark.arrow.nested import list_with, map_with, struct_with
+from krishiv_spark.arrow.uuids import uuid_texts
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.nested import list_with, map_with, struct_with
-from krishiv_spark.uuids import uuid_texts
 
 __all__ = ["Projection", "absent_column", "as_stored", "column_type"]
 

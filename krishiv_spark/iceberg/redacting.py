@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import KrishivError, StorageError
-from krishiv_spark.exception_chains import describe, raise_alone, scrub, shows_secret
 from krishiv_spark.iceberg.options import FORMAT, CatalogSettings
+from krishiv_spark.messages.exception_chains import describe, raise_alone, scrub, shows_secret
 from krishiv_spark.storage.settings import secrets_in
 from krishiv_spark.storage.storage import PREFIX
 

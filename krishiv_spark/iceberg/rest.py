@@ -2,7 +2,7 @@
 
 PyIceberg 0.12 sets no timeout, so that a catalog that takes a request and never answers would hold
 a query for ever, whatever its `commitTimeout`. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.reached`).
+address may be wrong (`krishiv_spark.runtime.contacts`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyiceberg.typedef import EMPTY_DICT
 from requests import Session
 from typing_extensions import override
 
-from krishiv_spark.http_sessions import guard
 from krishiv_spark.iceberg.file_access import create_file_io, keep_users_choices, merge_vended
 from krishiv_spark.iceberg.guarded import GuardedCatalog
-from krishiv_spark.plain_secrets import warn_of_plain_http
-from krishiv_spark.reached import note_reached, was_reached
+from krishiv_spark.options.plain_secrets import warn_of_plain_http
+from krishiv_spark.runtime.contacts import note_reached, was_reached
+from krishiv_spark.storage.http_sessions import guard
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse

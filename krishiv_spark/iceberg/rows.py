@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
-from krishiv_spark.crashes import name_rows
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.nested import Convert, same
 from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.files import DeleteFile, TableFile
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.iceberg.scan import ScanProjection, groups_with
-from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
 from krishiv_spark.parquet.footers import (
@@ -30,6 +29,7 @@ from krishiv_spark.parquet.footers import (
 )
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
 from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_all, read_row_groups, spans
+from krishiv_spark.runtime.crashes import name_rows
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -14,9 +14,9 @@ from krishiv_spark.jobs.naming import mistaken_names
 from krishiv_spark.jobs.places import DataPlace, folder_of, input_place, misfits, output_place
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.ready import ReadyInput, ReadyJob, ReadyOutput
+from krishiv_spark.messages.suggestions import did_you_mean, suggest
 from krishiv_spark.options import Options
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.suggestions import did_you_mean, suggest
 
 __all__ = ["JobChecker"]
 

@@ -17,8 +17,8 @@ from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.reading import read_tree, validated
 from krishiv_spark.jobs.values import NotUsed
 from krishiv_spark.jobs.variables import Variables
-from krishiv_spark.references import Referenced, read_small
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.options.references import Referenced, read_small
 
 __all__ = ["Address", "Depot", "Depots", "format_called", "read_depots"]
 

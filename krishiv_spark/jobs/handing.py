@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from krishiv_spark.jobs.places import DataPlace
-from krishiv_spark.jvm import is_jvm_here, variable_of_jvm
-from krishiv_spark.references import Referenced, variables
+from krishiv_spark.options.references import Referenced, variables
+from krishiv_spark.spark.jvm import is_jvm_here, variable_of_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

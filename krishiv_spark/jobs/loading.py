@@ -19,7 +19,7 @@ from krishiv_spark.jobs.reading import not_used, read_tree, validated
 from krishiv_spark.jobs.ready import LoadedJobs, ReadyJob
 from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.jobs.workflows import Workflow
-from krishiv_spark.redaction import without_secrets
+from krishiv_spark.messages.redaction import without_secrets
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["load"]

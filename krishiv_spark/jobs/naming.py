@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from krishiv_spark.jobs.located import LocatedPath
 from krishiv_spark.jobs.models import JobSpec, JobStep
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["mistaken_names"]
 

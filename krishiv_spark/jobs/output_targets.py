@@ -17,16 +17,16 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError, StorageError
-from krishiv_spark.exception_chains import scrub
 from krishiv_spark.formats import format_of
 from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
 from krishiv_spark.lifecycle.resuming import check_same_target
-from krishiv_spark.query_target import QueryTarget, digest_of
-from krishiv_spark.redaction import redact
-from krishiv_spark.references import Referenced
+from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.messages.redaction import redact
+from krishiv_spark.options.references import Referenced
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.query_target import QueryTarget, digest_of
 from krishiv_spark.storage import Storage, StoreUrl
 
 __all__ = ["JobTargets"]

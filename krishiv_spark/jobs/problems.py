@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from krishiv_spark.errors import ManifestError
-from krishiv_spark.terminal import show_text
+from krishiv_spark.messages.terminal import show_text
 
 __all__ = ["Problems", "TextMark"]
 

@@ -16,9 +16,9 @@ from krishiv_spark.jobs.problems import Problems, TextMark
 from krishiv_spark.jobs.sql_texts import dialect_of, substitute_sql
 from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.jobs.variables import Variables
-from krishiv_spark.references import read_small
-from krishiv_spark.suggestions import did_you_mean
-from krishiv_spark.terminal import show_text
+from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.messages.terminal import show_text
+from krishiv_spark.options.references import read_small
 
 __all__ = ["not_used", "read_tree", "validated"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
 from krishiv_spark.jobs.places import DataPlace
-from krishiv_spark.redaction import redact
+from krishiv_spark.messages.redaction import redact
 
 __all__ = ["LoadedJobs", "ReadyInput", "ReadyJob", "ReadyOutput"]
 

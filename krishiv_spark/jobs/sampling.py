@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.json as pj
 
-from krishiv_spark.arrow import plain_schema, spark_schema
+from krishiv_spark.arrow.schemas import plain_schema, spark_schema
 from krishiv_spark.errors import SchemaError
 
 if TYPE_CHECKING:

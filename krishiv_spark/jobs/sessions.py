@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from krishiv_spark.jvm import is_jvm_here, is_stopped
+from krishiv_spark.spark.jvm import is_jvm_here, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

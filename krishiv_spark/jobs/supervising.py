@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import KrishivError, QueryFailed
 from krishiv_spark.jobs.models import JobSpec
 from krishiv_spark.queries.handle import Query
 from krishiv_spark.queries.idling import POLL_S, IdleTime
 from krishiv_spark.queries.restarting import Restarts
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["QueryMaker", "Supervisor", "restarts_of", "waited"]
 

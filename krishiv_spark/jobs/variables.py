@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from krishiv_spark.suggestions import suggest
+from krishiv_spark.messages.suggestions import suggest
 
 __all__ = ["VARIABLE", "Variables"]
 

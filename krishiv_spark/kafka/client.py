@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
@@ -16,6 +15,7 @@ from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_re
 from krishiv_spark.kafka.network import Node
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
+from krishiv_spark.messages.exception_chains import raise_alone
 
 __all__ = ["Client", "KafkaFailedError", "KafkaRefusedError", "is_retriable", "open_client"]
 

@@ -26,8 +26,8 @@ from krishiv_spark.kafka.security import (
     pem,
     pem_file,
 )
+from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options import Options
-from krishiv_spark.suggestions import suggest
 
 __all__ = ["Connection", "KafkaOptions"]
 

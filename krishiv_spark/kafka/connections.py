@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
 from krishiv_spark.kafka.network import LEAST_LOADED, Network, Node
-from krishiv_spark.redaction import excerpt
-from krishiv_spark.retry import Backoff
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.messages.redaction import excerpt
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["Connections"]
 

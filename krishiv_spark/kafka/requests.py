@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.failures import is_retriable
 from krishiv_spark.kafka.network import Node
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["BatchedRequest", "Parts", "Routed", "Tried", "demand", "exchange", "gather"]
 

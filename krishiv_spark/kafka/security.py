@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from krishiv_spark.once import warn_once
-from krishiv_spark.suggestions import suggest
+from krishiv_spark.messages.suggestions import suggest
+from krishiv_spark.runtime.once import warn_once
 
 __all__ = [
     "MECHANISMS",

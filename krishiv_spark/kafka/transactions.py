@@ -23,7 +23,7 @@ from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcom
 from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, InitProducerId
 from krishiv_spark.kafka.requests import demand, exchange, gather
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = [
     "COMMITTING",

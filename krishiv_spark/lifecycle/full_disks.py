@@ -10,8 +10,8 @@ from typing import Final
 
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.options import Options
+from krishiv_spark.runtime.workers import local_folder
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.workers import local_folder
 
 __all__ = ["naming_full_disks"]
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.plans import Plan, Staged
 from krishiv_spark.lifecycle.telling import sentence_first
@@ -28,6 +27,7 @@ from krishiv_spark.sinks.base import (
 )
 from krishiv_spark.sinks.committed_batches import BatchRecord
 from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["BatchWrite", "NumberedWrite"]
 
@@ -168,20 +168,20 @@ class NumberedWrite(_JobWrite):
     def _skipped(self, staged: Staged, batches: Iterator[pa.RecordBatch]) -> Staged:
         if not self._counts:
             return staged
-        from krishiv_spark.checksums import RowChecksum, row_checksum
+        from krishiv_spark.arrow.checksums import RowChecksum, row_checksum
 
         return replace(staged, rows=sum(map(row_checksum, batches), RowChecksum()))
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
         if not self._counts:
             return super()._staged(staged, batches, plan)
-        from krishiv_spark.checksums import Counted
+        from krishiv_spark.arrow.checksums import Counted
 
         counted = Counted(batches)
         return replace(super()._staged(staged, counted, plan), rows=counted.rows)
 
     def _told(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
-        from krishiv_spark.checksums import RowChecksum
+        from krishiv_spark.arrow.checksums import RowChecksum
 
         if not self._counts:
             return replace(epoch, offsets=self._job.offsets)

@@ -14,7 +14,7 @@ from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, Mark, Task
 
 if TYPE_CHECKING:
-    from krishiv_spark.checksums import RowChecksum
+    from krishiv_spark.arrow.checksums import RowChecksum
 
 __all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
 

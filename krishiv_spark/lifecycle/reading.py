@@ -10,14 +10,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
 from krishiv_spark.errors import OffsetError
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.row_schema import RowSchema
 from krishiv_spark.lifecycle.telling import sentence_first
-from krishiv_spark.logs import lines_are_of
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import check_watermark
+from krishiv_spark.runtime.workers import tune_worker
 from krishiv_spark.sources.base import (
     UNLIMITED,
     Limit,
@@ -27,8 +26,9 @@ from krishiv_spark.sources.base import (
     SupportsFilters,
     SupportsMovingStart,
 )
+from krishiv_spark.spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
+from krishiv_spark.spark.logs import lines_are_of
 from krishiv_spark.storage import be_patient
-from krishiv_spark.workers import tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

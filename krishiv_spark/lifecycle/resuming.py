@@ -10,17 +10,17 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
-from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.lru import LruCache
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.query_target import QueryTarget
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
 from krishiv_spark.sinks.history import check_first, check_history, check_target
 from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["check_resumption", "check_same_target", "record_target"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import conform
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.offsets.watermark import LATE_COLUMN, check_event_time, judge
 from krishiv_spark.sources.base import SourceOptions

@@ -12,13 +12,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 from krishiv_spark.errors import LogError
 from krishiv_spark.lifecycle.plans import Plan
 from krishiv_spark.lifecycle.resuming import check_resumption, record_target
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.lifecycle.writing import Write, mark_of
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
     Epoch,
@@ -29,6 +28,7 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.refreshes import check_full_refresh
+from krishiv_spark.spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint
 
 __all__ = ["StreamWrite"]
 

@@ -21,8 +21,8 @@ from pickle import PicklingError
 from typing import Any, TypeVar, cast
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.exception_chains import raise_alone, scrub
-from krishiv_spark.workers import is_of_spark
+from krishiv_spark.messages.exception_chains import raise_alone, scrub
+from krishiv_spark.runtime.workers import is_of_spark
 
 __all__ = ["sentence_first"]
 

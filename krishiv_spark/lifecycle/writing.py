@@ -11,15 +11,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from krishiv_spark.arrow import conform
-from krishiv_spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
-from krishiv_spark.exception_chains import scrub
 from krishiv_spark.lifecycle.full_disks import naming_full_disks
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.lifecycle.telling import sentence_first
-from krishiv_spark.logs import lines_are_of
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.runtime.workers import promptly, tune_worker
 from krishiv_spark.sinks.base import (
     Epoch,
     Mark,
@@ -32,8 +31,9 @@ from krishiv_spark.sinks.base import (
     Writer,
 )
 from krishiv_spark.sinks.identity import is_held, tell_of_gap
+from krishiv_spark.spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
+from krishiv_spark.spark.logs import lines_are_of
 from krishiv_spark.storage import be_patient
-from krishiv_spark.workers import promptly, tune_worker
 
 __all__ = ["Write", "mark_of"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from krishiv_spark.jvm import hear_by, is_jvm_here, last_progress
 from krishiv_spark.metrics.records import QueryRecords
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
+from krishiv_spark.spark.jvm import hear_by, is_jvm_here, last_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from krishiv_spark.errors import OptionError
 from krishiv_spark.metrics.figures import METRICS, OF_QUERY
 from krishiv_spark.metrics.reporting import QueryReadings, Reporting, readings, require_library
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

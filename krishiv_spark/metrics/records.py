@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from krishiv_spark.once import warn_once
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.progress import Progress, SourceProgress
 from krishiv_spark.queries.status import QueryState
+from krishiv_spark.runtime.once import warn_once
 
 __all__ = ["QueryRecord", "QueryRecords"]
 

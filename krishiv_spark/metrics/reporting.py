@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.jvm import is_stopped
 from krishiv_spark.metrics.figures import Metric, QueryView
 from krishiv_spark.metrics.listening import RecordingListener
 from krishiv_spark.metrics.records import QueryRecords
-from krishiv_spark.once import warn_once
 from krishiv_spark.queries.status import QueryState
+from krishiv_spark.runtime.once import warn_once
+from krishiv_spark.spark.jvm import is_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

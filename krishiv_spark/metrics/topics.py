@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
 from krishiv_spark.queries.progress import SourceProgress
-from krishiv_spark.topics import offsets_by_topic
 
 __all__ = ["OTHER_TOPICS", "TopicShare", "topic_shares"]
 

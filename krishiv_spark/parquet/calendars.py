@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BeforeValidator
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet import rebase
 

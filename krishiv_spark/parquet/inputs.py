@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from krishiv_spark.arrow.nested import Convert, same
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.nested import Convert, same
 from krishiv_spark.parquet.footer_edits import (
     UnsupportedColumn,
     int96_as_bytes,

@@ -23,11 +23,11 @@ import platform
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from krishiv_spark.beneath import META, SOURCES
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.tails import look
+from krishiv_spark.storage.no_links import META, SOURCES
 
 __all__ = [
     "DONE_SUFFIX",

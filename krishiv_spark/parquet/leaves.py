@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.errors import SchemaError
-from krishiv_spark.nested import (
+from krishiv_spark.arrow.nested import (
     Convert,
     children,
     is_list,
@@ -19,6 +18,7 @@ from krishiv_spark.nested import (
     same,
     struct_with,
 )
+from krishiv_spark.errors import SchemaError
 
 __all__ = ["MAP_ENTRIES", "Leaf", "Leaves"]
 

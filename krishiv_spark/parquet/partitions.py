@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.texts import text_of
 

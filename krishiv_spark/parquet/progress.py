@@ -12,19 +12,19 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from krishiv_spark.beneath import is_link, list_folder, open_folder
 from krishiv_spark.durable import exists, is_folder
 from krishiv_spark.errors import LogError, StorageError
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.offsets.journal import open_journal
-from krishiv_spark.once import warn_once
+from krishiv_spark.offsets.query_parts import whole_query
 from krishiv_spark.parquet.identity import Pointer, has_pointer, read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, log_within, staged_folder
-from krishiv_spark.paths import check_file_name, check_name_within
-from krishiv_spark.routes import whole_query
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 from krishiv_spark.storage.disk import DiskFolder
+from krishiv_spark.storage.no_links import is_link, list_folder, open_folder
+from krishiv_spark.storage.paths import check_file_name, check_name_within
 
 __all__ = ["QueryLog", "TableLog", "query_folders", "table_logs"]
 

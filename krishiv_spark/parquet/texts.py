@@ -11,10 +11,10 @@ import re
 
 import pyarrow as pa
 
+from krishiv_spark.arrow.time_zones import UTC, localized
+from krishiv_spark.arrow.tiny_numbers import is_tiny
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.names import DataFile
-from krishiv_spark.tiny_numbers import is_tiny
-from krishiv_spark.zones import UTC, localized
 
 __all__ = ["NULL_VALUE", "text_of", "value_of"]
 

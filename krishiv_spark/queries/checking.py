@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import QueryFailed
-from krishiv_spark.exception_chains import scrub
-from krishiv_spark.jvm import WriterSays, writer_says
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.queries.failures import failure_of
-from krishiv_spark.start_check import StartCheck
+from krishiv_spark.spark.jvm import WriterSays, writer_says
+from krishiv_spark.spark.start_check import StartCheck
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from krishiv_spark.errors import QueryFailed
-from krishiv_spark.exception_chains import scrub
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.progress import Progress
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from krishiv_spark.epoch_times import to_datetime
+from krishiv_spark.runtime.epoch_times import to_datetime
 
 __all__ = ["Progress", "SourceProgress"]
 

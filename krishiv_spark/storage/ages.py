@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from krishiv_spark.exception_chains import scrub
+from krishiv_spark.messages.exception_chains import scrub
 
 __all__ = ["aging_time_s", "read_disk_time_s"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.paths import check_file_name
+from krishiv_spark.storage.paths import check_file_name
 from krishiv_spark.storage.uploads import Became, PendingUpload, Upload
 from krishiv_spark.storage.urls import StoreUrl
 

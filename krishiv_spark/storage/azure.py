@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import KrishivError, StorageError
-from krishiv_spark.exception_chains import raise_alone
+from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.storage.hints import refusal, silence
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import AZURE_ENDPOINTS, AzureSettings, said
@@ -112,7 +112,7 @@ def _transport(settings: AzureSettings, patience: Patience) -> Any:
     from requests import Session
     from requests.adapters import HTTPAdapter
 
-    from krishiv_spark.http_sessions import bound_errors, ignore_netrc
+    from krishiv_spark.storage.http_sessions import bound_errors, ignore_netrc
 
     session = Session()
     ignore_netrc(session)

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from krishiv_spark.beneath import (
+from krishiv_spark.durable import remove_file, write_aside
+from krishiv_spark.errors import NotExclusiveError
+from krishiv_spark.storage.folder import MOST_BYTES
+from krishiv_spark.storage.no_links import (
     make_folders,
     open_folder,
     open_own,
@@ -19,9 +22,6 @@ from krishiv_spark.beneath import (
     split_at_own,
     status_in,
 )
-from krishiv_spark.durable import remove_file, write_aside
-from krishiv_spark.errors import NotExclusiveError
-from krishiv_spark.storage.folder import MOST_BYTES
 
 __all__ = ["DiskFolder"]
 
@@ -37,7 +37,7 @@ class DiskFolder:
     """A folder on a POSIX file system. See `krishiv_spark.storage.Folder`.
 
     Files are plain ones. Below folders that krishiv-spark keeps in those of others, no link is
-    followed (`krishiv_spark.beneath`).
+    followed (`krishiv_spark.storage.no_links`).
 
     Args:
         path: Absolute.

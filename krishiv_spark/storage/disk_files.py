@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.beneath import open_own
 from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, Take
+from krishiv_spark.storage.no_links import open_own
 
 __all__ = ["DISK", "DiskFiles"]
 

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from krishiv_spark.beneath import check_size
 from krishiv_spark.errors import StorageError
 from krishiv_spark.storage.folder import MOST_BYTES
 from krishiv_spark.storage.hadoop import web_addresses
+from krishiv_spark.storage.no_links import check_size
 from krishiv_spark.storage.settings import HdfsSettings
 from krishiv_spark.storage.urls import StoreUrl
 from krishiv_spark.storage.webhdfs import WebHdfs

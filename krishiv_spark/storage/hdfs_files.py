@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from krishiv_spark.parallel import side_by_side
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, StoredEntry, Take
 from krishiv_spark.storage.hadoop import web_addresses
 from krishiv_spark.storage.ranged import TAIL_BYTES, RangedFile

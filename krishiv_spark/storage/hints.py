@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from krishiv_spark.redaction import first_line as one_line
+from krishiv_spark.messages.redaction import first_line as one_line
 
 __all__ = ["IDENTITY", "elsewhere", "known_silence", "meaning", "one_line", "refusal", "silence"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.plain_secrets import warn_of_plain_http
+from krishiv_spark.options.plain_secrets import warn_of_plain_http
 from krishiv_spark.storage.hadoop import web_addresses
 from krishiv_spark.storage.settings import (
     AZURE_ENDPOINTS,

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.parallel import side_by_side
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage.answers import is_absent
 from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, StoredEntry, Take
 from krishiv_spark.storage.objects import Bucket

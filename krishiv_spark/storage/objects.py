@@ -10,12 +10,12 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from krishiv_spark.beneath import check_size
 from krishiv_spark.errors import KrishivError, NotExclusiveError, StorageError
-from krishiv_spark.exception_chains import describe, raise_alone
-from krishiv_spark.parallel import side_by_side
+from krishiv_spark.messages.exception_chains import describe, raise_alone
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage.answers import explain, is_absent, is_busy
 from krishiv_spark.storage.folder import MOST_BYTES
+from krishiv_spark.storage.no_links import check_size
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.profiles import profile_credentials
 from krishiv_spark.storage.settings import (

@@ -1,7 +1,7 @@
 """How long a store is waited for: seconds before it has answered, minutes after that.
 
 A wrong endpoint is an error soon, and before a row moves. A store that was reached once is in
-trouble if it does not answer: then it is waited for (`krishiv_spark.reached`).
+trouble if it does not answer: then it is waited for (`krishiv_spark.runtime.contacts`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from krishiv_spark.reached import was_reached
+from krishiv_spark.runtime.contacts import was_reached
 
 __all__ = ["Patience", "be_patient", "patience_with"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.exception_chains import describe, raise_alone
+from krishiv_spark.messages.exception_chains import describe, raise_alone
 
 if TYPE_CHECKING:
     from krishiv_spark.storage.settings import S3Settings

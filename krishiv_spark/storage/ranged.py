@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.parallel import side_by_side
+from krishiv_spark.runtime.parallel import side_by_side
 
 __all__ = ["TAIL_BYTES", "RangedFile"]
 

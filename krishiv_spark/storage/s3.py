@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import KrishivError, StorageError
-from krishiv_spark.exception_chains import raise_alone
+from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.storage.hints import refusal, silence
 from krishiv_spark.storage.patience import Patience
 from krishiv_spark.storage.settings import S3_ENDPOINTS, S3Settings, said

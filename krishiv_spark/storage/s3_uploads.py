@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from krishiv_spark.errors import UploadGoneError
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.storage.extras import require_client
 from krishiv_spark.storage.parts import PartsUpload
 from krishiv_spark.storage.s3 import S3Client, code_of

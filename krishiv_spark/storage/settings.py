@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.redaction import redact
+from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options import Duration, Options
-from krishiv_spark.reached import note_reached
-from krishiv_spark.redaction import redact
+from krishiv_spark.runtime.contacts import note_reached
 from krishiv_spark.storage.patience import Patience, patience_with
 from krishiv_spark.storage.urls import StoreUrl
-from krishiv_spark.suggestions import suggest
 
 __all__ = [
     "AZURE_ENDPOINTS",

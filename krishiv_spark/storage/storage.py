@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.references import resolved_options
+from krishiv_spark.options.references import resolved_options
 from krishiv_spark.storage.disk import DiskFolder
 from krishiv_spark.storage.disk_files import DISK
 from krishiv_spark.storage.files import Files
@@ -48,7 +48,7 @@ class Storage:
         """From all options of a query; of others, those count that name a place in a store.
 
         Raises:
-            OptionError: If what one of them names cannot be looked up (`krishiv_spark.references`).
+            OptionError: If a reference in one of them cannot be resolved (`options.references`).
         """
         own = {key: text for key, text in options.items() if key.lower().startswith(PREFIX)}
         found = cls.of(resolved_options(own))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from krishiv_spark.paths import NameWithin
+from krishiv_spark.storage.paths import NameWithin
 
 __all__ = ["Became", "OpenUpload", "PendingUpload", "Upload", "Uploads"]
 

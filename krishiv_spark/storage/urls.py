@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from posixpath import normpath
 
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.paths import has_dot_part, local_path, url_scheme
+from krishiv_spark.storage.paths import has_dot_part, local_path, url_scheme
 
 __all__ = ["StoreUrl", "check_stays"]
 

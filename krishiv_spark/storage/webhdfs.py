@@ -19,11 +19,11 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.exception_chains import describe, raise_alone
-from krishiv_spark.http_sessions import bound_errors, origin_of
-from krishiv_spark.redaction import first_line
-from krishiv_spark.retry import Backoff
+from krishiv_spark.messages.exception_chains import describe, raise_alone
+from krishiv_spark.messages.redaction import first_line
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.storage.hints import refusal, silence
+from krishiv_spark.storage.http_sessions import bound_errors, origin_of
 from krishiv_spark.storage.urls import check_stays
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = [
     "TYPES",

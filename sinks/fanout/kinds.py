@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.sinks.logged_writer import LoggedWriter
-from krishiv_spark.suggestions import suggest
 
 __all__ = ["kind_of_route"]
 

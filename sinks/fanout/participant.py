@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
-from krishiv_spark.routes import part_of_query
+from krishiv_spark.offsets.query_parts import part_of_query
 from krishiv_spark.sinks.base import Epoch, Ownership, Salvaged
 from krishiv_spark.sinks.fanout.values import StagedParts
 from krishiv_spark.sinks.participant import (

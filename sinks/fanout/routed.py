@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, Union
 
+from krishiv_spark.arrow.column_names import twins
 from krishiv_spark.errors import OptionError
-from krishiv_spark.names import twins
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

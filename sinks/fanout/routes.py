@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.arrow.column_names import twins
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.names import twins
+from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.kinds import kind_of_route
 from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.storage import Storage
-from krishiv_spark.suggestions import suggest
 
 __all__ = ["check_columns", "make_routes", "naming"]
 

@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.query_target import QueryTarget
-from krishiv_spark.routes import part_of_query
+from krishiv_spark.offsets.query_parts import part_of_query
 from krishiv_spark.sinks.base import Ownership, Task
 from krishiv_spark.sinks.fanout.options import FORMAT, FanoutOptions
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant
@@ -27,6 +26,7 @@ from krishiv_spark.sinks.fanout.values import RoutePlans, StagedParts
 from krishiv_spark.sinks.log_places import log_in_checkpoint
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["FanoutWriter"]
 

@@ -16,7 +16,7 @@ from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.manifest import ManifestEntry, ManifestWriter, ManifestWriterV1, ManifestWriterV2
 
 from krishiv_spark.iceberg.internals import write_header
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.avro.codecs import AvroCompressionCodec

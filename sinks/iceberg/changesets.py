@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow import conform
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.partition_files import chunks
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.openfiles import chunks
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, staged_for, stem_of

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import STAND_INS, stands_for
+from krishiv_spark.arrow.nested import children
+from krishiv_spark.arrow.schemas import STAND_INS, stands_for
+from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.nested import children
-from krishiv_spark.suggestions import did_you_mean
-from krishiv_spark.uuids import is_uuid
+from krishiv_spark.messages.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

@@ -21,7 +21,6 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import (
     CommitRejected,
     CommitUnknown,
@@ -33,11 +32,12 @@ from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, o
 from krishiv_spark.iceberg.embedded import CatalogReplacedError, catalog_file_of
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.redaction import excerpt
+from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.sinks.base import Epoch, Mark
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.expiry import remove_expired
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     from uuid import UUID

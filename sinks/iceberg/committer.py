@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.once import warn_once
-from krishiv_spark.parallel import side_by_side
-from krishiv_spark.paths import url_scheme
+from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.runtime.once import warn_once
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
+from krishiv_spark.storage.paths import url_scheme
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

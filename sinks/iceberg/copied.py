@@ -28,7 +28,7 @@ from krishiv_spark.iceberg.metadata_files import read_pieces
 from krishiv_spark.iceberg.moved_warehouses import folders_in
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

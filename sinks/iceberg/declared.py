@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 from krishiv_spark.storage import StoreUrl
 

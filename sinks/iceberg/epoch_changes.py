@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.ranges import read_all
 from krishiv_spark.sinks.iceberg.changesets import DELETES, UpsertSpec
 from krishiv_spark.sinks.iceberg.sorting import sorted_places
-from krishiv_spark.uuids import is_uuid
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

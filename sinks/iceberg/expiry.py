@@ -11,7 +11,6 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.exception_chains import scrub
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.commit_times import aging_time_ms
 from krishiv_spark.iceberg.file_access import guarded_io
@@ -20,6 +19,7 @@ from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.iceberg.untrusted import iterate_ancestors
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.sinks.iceberg.lines import has_other_line
 from krishiv_spark.sinks.iceberg.retention import (
     Retention,

@@ -14,11 +14,11 @@ from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.typedef import Record
 
-from krishiv_spark.arrow import conform
+from krishiv_spark.arrow.partition_files import OpenFiles, chunks
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.internals import written_bytes
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.openfiles import OpenFiles, chunks
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.columns import table_columns
 from krishiv_spark.sinks.iceberg.partitions import Partitions

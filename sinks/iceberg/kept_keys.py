@@ -20,7 +20,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import KEY, KEY_OF
 from krishiv_spark.iceberg.untrusted import parse_count
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.iceberg.marks import is_marked, last_committed_epoch
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
 from krishiv_spark.iceberg.query_marks import EPOCH_OF
 from krishiv_spark.iceberg.untrusted import parse_count
-from krishiv_spark.lru import LruCache
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -30,7 +30,7 @@ from krishiv_spark.iceberg.internals import MergeAppend, copied, merged_manifest
 from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import listed_files
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.iceberg.avro import manifest_writer
 
 if TYPE_CHECKING:

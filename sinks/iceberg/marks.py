@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.query_marks import (
     DIGEST_OF,
@@ -26,6 +25,7 @@ from krishiv_spark.iceberg.query_marks import (
 )
 from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
 from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.columns import Evolution
 from krishiv_spark.sinks.numbered import JobNumber

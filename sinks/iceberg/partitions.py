@@ -20,13 +20,13 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import Transform
 from pyiceberg.typedef import Record
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.internals import parents
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
 from krishiv_spark.sinks.iceberg.sorting import SortKey, sorted_places
-from krishiv_spark.uuids import is_uuid
 
 __all__ = ["Partitions"]
 

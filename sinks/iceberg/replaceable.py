@@ -24,7 +24,7 @@ from krishiv_spark.iceberg.planning import (
 )
 from krishiv_spark.iceberg.query_marks import PARENT_KEY
 from krishiv_spark.iceberg.untrusted import iterate_ancestors
-from krishiv_spark.lru import LruCache
+from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -16,8 +16,8 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.named_snapshots import needed_by_name
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.untrusted import parse_count
-from krishiv_spark.once import warn_once
-from krishiv_spark.redaction import excerpt
+from krishiv_spark.messages.redaction import excerpt
+from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

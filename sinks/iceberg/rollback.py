@@ -16,7 +16,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError, SinkError
 from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog
 from krishiv_spark.iceberg.options import FORMAT
@@ -26,6 +25,7 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.copied import open_own_table
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

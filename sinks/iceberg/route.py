@@ -12,7 +12,6 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import (
     CheckpointMismatch,
     CommitRejected,
@@ -23,7 +22,7 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.query_target import QueryTarget
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -34,6 +33,7 @@ from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergParticipant", "IcebergRoute"]
 

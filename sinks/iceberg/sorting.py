@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
-from krishiv_spark.openfiles import CHUNK_BYTES, CHUNK_ROWS
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.partition_files import CHUNK_BYTES, CHUNK_ROWS
 
 __all__ = ["SortKey", "merged", "sorted_places"]
 

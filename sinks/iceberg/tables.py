@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
@@ -35,6 +34,7 @@ from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_dropped
 from krishiv_spark.sinks.iceberg.enrolment import is_refusal
 from krishiv_spark.sinks.iceberg.retention import default_properties, warn_of_refused
 from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

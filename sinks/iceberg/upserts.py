@@ -25,8 +25,8 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.literals import literal
 
-from krishiv_spark.arrow import conform
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.files import table_file
 from krishiv_spark.iceberg.options import FORMAT

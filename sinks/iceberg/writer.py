@@ -18,7 +18,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -27,8 +27,8 @@ from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_o
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from krishiv_spark.query_target import QueryTarget
     from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+    from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
 
@@ -65,8 +65,8 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
 
     def describe_target(self) -> QueryTarget:
         """Driver: the table, by its UUID, through whichever catalog or URL it is reached."""
-        from krishiv_spark.query_target import QueryTarget
         from krishiv_spark.sinks.iceberg.tables import find_table
+        from krishiv_spark.spark.query_target import QueryTarget
 
         table = self._in_hand.peek() or find_table(self.options)
         identity = None if table is None else f"Iceberg table {table.metadata.table_uuid}"

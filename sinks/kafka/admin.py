@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
@@ -22,6 +21,7 @@ from krishiv_spark.sinks.kafka.attempts import StagedTransaction
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sweeping import abort_open
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 __all__ = [
     "TransactionAdmin",

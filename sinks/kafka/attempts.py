@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import SinkError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.records import warm_ahead
 from krishiv_spark.kafka.transactions import Transaction, TransactionVersion
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets.offset import Value
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka.batch_sender import BatchSender

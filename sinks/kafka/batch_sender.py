@@ -12,7 +12,7 @@ from krishiv_spark.kafka.client import Client, KafkaFailedError
 from krishiv_spark.kafka.records import EncodedBatch
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import TransactionVersion
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.kafka.partition_queue import (
     InFlightBatch,
     PartitionQueue,

@@ -7,7 +7,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import Client, open_client
 from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
-from krishiv_spark.reached import note_reached, was_reached
+from krishiv_spark.runtime.contacts import note_reached, was_reached
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.rows import check_columns

@@ -13,7 +13,7 @@ from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import Wanted, answers, request
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["outcome_in_log"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import (
     CommitRejected,
     CommitUnknown,
@@ -14,7 +12,6 @@ from krishiv_spark.errors import (
     OptionError,
     SinkError,
 )
-from krishiv_spark.exception_chains import scrub
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
     Client,
@@ -26,6 +23,8 @@ from krishiv_spark.kafka.expected_topics import ExpectedTopic, look_again
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import remove_dead_logs
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.attempts import StagedTransaction, slot_ids
@@ -35,6 +34,7 @@ from krishiv_spark.sinks.kafka.sweeping import AT_ONCE_S, abort_open, abort_sibl
 from krishiv_spark.sinks.kafka.topics import reach_below
 from krishiv_spark.sinks.participant import LostIntentError, Participant
 from krishiv_spark.sinks.replays import Replay, kafka_cannot
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["KafkaParticipant"]
 

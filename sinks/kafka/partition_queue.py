@@ -13,7 +13,7 @@ from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.records import EncodedBatch, next_sequence
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import TransactionVersion
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["InFlightBatch", "PartitionQueue", "ProducerIdAndEpoch"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.records import RecordColumns
 

@@ -18,7 +18,7 @@ from krishiv_spark.kafka.transactions import (
     transaction_version,
     unfinished,
 )
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["AT_ONCE_S", "abort_live", "abort_open", "abort_siblings", "try_abort"]
 

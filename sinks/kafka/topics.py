@@ -12,7 +12,7 @@ from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.partition_rows import PartitionRows
 from krishiv_spark.kafka.topic_partition import LATEST, READ, WRITE, Topic, TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["PlannedTopic", "partition_count", "reach_below", "topic_ids", "writable_topic"]
 

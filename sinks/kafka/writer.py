@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.query_target import QueryTarget, digest_of
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
@@ -34,6 +33,7 @@ from krishiv_spark.sinks.kafka.topics import PlannedTopic
 from krishiv_spark.sinks.log_places import log_in_checkpoint
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.spark.query_target import QueryTarget, digest_of
 
 __all__ = ["KafkaAtLeastOnceWriter", "KafkaPlan", "KafkaWriter", "StagedTransaction"]
 

@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
-from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.identity import table_id
 from krishiv_spark.parquet.store_progress import StoreTableLog
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
@@ -25,6 +24,7 @@ from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.sinks.parquet.unfinished import discard_open, is_due
 from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
 from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import Became
 
 __all__ = ["UploadParticipant"]

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow import conform
-from krishiv_spark.nested import children
-from krishiv_spark.openfiles import OpenFiles
+from krishiv_spark.arrow.nested import children
+from krishiv_spark.arrow.partition_files import OpenFiles
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.parquet.partitions import split
 from krishiv_spark.sinks.parquet.staging import Staging, StagingFile

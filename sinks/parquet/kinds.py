@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION, log_within, staged_folder, staged_within
-from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.parquet.completing import UploadParticipant
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
@@ -21,6 +20,7 @@ from krishiv_spark.sinks.parquet.tables import DiskTable, StoreTable, TableFolde
 from krishiv_spark.sinks.parquet.values import StagedFiles, StagedUploads
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.paths import local_path, url_scheme
 
 __all__ = ["TableKind", "kind_of"]
 

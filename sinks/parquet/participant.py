@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from krishiv_spark.advice import NEW_CHECKPOINT
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.errors import LogError, OptionError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.parquet.identity import Pointer, has_pointer, table_id, write_pointer
 from krishiv_spark.parquet.layout import replayed_within, visible_files
 from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag
@@ -18,6 +17,7 @@ from krishiv_spark.sinks.parquet.tables import TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["TableLogView", "TableParticipant"]
 

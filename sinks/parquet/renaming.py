@@ -7,14 +7,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from krishiv_spark.beneath import (
-    list_folder,
-    make_folder_in,
-    open_folder,
-    remove_tree,
-    status_in,
-)
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.durable import exists, remove_file
 from krishiv_spark.errors import CommitRejected, CommitUnknown, LinkError
 from krishiv_spark.parquet.layout import DONE_SUFFIX, KEEP, META, done_generations, staged_within
@@ -26,6 +18,14 @@ from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipa
 from krishiv_spark.sinks.parquet.tables import DiskTable
 from krishiv_spark.sinks.parquet.targets import make_targets
 from krishiv_spark.sinks.parquet.values import StagedFiles, counted
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.storage.no_links import (
+    list_folder,
+    make_folder_in,
+    open_folder,
+    remove_tree,
+    status_in,
+)
 
 __all__ = ["DiskParticipant"]
 

@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from krishiv_spark.beneath import open_own
 from krishiv_spark.durable import remove_file, start_writing_back
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.names import STAGED_SUFFIX
 from krishiv_spark.sinks.parquet.values import StagedFile, StagedUpload
 from krishiv_spark.storage import Uploads
+from krishiv_spark.storage.no_links import open_own
 
 __all__ = ["DiskStaging", "Staging", "StagingFile", "UploadStaging"]
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from krishiv_spark.durable import explain_refusal, make_folder
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.corrections import stored_schema
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.layout import META, SINK_LOG, linked_folders, visible_files
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
 from krishiv_spark.storage.disk import DiskFolder
 from krishiv_spark.storage.disk_files import DISK

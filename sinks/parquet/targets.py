@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from krishiv_spark.beneath import open_folder
 from krishiv_spark.errors import CommitRejected, LinkError
+from krishiv_spark.storage.no_links import open_folder
 
 __all__ = ["make_targets"]
 

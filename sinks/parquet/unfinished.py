@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from krishiv_spark.lru import LruCache
-from krishiv_spark.parallel import side_by_side
 from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.storage import PendingUpload

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from krishiv_spark.parquet.names import counted_name
-from krishiv_spark.paths import FileName, FolderWithin, NameWithin
+from krishiv_spark.storage.paths import FileName, FolderWithin, NameWithin
 from krishiv_spark.storage.uploads import Upload
 
 __all__ = ["StagedFile", "StagedFiles", "StagedUpload", "StagedUploads", "counted"]

@@ -14,11 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.errors import Fenced, UploadGoneError
-from krishiv_spark.openfiles import chunks
 from krishiv_spark.parquet.identity import Pointer, read_table_id
 from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.query_target import QueryTarget
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
@@ -35,6 +34,7 @@ from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.spark.query_target import QueryTarget
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["ParquetSinkOptions", "ParquetWriter"]

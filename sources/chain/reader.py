@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import plain_schema
+from krishiv_spark.arrow.schemas import plain_schema
 from krishiv_spark.errors import DataLossError, KrishivError, OffsetError
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader

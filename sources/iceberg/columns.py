@@ -15,15 +15,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import NestedField
 
-from krishiv_spark.arrow import plain_schema, pruned
+from krishiv_spark.arrow.schemas import plain_schema, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.scan import ScanProjection
+from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.sources.iceberg.changelog.columns import CHANGE_COLUMNS, with_change_columns
 from krishiv_spark.sources.iceberg.filters import columns_of, parsed, pushed
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 from krishiv_spark.sources.iceberg.starts import time_travel_snapshot
-from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["Columns", "schema_of"]
 

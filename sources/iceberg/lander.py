@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_OF, NO_EPOCH, OFFSETS_OF, digest_of
 from krishiv_spark.iceberg.untrusted import parse_count
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["BY_HAND", "NAME_IT", "Lander", "lander_of"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.offsets import Watermark
 from krishiv_spark.offsets.watermark import WatermarkPlanner
 from krishiv_spark.sources.base import Limit

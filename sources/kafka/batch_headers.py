@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, Wanted, answers, request, usable_id
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["BatchHeader", "read_batch_headers"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.exception_chains import raise_alone
 from krishiv_spark.kafka.client import Client, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, answers, request
 from krishiv_spark.kafka.offset_lookups import list_offsets
@@ -25,7 +24,8 @@ from krishiv_spark.kafka.records import (
     decode,
 )
 from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
-from krishiv_spark.retry import Backoff
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sources.kafka.cursor import Cursor
 from krishiv_spark.sources.kafka.losses import Losses
 from krishiv_spark.sources.kafka.ranges import TaskRanges

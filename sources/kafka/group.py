@@ -12,7 +12,7 @@ from krishiv_spark.kafka.client import Client, is_retriable, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["ShownPosition"]
 

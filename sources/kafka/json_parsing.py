@@ -13,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.tiny_numbers import has_tiny_decimal
 from krishiv_spark.sources.kafka.json_structure import JsonStructure, Members, pairs_of_maps
 from krishiv_spark.sources.kafka.json_types import (
     JsonRules,
@@ -22,7 +23,6 @@ from krishiv_spark.sources.kafka.json_types import (
     has_decimal,
     has_map,
 )
-from krishiv_spark.tiny_numbers import has_tiny_decimal
 
 __all__ = ["JsonParser", "ParsedValues", "UnknownFields", "find_unknown", "have_field"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.nested import children
+from krishiv_spark.arrow.nested import children
 
 __all__ = ["JsonStructure", "Members", "pairs_of_maps"]
 

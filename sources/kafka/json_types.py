@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow import stands_for
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.nested import Convert, children, list_with, same, struct_with
+from krishiv_spark.arrow.schemas import stands_for
+from krishiv_spark.arrow.time_zones import localized
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.nested import Convert, children, list_with, same, struct_with
-from krishiv_spark.zones import localized
 
 __all__ = [
     "EVERY_TIME",

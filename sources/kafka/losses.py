@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.sources.kafka.truncation import Cut
 
 __all__ = ["Losses"]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
+from krishiv_spark.arrow.time_zones import Zone
 from krishiv_spark.kafka.connection import KafkaOptions
 from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
@@ -22,7 +23,6 @@ from krishiv_spark.sources.kafka.starting_position import (
     parse_moments,
     parse_offsets,
 )
-from krishiv_spark.zones import Zone
 
 __all__ = ["KafkaSourceOptions"]
 

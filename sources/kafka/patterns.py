@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import OptionError
 
 __all__ = ["TopicPattern"]

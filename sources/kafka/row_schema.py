@@ -8,9 +8,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import conform, pruned
+from krishiv_spark.arrow.schemas import conform, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, form_of
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
@@ -22,7 +23,6 @@ from krishiv_spark.sources.kafka.values import (
     ValueDecoder,
     ValuePolicies,
 )
-from krishiv_spark.suggestions import did_you_mean
 
 __all__ = ["KafkaRowSchema"]
 

@@ -15,7 +15,7 @@ from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.lookups import epoch_ends
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, FoundOffset, TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sources.kafka.position import Position
 
 __all__ = ["Cut", "cut_of", "cuts", "find_cuts"]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown, have_field
 from krishiv_spark.sources.kafka.json_types import JsonRules

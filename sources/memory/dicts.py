@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["table_of"]
 

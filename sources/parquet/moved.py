@@ -7,8 +7,8 @@ pattern moves the folder up, all paths are others, and all files would be read a
 
 from __future__ import annotations
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.sources.parquet.places import Place
 from krishiv_spark.sources.parquet.position import ParquetOffset
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
+from krishiv_spark.arrow.time_zones import Zone
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.parquet.calendars import RebaseMode, TimeRules
 from krishiv_spark.parquet.layout import SOURCES
@@ -15,7 +16,6 @@ from krishiv_spark.sources.parquet.state import StatePlace
 from krishiv_spark.sources.parquet.stream import FollowRules
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
-from krishiv_spark.zones import Zone
 
 __all__ = ["ParquetSourceOptions"]
 

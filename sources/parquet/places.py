@@ -14,9 +14,9 @@ from pydantic import AfterValidator
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
 from krishiv_spark.parquet.layout import PATH_OPTION, SINK_LOG
-from krishiv_spark.paths import check_name_within, local_path, url_scheme
 from krishiv_spark.sources.parquet.globs import has_magic
 from krishiv_spark.storage import ENVIRONMENT, Files, Storage, StoreUrl
+from krishiv_spark.storage.paths import check_name_within, local_path, url_scheme
 
 __all__ = ["ITSELF", "FoundFile", "Place", "store_url"]
 

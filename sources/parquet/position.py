@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from krishiv_spark.offsets import Offset
-from krishiv_spark.paths import FileName
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.seen import Block
+from krishiv_spark.storage.paths import FileName
 
 __all__ = ["ParquetOffset"]
 

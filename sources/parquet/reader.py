@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import pruned
+from krishiv_spark.arrow.schemas import pruned
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import (
@@ -27,11 +27,11 @@ from krishiv_spark.offsets.watermark import (
     WatermarkPlanner,
     epoch_ms,
 )
-from krishiv_spark.once import warn_once
 from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
 from krishiv_spark.parquet.ranges import pack
 from krishiv_spark.parquet.tails import look, read_end
 from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.parquet.books import Books, Bounds
 from krishiv_spark.sources.parquet.folders import folder_fields, folder_values

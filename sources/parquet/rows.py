@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import conform, has_shredded_variant, stands_for
-from krishiv_spark.crashes import name_rows
+from krishiv_spark.arrow.column_names import places
+from krishiv_spark.arrow.nested import Convert
+from krishiv_spark.arrow.schemas import conform, has_shredded_variant, stands_for
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.names import places
-from krishiv_spark.nested import Convert
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import corrections
 from krishiv_spark.parquet.footers import (
@@ -31,6 +30,7 @@ from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.runtime.crashes import name_rows
 from krishiv_spark.sources.parquet.skips import Skip, note_skip
 from krishiv_spark.storage import Files, Folder, Identity
 from krishiv_spark.storage.disk_files import DISK

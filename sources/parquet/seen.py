@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import OffsetError
-from krishiv_spark.paths import FileName
 from krishiv_spark.sources.parquet.places import FoundFile
 from krishiv_spark.sources.parquet.state import StreamState
+from krishiv_spark.storage.paths import FileName
 
 __all__ = ["HOUR_NS", "Block", "Seen", "file_id"]
 

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OffsetError, OptionError, StorageError
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
 
 __all__ = ["StatePlace", "StreamState"]

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.parquet.names import query_tag
 from krishiv_spark.parquet.progress import QueryLog, TableLog, query_folders
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
 
 __all__ = ["SinkTable", "TableQuery", "Tables"]

@@ -12,7 +12,6 @@ import pytest
 from kafka_topics import make_topic
 from patience import PATIENCE, await_that
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.kafka import client as clients
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
@@ -21,6 +20,7 @@ from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 JOBS = 12
 

@@ -20,7 +20,7 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.requests import gather
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 
 @pytest.fixture(

@@ -2,13 +2,13 @@
 
 import uuid
 
-from krishiv_spark.doctor.brokers import check_brokers
-from krishiv_spark.doctor.findings import Findings
-from krishiv_spark.doctor.questions import Questions
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.operate.doctor.brokers import check_brokers
+from krishiv_spark.operate.doctor.findings import Findings
+from krishiv_spark.operate.doctor.questions import Questions
 
 
 def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():

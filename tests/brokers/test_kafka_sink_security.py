@@ -16,14 +16,14 @@ from kafka.admin import (
 from kafka_topics import LIMITS, make_topic, set_transaction_version
 from patience import await_that
 
-from krishiv_spark.doctor.brokers import check_brokers
-from krishiv_spark.doctor.findings import Findings
-from krishiv_spark.doctor.questions import Questions
 from krishiv_spark.errors import CommitUnknown
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaRefusedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import ACLS, open_cluster
+from krishiv_spark.operate.doctor.brokers import check_brokers
+from krishiv_spark.operate.doctor.findings import Findings
+from krishiv_spark.operate.doctor.questions import Questions
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"
 )
 FILES, ROWS = 60, 50
-ZYGOTE = "krishiv_spark.starting.zygote"
-LAUNCHER = "krishiv_spark.starting.launcher"
+ZYGOTE = "krishiv_spark.spark.fast_start.zygote"
+LAUNCHER = "krishiv_spark.spark.fast_start.launcher"
 PROGRAM = Path(sys.executable).with_name("krishiv-spark-python")
 
 

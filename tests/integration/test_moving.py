@@ -15,9 +15,9 @@ from iceberg_tables import MergesOne, append_files, make_table
 from kafka_topics import Onlooker, fill, make_topic
 
 from benchmarks.peer import ICEBERG, KAFKA, peer_jars
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 PATIENCE = 200
 

@@ -16,7 +16,7 @@ DIES = """
 import os, signal, sys
 from click.testing import CliRunner
 from krishiv_spark.cli import main
-from krishiv_spark.moving import replay_targets, replaying, rewinding
+from krishiv_spark.operate.moving import replay_targets, replaying, rewinding
 
 def die_after(owner, name):
     original = getattr(owner, name)

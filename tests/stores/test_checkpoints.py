@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from forgetting_proxy import forgetting
 from pyspark.sql.types import LongType, StructField, StructType
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.formats.parquet import ParquetDataSource
@@ -17,6 +16,7 @@ from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import Storage
 
 SCHEMA = StructType([StructField("id", LongType())])

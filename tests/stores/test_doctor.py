@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from krishiv_spark.doctor import stores
-from krishiv_spark.doctor.findings import Findings
-from krishiv_spark.doctor.questions import Questions
+from krishiv_spark.operate.doctor import stores
+from krishiv_spark.operate.doctor.findings import Findings
+from krishiv_spark.operate.doctor.questions import Questions
 from krishiv_spark.storage import Storage
 
 

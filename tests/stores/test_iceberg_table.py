@@ -16,11 +16,11 @@ from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
 from rest_catalog import open_rest_catalog
 
-from krishiv_spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.iceberg.commits import Committer
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from servers.stores import SECRET
 
 # Each with the server in whose group of xdist it is.

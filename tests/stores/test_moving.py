@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 from spark_starts import Died, files, make_checkpoint, offsets_in, start
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
-from krishiv_spark.moving.boundaries import newest_boundary
-from krishiv_spark.moving.copying import Copying
-from krishiv_spark.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.boundaries import newest_boundary
+from krishiv_spark.operate.moving.copying import Copying
+from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import Storage
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from krishiv_spark.errors import UploadGoneError
-from krishiv_spark.parallel import side_by_side
+from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage import Became, Storage, azure_uploads, object_aside, parts, s3_uploads
 
 KINDS = ["s3", "versity", "azure", "gcs", "hdfs"]

@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from iceberg_tables import table_in
 from sink_life import SCHEMA, Life, rows
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 COLUMNS = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
 

@@ -44,7 +44,7 @@ from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.inspection.tables import look_at_table
+from krishiv_spark.operate.inspection.tables import look_at_table
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow import conform, plain_schema
+from krishiv_spark.arrow.schemas import conform, plain_schema
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergReader, IcebergSourceOptions
 

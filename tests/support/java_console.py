@@ -5,7 +5,7 @@ import subprocess
 from patience import PATIENCE
 
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION, kafka_jars
-from krishiv_spark.maven import Jar, bring, java
+from krishiv_spark.kafka.dev.maven import Jar, bring, java
 
 MAIN = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from iceberg_life import IcebergLife
 from iceberg_tables import NAME, make_table, table_in
 
-from krishiv_spark.arrow import conform
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.query_marks import EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 from parquet_reading import FIRST, UNLIMITED, reader
 
-from krishiv_spark.arrow import arrow_schema, spark_schema
+from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "parquet_corpus.json"

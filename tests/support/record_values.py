@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from value_cases import NESTINGS, STORED, WANTED, Stored, nested_ddl, write
 
-from krishiv_spark.arrow import spark_schema
+from krishiv_spark.arrow.schemas import spark_schema
 from krishiv_spark.parquet.partitions import split
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "values"

@@ -10,11 +10,11 @@ from command_line import Command
 from sink_life import Life, rows
 from spark_starts import dies_before, start
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.iceberg import catalogs
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 PLANNED_MS = 1_357_016_400_000
 EPOCH_ROWS = 10

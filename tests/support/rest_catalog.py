@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from krishiv_spark.maven import Jar, bring, java
+from krishiv_spark.kafka.dev.maven import Jar, bring, java
 from servers.spark_clients import client_jars
 from servers.stores import Store
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from patience import PATIENCE
 from quick_jvm import INSTALLED, OPTIONS
 
-from krishiv_spark.maven import java, run_java
+from krishiv_spark.kafka.dev.maven import java, run_java
 
 JARS = INSTALLED / "jars"
 SOURCE = Path(__file__).with_name("connect_copy.scala")

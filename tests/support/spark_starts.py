@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from unittest import mock
 
-from krishiv_spark.offset_log import OffsetSeq
+from krishiv_spark.spark.offset_log import OffsetSeq
 
 QUERY = "0f-1"
 

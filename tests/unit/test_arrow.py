@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from value_cases import meanings, nested, nested_type
 
-from krishiv_spark import fitting
-from krishiv_spark.arrow import arrow_schema, conform, plain_schema, spark_schema
+from krishiv_spark.arrow import conform as fitting
+from krishiv_spark.arrow.schemas import arrow_schema, conform, plain_schema, spark_schema
 from krishiv_spark.errors import SchemaError
 
 at = dt.datetime.fromisoformat

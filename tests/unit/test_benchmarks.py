@@ -34,11 +34,13 @@ from benchmarks.report.results import (
     load,
     merged,
     save,
+    summary,
 )
 from benchmarks.requests import Counted
 from benchmarks.suite import Suite
+from docs.generate import README_FIGURES
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.starting.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import LIBRARIES
 from servers.forwarding import Message
 from servers.programs import ToolMissingError
 
@@ -226,6 +228,12 @@ class TestCompare:
     def test_benchmarks_that_were_not_asked_for_are_left_out(self):
         assert changes(results(ratio(1, 2, 3), name="a"), results(name="b")) == []
 
+    def test_figures_that_a_summary_does_not_keep_are_left_out(self):
+        rate = figure("rate", "rows/s", [1, 2, 3])
+        before = summary(results(ratio(3.0, 3.1, 3.2), rate, key="then"))
+        (found,) = changes(before, results(ratio(1.0, 1.1, 1.2), rate))
+        assert (found.figure.name, found.verdict) == ("ours / theirs", Verdict.REGRESSION)
+
     def test_regressions_are_picked_out(self):
         found = changes(results(ratio(3.0, 3.1, 3.2)), results(ratio(1.0, 1.1, 1.2)))
         assert regressions(found) == found
@@ -370,7 +378,7 @@ class TestMarkdown:
 
     def test_a_selection_has_what_is_wanted_and_no_more(self, whole):
         every = [line for _, line in whole.figures()]
-        text = markdown.selection(whole, lambda line: line is every[0])
+        text = markdown.selection(whole, lambda _, line: line is every[0])
         assert text.splitlines()[2:] == markdown.table(whole).splitlines()[2:3]
 
     def test_the_document_says_where_and_how(self):
@@ -382,8 +390,15 @@ class TestMarkdown:
     def test_nothing_recorded(self):
         assert markdown.document(Results(taken={}, benchmarks={})).startswith("Nothing")
 
-    def test_what_is_recorded_can_be_read(self):
-        load(command._RECORD)
+    def test_the_record_is_a_small_summary(self):
+        recorded = load(command._RECORD)
+        assert recorded == summary(recorded)
+        assert len(command._RECORD.read_text().splitlines()) < 3_000
+
+    def test_the_readme_shows_ten_figures_of_the_record(self):
+        recorded = {(name, line.name) for name, line in load(command._RECORD).figures()}
+        assert recorded >= README_FIGURES
+        assert len(README_FIGURES) <= 10
 
 
 # --- the run
@@ -654,7 +669,7 @@ class TestCommand:
         monkeypatch.setattr("docs.generate.main", lambda _arguments: 0)
         bench(results(ratio(1.0, 1.1, 1.2)), "--record")
         bench(results(failed="wrong output"), "--record")
-        assert load(tmp_path / "record.json") == results(ratio(1.0, 1.1, 1.2))
+        assert load(tmp_path / "record.json") == summary(results(ratio(1.0, 1.1, 1.2)))
 
     def test_spark_is_started_as_asked_for(self, monkeypatch, tmp_path):
         seen = []

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from landings import QUERY, ROWS, land, made, told
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import (
     OffsetError,
     OffsetVersionError,
@@ -18,9 +17,10 @@ from krishiv_spark.errors import (
     SchemaError,
 )
 from krishiv_spark.formats.chain import ChainDataSource
-from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.operate.inspection.positions import in_words
+from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.options import ChainOptions
 from krishiv_spark.sources.chain.position import ChainOffset
@@ -29,7 +29,7 @@ from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffse
 from krishiv_spark.sources.iceberg.reader import IcebergReader, IcebergSourceOptions
 from krishiv_spark.sources.kafka.position import KafkaOffset
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
-from krishiv_spark.topics import offsets_by_topic
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 GIVEN = {
     "first.table": "db.t",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch, LinkError, OptionError
 from krishiv_spark.offsets import PlannedOffsets
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.objects import ObjectFolder
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.checksums import RowChecksum, row_checksum
+from krishiv_spark.arrow.checksums import RowChecksum, row_checksum
 
 SCHEMA = pa.schema(
     [

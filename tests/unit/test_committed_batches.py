@@ -14,7 +14,6 @@ from iceberg_life import TABLE, table_of
 from numbered_jobs import numbered, run_job
 
 from krishiv_spark import memory_clear, memory_table
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import KrishivError, StorageError
 from krishiv_spark.formats.fanout import FanoutDataSource
 from krishiv_spark.formats.iceberg import IcebergDataSource
@@ -24,6 +23,7 @@ from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 RUNS = itertools.count()
 

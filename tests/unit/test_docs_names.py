@@ -90,6 +90,8 @@ def own_names() -> frozenset[str]:
     found = {metric.full_name for metric in METRICS}
     for path, tree in trees():
         found |= {path.stem, path.parent.name, *map(_name_of, ast.walk(tree))}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found |= set(re.findall(r"^ *(?:def|class) (\w+)", path.read_text(), re.MULTILINE))
     return frozenset(found)
 
 

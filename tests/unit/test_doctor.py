@@ -4,11 +4,16 @@ import os
 
 import pytest
 
-from krishiv_spark.doctor.comparing import compare
-from krishiv_spark.doctor.findings import Findings
-from krishiv_spark.doctor.questions import Questions
-from krishiv_spark.doctor.reports import Report
-from krishiv_spark.doctor.stores import check_checkpoint, check_shared, clean, prepare_target
+from krishiv_spark.operate.doctor.comparing import compare
+from krishiv_spark.operate.doctor.findings import Findings
+from krishiv_spark.operate.doctor.questions import Questions
+from krishiv_spark.operate.doctor.reports import Report
+from krishiv_spark.operate.doctor.stores import (
+    check_checkpoint,
+    check_shared,
+    clean,
+    prepare_target,
+)
 from krishiv_spark.storage import disk
 
 VERSIONS = {"krishiv-spark": "1.0", "pyarrow": "20.0", "numba": "0.61"}

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from krishiv_spark.checkpoint import QUERY_ID_PROPERTY
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.sinks.each_batch import BatchQuery
+from krishiv_spark.spark.checkpoint import QUERY_ID_PROPERTY
 
 
 def batch_of(query):

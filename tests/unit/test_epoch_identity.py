@@ -13,8 +13,6 @@ from click.testing import CliRunner
 from sink_life import Job, Life, rows
 from tables import look
 
-from krishiv_spark import checkpoint as checkpoint_module
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
@@ -25,6 +23,8 @@ from krishiv_spark.sinks import identity
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.spark import checkpoint as checkpoint_module
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage.disk import DiskFolder
 
 

@@ -12,7 +12,7 @@ from wheels import ROOT
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 SIGN = re.compile(r"`([^`]+)`")
-NOT_USERS = ("krishiv_spark/doctor", "krishiv_spark/kafka/dev", "krishiv_spark/testing")
+NOT_USERS = ("krishiv_spark/operate/doctor", "krishiv_spark/kafka/dev", "krishiv_spark/testing")
 OF_ALL_KINDS = {"KrishivError", "ManifestError", "OptionError", "QueryFailed", "SchemaError"}
 """Whose texts are too many: their page has what they have in common."""
 

@@ -7,12 +7,12 @@ from iceberg_reading import Stream
 from iceberg_tables import append, make_table
 
 from krishiv_spark.errors import OffsetError, OptionError
-from krishiv_spark.inspection.positions import time_of
 from krishiv_spark.lifecycle.reading import stream_read
 from krishiv_spark.lifecycle.row_schema import RowSchema
 from krishiv_spark.offsets import watermark as watermarks
 from krishiv_spark.offsets.offset import Watermark
 from krishiv_spark.offsets.watermark import EventTimeLimit
+from krishiv_spark.operate.inspection.positions import time_of
 from krishiv_spark.parquet.calendars import TimeRules
 from krishiv_spark.parquet.footers import read_footer
 from krishiv_spark.queries import SourceProgress

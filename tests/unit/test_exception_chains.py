@@ -10,12 +10,12 @@ from hostile_servers import WAYS, failing
 from pydantic import BaseModel, ValidationError
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.exception_chains import raise_alone, scrub, walk
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.redaction import without_secrets
+from krishiv_spark.messages.exception_chains import raise_alone, scrub, walk
+from krishiv_spark.messages.redaction import without_secrets
 from krishiv_spark.storage import Storage, StoreUrl, azure, patience, s3
 from krishiv_spark.testing.processes.secret_roles import places_of
 

@@ -30,7 +30,6 @@ from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.parquet.names import staged_name
-from krishiv_spark.paths import check_file_name, check_name_within
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 from krishiv_spark.sinks.parquet.values import StagedFiles
@@ -38,6 +37,7 @@ from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.position import ParquetOffset
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
+from krishiv_spark.storage.paths import check_file_name, check_name_within
 
 QUERY = "8d9c3a52-5b8e-4f0e-9a55-4c9a5a3f0001"
 
@@ -553,7 +553,7 @@ def point(table, location, query="batch-evil"):
 def test_a_pointer_out_of_the_store_is_left_alone_and_said_once(
     table, location, caplog, monkeypatch
 ):
-    monkeypatch.setattr("krishiv_spark.once._given", set())
+    monkeypatch.setattr("krishiv_spark.runtime.once._given", set())
     point(table, location)
     (table / "_krishiv/batch-evil/staged/1").mkdir(parents=True)
     with caplog.at_level(logging.WARNING):

@@ -36,7 +36,7 @@ BESIDE = {
     "kafka.sasl.mechanism": {"kafka.security.protocol": "SASL_PLAINTEXT"},
     "maxTriggerDelay": {"minOffsetsPerTrigger": "5"},
 }
-OTHERWISE = {  # needs files, or a whole login: docs/kafka.md, tests/brokers
+OTHERWISE = {  # needs files, or a whole login: docs/kafka-operations.md, tests/brokers
     "kafka.sasl.jaas.config",
     "kafka.sasl.mechanism",
     "kafka.security.protocol",

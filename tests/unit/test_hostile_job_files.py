@@ -15,7 +15,7 @@ from krishiv_spark.jobs import load
 from krishiv_spark.jobs.located import read_yaml
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.variables import Variables
-from krishiv_spark.references import read_small, resolved
+from krishiv_spark.options.references import read_small, resolved
 
 JOB = """
 inputs: [{name: rows, format: krishiv-parquet, options: {path: /data/in}}]

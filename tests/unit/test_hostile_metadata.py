@@ -57,8 +57,8 @@ from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.iceberg.rows import cut, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.iceberg.untrusted import parse_count
-from krishiv_spark.lru import LruCache
 from krishiv_spark.parquet.footers import BadFileError
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.iceberg import manifests as sink_manifests
 from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions

@@ -24,8 +24,8 @@ from krishiv_spark.iceberg.file_access import FileAccess, TableAccess
 from krishiv_spark.iceberg.locations import Location
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.inspection.tables import look_at_table
-from krishiv_spark.moving.spark_iceberg import TableSpots
+from krishiv_spark.operate.inspection.tables import look_at_table
+from krishiv_spark.operate.moving.spark_iceberg import TableSpots
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import expiry, retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions

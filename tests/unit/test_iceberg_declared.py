@@ -3,8 +3,8 @@
 import pytest
 from iceberg_life import IcebergLife, ids, numbered, table_of
 
-from krishiv_spark import once
 from krishiv_spark.errors import OptionError
+from krishiv_spark.runtime import once
 
 MADE = {
     "partitionBy": "bucket(4, id), text",

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException, RESTError, UnauthorizedE
 from requests import HTTPError
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
-from krishiv_spark.inspection.tables import look_at_table
+from krishiv_spark.operate.inspection.tables import look_at_table
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import commits
 from krishiv_spark.sinks.iceberg import writer as writer_module
@@ -304,7 +304,7 @@ def test_what_is_staged_stays_where_the_outcome_is_not_known(tmp_path, monkeypat
 
 @pytest.fixture
 def warnings(caplog, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.once._given", set())
+    monkeypatch.setattr("krishiv_spark.runtime.once._given", set())
     with caplog.at_level(logging.WARNING, writer_module.__name__):
         yield lambda: [r.getMessage() for r in caplog.records if r.name == writer_module.__name__]
 

@@ -8,7 +8,7 @@ import pytest
 
 from krishiv_spark.iceberg import glue, postgresql, rest
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_catalog, open_table
-from krishiv_spark.reached import note_reached
+from krishiv_spark.runtime.contacts import note_reached
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 

@@ -6,13 +6,13 @@ import time
 import pyarrow as pa
 import pytest
 
-from krishiv_spark import once
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import connection
 from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.security import warn_of_clear_login
-from krishiv_spark.reached import note_reached
+from krishiv_spark.runtime import once
+from krishiv_spark.runtime.contacts import note_reached
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.checks import check
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions

@@ -12,7 +12,7 @@ import numba
 import pytest
 from wheels import ROOT
 
-from krishiv_spark.caches import find_stranger
+from krishiv_spark.runtime.caches import find_stranger
 
 DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
 NOBODY = 65534

@@ -12,7 +12,6 @@ from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-from krishiv_spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 from krishiv_spark.errors import (
     CheckpointMismatch,
     CommitUnknown,
@@ -38,6 +37,7 @@ from krishiv_spark.sinks.base import (
     TwoPhaseWriter,
 )
 from krishiv_spark.sinks.numbered import JobNumber
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from krishiv_spark import logs
+from krishiv_spark.spark import logs
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import shutil
 import pytest
 from wheels import ROOT
 
-from krishiv_spark import maven
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.kafka.dev import maven
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
-from krishiv_spark.maven import Jar, bring
+from krishiv_spark.kafka.dev.maven import Jar, bring
 
 JARS = {"one-1.0.jar": b"of the first", "two-2.0.jar": b"of the second"}
 WANTED = [Jar("org.example", "one", "1.0")]
@@ -82,7 +82,7 @@ def test_jars_of_an_unknown_version_are_used_with_a_warning(folder):
 
 
 def test_the_table_is_sorted_and_has_the_default_broker():
-    lines = (ROOT / "krishiv_spark/jars.sha256").read_text().splitlines()
+    lines = (ROOT / "krishiv_spark/kafka/dev/jars.sha256").read_text().splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[1])
     assert all(re.fullmatch(r"[0-9a-f]{64}  [\w.-]+/[\w.-]+\.jar", line) for line in lines)
     assert any(

@@ -12,15 +12,15 @@ from command_line import Command
 from sink_life import close_pool, dies_at
 from spark_starts import QUERY, dies_before, files, fresh, make_checkpoint, offsets_in, start, write
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import every_format
-from krishiv_spark.moving.boundaries import boundary_at, newest_boundary
-from krishiv_spark.moving.copying import Copying
-from krishiv_spark.moving.marks import is_unfinished
-from krishiv_spark.moving.meanings import FOR_SINKS
-from krishiv_spark.moving.rewinding import Rewinding
 from krishiv_spark.offsets import Claim, open_log
+from krishiv_spark.operate.moving.boundaries import boundary_at, newest_boundary
+from krishiv_spark.operate.moving.copying import Copying
+from krishiv_spark.operate.moving.marks import is_unfinished
+from krishiv_spark.operate.moving.meanings import FOR_SINKS
+from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 GUIDE = Path(__file__).parents[2] / "docs" / "moving.md"
 STORES = ("0/0", "0/1/left-keyToNumValues")

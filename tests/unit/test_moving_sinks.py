@@ -8,13 +8,13 @@ from sink_life import Life, rows
 from spark_starts import make_checkpoint
 from tables import look
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 
 class Stream(Life):

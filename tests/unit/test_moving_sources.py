@@ -11,13 +11,13 @@ import pytest
 from command_line import Command
 from spark_starts import files, make_checkpoint, offsets_in, start, write
 
-from krishiv_spark.checkpoint import SparkCheckpoint
-from krishiv_spark.moving import spark_kafka
-from krishiv_spark.moving.spark_files import files_read
 from krishiv_spark.offsets import open_log
+from krishiv_spark.operate.moving import spark_kafka
+from krishiv_spark.operate.moving.spark_files import files_read
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.position import KafkaOffset
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import ENVIRONMENT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from sink_life import SCHEMA, rows
 from tables import look
 
-from krishiv_spark.arrow import spark_schema
+from krishiv_spark.arrow.schemas import spark_schema
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch, LogError, OptionError
 from krishiv_spark.formats.kafka import KafkaDataSource

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import IcebergLife
 
+from krishiv_spark.arrow.partition_files import OpenFiles
 from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.openfiles import OpenFiles
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.files import TaskDataFiles as IcebergFiles
@@ -200,7 +200,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from krishiv_spark.openfiles import chunks
+from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.staging import DiskStaging
 from krishiv_spark.parquet.names import DataFile

@@ -19,7 +19,7 @@ from parquet_fuzzing import with_footer
 from parquet_reading import FIRST, UNLIMITED, drain, reader
 from pyspark.sql.types import StructType
 
-from krishiv_spark.arrow import arrow_schema
+from krishiv_spark.arrow.schemas import arrow_schema
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.parquet.footers import BadFileError, UnsupportedFileError
 from krishiv_spark.parquet.inputs import _int96_times

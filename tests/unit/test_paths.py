@@ -7,10 +7,10 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.paths import local_path, url_scheme
 from krishiv_spark.sinks.parquet.kinds import kind_of
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.storage.paths import local_path, url_scheme
 
 ELSEWHERE = (
     "hdfs:/user/x",

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from krishiv_spark import jobs
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.jobs.output_targets import JobTargets, describe_output
-from krishiv_spark.query_target import QueryTarget
-from krishiv_spark.references import Referenced
-from krishiv_spark.start_check import StartCheck
+from krishiv_spark.options.references import Referenced
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.query_target import QueryTarget
+from krishiv_spark.spark.start_check import StartCheck
 
 QUERY = "0f-1"
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from krishiv_spark.redaction import MOST_CHARACTERS, excerpt, first_line, redact
+from krishiv_spark.messages.redaction import MOST_CHARACTERS, excerpt, first_line, redact
 
 SECRET = "canary7f3a+b/c9d8e7=="
 

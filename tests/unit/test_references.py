@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark import once
 from krishiv_spark.errors import OptionError
-from krishiv_spark.plain_secrets import warn_of_plain_secrets
-from krishiv_spark.references import Referenced, resolved
+from krishiv_spark.options.plain_secrets import warn_of_plain_secrets
+from krishiv_spark.options.references import Referenced, resolved
+from krishiv_spark.runtime import once
 from krishiv_spark.sinks.fanout.options import FanoutOptions
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions

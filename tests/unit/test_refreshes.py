@@ -2,11 +2,11 @@
 
 import pytest
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.refreshes import check_full_refresh
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 
 @pytest.fixture

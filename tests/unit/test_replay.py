@@ -227,7 +227,7 @@ def test_a_driver_in_the_middle_of_an_epoch_is_fenced(query, checkpoint, table):
 
 
 def test_a_query_that_plans_meanwhile_is_refused(query, checkpoint, table, monkeypatch):
-    from krishiv_spark.moving.replaying import Replaying
+    from krishiv_spark.operate.moving.replaying import Replaying
 
     original = Replaying._stop_starts
 

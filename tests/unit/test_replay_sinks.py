@@ -14,7 +14,7 @@ from spark_starts import files, make_checkpoint
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory import memory_batches
-from krishiv_spark.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.rewinding import Rewinding
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.memory import MemoryWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter

@@ -9,8 +9,8 @@ from replays import Stream, forget, refused, said
 from spark_starts import files, make_checkpoint
 
 from krishiv_spark.memory.store import open_store
-from krishiv_spark.moving.replay_sources import source_options
 from krishiv_spark.offsets import Claim, open_log
+from krishiv_spark.operate.moving.replay_sources import source_options
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.memory.handle import Pushed, memory_source

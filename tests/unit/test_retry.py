@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from krishiv_spark import retry
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime import retry
+from krishiv_spark.runtime.retry import Backoff
 
 
 class Clock:

@@ -12,18 +12,18 @@ from iceberg_life import catalog_of, ids
 from sink_life import SCHEMA, Life, rows
 from tables import look
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch, LogError
 from krishiv_spark.lifecycle import resuming
 from krishiv_spark.lifecycle.streams import StreamWrite
-from krishiv_spark.lru import LruCache
 from krishiv_spark.offsets import open_log
+from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.memory import MemoryWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 KINDS = {"parquet": ParquetWriter, "iceberg": IcebergWriter, "memory": MemoryWriter}
 

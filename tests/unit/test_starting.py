@@ -20,9 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from krishiv_spark import fast_start
-from krishiv_spark.starting import requests
-from krishiv_spark.starting.imported import Imported
-from krishiv_spark.starting.preloading import PRELOADS, prefer_installed
+from krishiv_spark.spark.fast_start import requests
+from krishiv_spark.spark.fast_start.imported import Imported
+from krishiv_spark.spark.fast_start.preloading import PRELOADS, prefer_installed
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"
@@ -109,7 +109,7 @@ def zygotes(environment):
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended, as a worker does whose connection is over
             words = process.cmdline()
-            if "krishiv_spark.starting.zygote" in words and folder in " ".join(words):
+            if "krishiv_spark.spark.fast_start.zygote" in words and folder in " ".join(words):
                 parents[process] = process.ppid()
     # Forks have the command line of what they are forks of.
     found = {process.pid for process in parents}
@@ -313,7 +313,7 @@ def test_no_zygote_and_no_fork_shows_the_secret_of_a_start(start, environment):
 
 AS_LAUNCHER = """
 import json, os, socket, struct, sys
-from krishiv_spark.starting.requests import GREETING, Request, is_own, send
+from krishiv_spark.spark.fast_start.requests import GREETING, Request, is_own, send
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(sys.argv[1])
 connection.settimeout(20)

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from iceberg_life import TABLE, IcebergLife, numbered
 
 from krishiv_spark.cli import main
-from krishiv_spark.inspection import checkpoints
-from krishiv_spark.inspection.positions import in_words
 from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
+from krishiv_spark.operate.inspection import checkpoints
+from krishiv_spark.operate.inspection.positions import in_words
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 QUERY = "0f-1"

@@ -8,15 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
-from krishiv_spark import once
-from krishiv_spark.commands.common import checkpoint_of
 from krishiv_spark.errors import KrishivError, OptionError, StorageError
-from krishiv_spark.http_sessions import RedirectRefusedError, guard, ignore_netrc
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.plain_secrets import is_loopback, warn_of_plain_http
+from krishiv_spark.operate.commands.common import checkpoint_of
+from krishiv_spark.options.plain_secrets import is_loopback, warn_of_plain_http
+from krishiv_spark.runtime import once
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.http_sessions import RedirectRefusedError, guard, ignore_netrc
 from krishiv_spark.storage.logins import check_login
 from krishiv_spark.storage.settings import settings_for
 from krishiv_spark.storage.webhdfs import WebHdfs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from krishiv_spark import reached
+from krishiv_spark.runtime import contacts as reached
 from krishiv_spark.storage import be_patient
 from krishiv_spark.storage.settings import S3Settings
 

@@ -17,17 +17,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from krishiv_spark import cli, logs
+from krishiv_spark import cli
 from krishiv_spark.cli import main
-from krishiv_spark.commands import checkpoint as checkpoint_command
-from krishiv_spark.commands import watch
-from krishiv_spark.commands.common import say, say_json, say_lines
 from krishiv_spark.errors import LogError
+from krishiv_spark.messages.terminal import show_lines, show_text
+from krishiv_spark.operate.commands import checkpoint as checkpoint_command
+from krishiv_spark.operate.commands import watch
+from krishiv_spark.operate.commands.common import say, say_json, say_lines
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.console import ConsoleOptions, ConsoleWriter, drawn
-from krishiv_spark.terminal import show_lines, show_text
+from krishiv_spark.spark import logs
 
-COMMANDS = Path(cli.__file__).with_name("commands")
+COMMANDS = Path(cli.__file__).parent / "operate" / "commands"
 TITLE, RED, LINK = "\x1b]0;owned\x07", "\x1b[31m", "\x1b]8;;http://evil\x1b\\"
 HOSTILE = f"a{TITLE}{RED}\nforged\r\t\x7f\x9b31m\u202eb\u2066\u200f\u2028\ufeff\u200b\ud800{LINK}z"
 VISIBLE_MARKS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
@@ -182,7 +183,7 @@ def test_errors_of_arguments_are_escaped():
 def test_tracebacks_of_other_errors_are_escaped(tmp_path):
     code = (
         "import sys; from krishiv_spark import cli\n"
-        "from krishiv_spark.commands import new\n"
+        "from krishiv_spark.operate.commands import new\n"
         f"def fail(*_): raise RuntimeError({HOSTILE!r})\n"
         "new._make = fail\n"
         "cli.main(['new', 'project', 'x'])\n"

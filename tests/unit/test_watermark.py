@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.epoch_times import format_time, to_datetime
 from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.offsets import Watermark
 from krishiv_spark.offsets import watermark as watermarks
@@ -24,6 +23,7 @@ from krishiv_spark.offsets.watermark import (
     is_ahead,
     judge,
 )
+from krishiv_spark.runtime.epoch_times import format_time, to_datetime
 
 # From the year 1 to the year 9999, in milliseconds: what Spark can hold.
 instants = st.integers(-62_135_596_800_000, 253_402_300_799_999)

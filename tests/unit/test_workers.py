@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from krishiv_spark import workers
+from krishiv_spark.runtime import workers
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_connection_that_was_closed_since_is_no_error(connection):
 
 WAVES = """
 import resource, sys
-from krishiv_spark import workers
+from krishiv_spark.runtime import workers
 
 def wave():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

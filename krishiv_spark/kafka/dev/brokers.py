@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from krishiv_spark.kafka.dev.maven import Jar, bring, is_brought, java, run_java
 from krishiv_spark.kafka.dev.secure import write_secret
-from krishiv_spark.maven import Jar, bring, is_brought, java, run_java
 
 __all__ = ["KAFKA_VERSION", "Broker", "Ports", "format_storage", "has_kafka_jars", "kafka_jars"]
 

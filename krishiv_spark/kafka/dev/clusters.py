@@ -24,7 +24,7 @@ from krishiv_spark.kafka.dev.brokers import (
     has_kafka_jars,
 )
 from krishiv_spark.kafka.dev.secure import Secure, make_secure, scram_user, server_settings
-from krishiv_spark.retry import Backoff
+from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 

@@ -9,7 +9,7 @@ from secrets import token_urlsafe
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from krishiv_spark.maven import run_java
+from krishiv_spark.kafka.dev.maven import run_java
 
 __all__ = [
     "ACLS",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from krishiv_spark.caches import find_stranger
-from krishiv_spark.once import warn_once
+from krishiv_spark.runtime.caches import find_stranger
+from krishiv_spark.runtime.once import warn_once
 
 __all__ = ["keep_compiled"]
 

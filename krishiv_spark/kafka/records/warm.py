@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from krishiv_spark.caches import find_stranger, user_cache
 from krishiv_spark.kafka.records.decode import decode
 from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch
 from krishiv_spark.kafka.records.partitioning import partition_rows
 from krishiv_spark.kafka.records.rows import RecordColumns
 from krishiv_spark.kafka.records.wanted import RecordRange
+from krishiv_spark.runtime.caches import find_stranger, user_cache
 
 __all__ = ["await_warm", "warm_ahead", "warm_up"]
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ClassMethodDescriptorType
 from typing import Any, ClassVar, TypeAlias
 
-from krishiv_spark.suggestions import did_you_mean
+from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.testing.processes.outside import Outside
 
 __all__ = ["Importers", "NamedFunction"]

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["in_foreach_batch"]
 

@@ -19,7 +19,7 @@ import pyspark
 from pyspark.sql import datasource as spark
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-from krishiv_spark.arrow import arrow_schema, spark_schema
+from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.testing.processes.memory import memory_peak
 from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled

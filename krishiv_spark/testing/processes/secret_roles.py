@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from krishiv_spark.exception_chains import texts_of, walk
-from krishiv_spark.redaction import without_secrets
+from krishiv_spark.messages.exception_chains import texts_of, walk
+from krishiv_spark.messages.redaction import without_secrets
 from krishiv_spark.testing.drivers.ledger import Unit
 from krishiv_spark.testing.drivers.lives import Checkpoint
 from krishiv_spark.testing.processes import read_roles, write_roles

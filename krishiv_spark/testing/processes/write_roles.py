@@ -19,7 +19,7 @@ from pyspark.sql.worker.write_into_data_source import (  # type: ignore[attr-def
     ArrowTableToRowsConversion,  # pyright: ignore[reportPrivateImportUsage]  # likewise
 )
 
-from krishiv_spark.arrow import arrow_schema, spark_schema
+from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
 from krishiv_spark.testing.processes.memory import give_back_memory, memory_now
 from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled
 from krishiv_spark.testing.processes.seam import die

@@ -13,7 +13,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
-from krishiv_spark.arrow import spark_schema
+from krishiv_spark.arrow.schemas import spark_schema
 from krishiv_spark.testing.processes.elsewhere import loaded_by_file
 
 __all__ = ["SparkJob", "run"]

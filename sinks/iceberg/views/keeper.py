@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from krishiv_spark.arrow import arrow_schema
+from krishiv_spark.arrow.schemas import arrow_schema
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions

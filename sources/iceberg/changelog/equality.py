@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
 
 __all__ = ["Numbers", "numbered", "shares_of", "unmatched"]
 

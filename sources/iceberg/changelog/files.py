@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from krishiv_spark.advice import NEW_CHECKPOINT
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.iceberg.files import SnapshotFiles, TableFile, table_file
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import check_entry, metadata_errors
 from krishiv_spark.iceberg.redacting import redact_errors
+from krishiv_spark.messages.advice import NEW_CHECKPOINT
 from krishiv_spark.sources.iceberg.history import number_of
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow import conform
-from krishiv_spark.compute import pc
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.partition_files import chunks
+from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.files import TableFile
 from krishiv_spark.iceberg.rows import read_files
 from krishiv_spark.iceberg.scan import ScanProjection
-from krishiv_spark.openfiles import chunks
 from krishiv_spark.sources.iceberg.changelog.columns import DELETE, INSERT, UPDATE, as_changes
 from krishiv_spark.sources.iceberg.changelog.equality import numbered, shares_of, unmatched
 

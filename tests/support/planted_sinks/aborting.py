@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from krishiv_spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     DatabaseWriter,

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCom
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.offsets import open_log
-from krishiv_spark.paths import FileName
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Guarantee,
@@ -30,6 +29,7 @@ from krishiv_spark.sinks.base import (
 )
 from krishiv_spark.sinks.logged import LogCommitter, Participant
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.storage.paths import FileName
 from krishiv_spark.testing import back_up_folder
 from planted_sinks.outside import Place, on_our_base, read_rows, rows_of, write_rows
 

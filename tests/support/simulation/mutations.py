@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import writing
 from krishiv_spark.offsets import EpochLog
@@ -21,6 +20,7 @@ from krishiv_spark.sinks.kafka import participant as kafka
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.kafka.writer import KafkaPlan
 from krishiv_spark.sinks.logged import LogCommitter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation import switches
 from simulation.histories import Kind, history
 

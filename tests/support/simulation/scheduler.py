@@ -22,7 +22,7 @@ class Process:
         number: Its process id.
         memory: What production code keeps for the life of a process, by what it is.
         alive: Whether it has not been killed.
-        application: Which Spark application it is of, as `krishiv_spark.workers` tells it.
+        application: Which Spark application it is of, as `krishiv_spark.runtime.workers` tells it.
     """
 
     def __init__(self, name: str, number: int, application: str | None = None) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 from unittest import mock
 
-from krishiv_spark import retry
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import jobs, writing
 from krishiv_spark.offsets import entries, journal
+from krishiv_spark.runtime import retry
 from krishiv_spark.sinks import log_view, logged, values
 from krishiv_spark.sinks.kafka import attempts, rows, task_writer
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedNetwork
 from simulation.present import present

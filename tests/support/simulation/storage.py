@@ -106,7 +106,7 @@ class Checkpoint:
         self._world = world
         self.files: dict[str, str] = {}
 
-    # --- for the sink, as `krishiv_spark.checkpoint` reads it
+    # --- for the sink, as `krishiv_spark.spark.checkpoint` reads it
 
     def read(self, path: str) -> bytes | None:
         """The content of a file; None if it is not there."""

@@ -7,9 +7,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from krishiv_spark.checkpoint import SparkCheckpoint
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import Writer
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.history import Event, Plan
 from simulation.scenario import Scenario
 from simulation.scheduler import Process

@@ -1,0 +1,1 @@
+"""Arrow: schemas, types and batches, and files that are written from batches."""

@@ -1,0 +1,1 @@
+"""Texts for people: what errors, warnings and terminals show, without secrets."""

@@ -1,0 +1,179 @@
+"""What several commands share: options, and how files that go are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import click
+
+from krishiv_spark.messages.terminal import show_text
+from krishiv_spark.options import parse_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from krishiv_spark.spark.checkpoint import SparkCheckpoint
+    from krishiv_spark.storage import Storage
+
+__all__ = [
+    "DRY_RUN",
+    "OLDER_THAN",
+    "STORAGE",
+    "checkpoint_of",
+    "clear",
+    "name_and_value",
+    "of_checkpoint",
+    "of_log",
+    "open_session",
+    "say",
+    "say_json",
+    "say_lines",
+    "seconds",
+    "storage_of",
+]
+
+
+class Sized(Protocol):
+    """A file that can go, which shows itself as text."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+
+OrphanT = TypeVar("OrphanT", bound=Sized)
+
+
+def seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    """A length of time, as it is given on the command line."""
+    try:
+        return int(str(parse_duration(text))) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+OLDER_THAN = click.option(
+    "--older-than",
+    "guard_s",
+    default="7d",
+    show_default=True,
+    callback=seconds,
+    help="Guard age for files that running queries may still need.",
+)
+STORAGE = click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="How the store is reached, each as storage.<kind>.<setting>=value.",
+)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+
+
+def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_run: bool) -> None:
+    """Show and remove files that nobody names, and count them."""
+    count = size = 0
+    for orphan in orphans:
+        say(orphan)
+        count, size = count + 1, size + orphan.size
+        if not dry_run:
+            remove(orphan)
+    say(f"{count} files, {size} bytes {'would be ' if dry_run else ''}removed")
+
+
+def say(line: object, *, err: bool = False) -> None:
+    """Print one line; characters that a terminal would obey are escaped.
+
+    Everything that a command prints goes through this function or `say_json`.
+
+    Args:
+        line: Converted to text.
+        err: Print to standard error.
+    """
+    click.echo(show_text(str(line)), err=err)
+
+
+def say_lines(lines: Iterable[object], otherwise: str | None = None) -> None:
+    """Print each line as `say` does; `otherwise` if there is none."""
+    count = 0
+    for count, line in enumerate(lines, 1):  # noqa: B007  counted
+        say(line)
+    if not count and otherwise is not None:
+        say(otherwise)
+
+
+def say_json(value: object, indent: int | None = None) -> None:
+    """Print a value as JSON in ASCII, without control characters."""
+    # The one control character that JSON leaves as it is.
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", r"\u007f"))
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """One option of a query, as it is given on the command line."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
+    return name, value
+
+
+def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument CHECKPOINT, and the options by which its store is reached."""
+    return click.argument("checkpoint")(STORAGE(command))
+
+
+def of_log(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where the epoch log is, if it is not in the checkpoint."""
+    with_log = click.option(
+        "--epoch-log", help="The option epochLog of the query's sink, if it has one."
+    )(command)
+    return click.option(
+        "--table", help="Folder of the query's table, if its sink is krishiv-parquet."
+    )(with_log)
+
+
+def checkpoint_of(location: str, given: Iterable[str], *others: str | None) -> SparkCheckpoint:
+    """Return the checkpoint that `of_checkpoint` names.
+
+    Args:
+        location: Its place.
+        given: Options of stores; others may name places, to which logins are bound then.
+        others: Further places that the command line names, such as those of `of_log`.
+    """
+    from krishiv_spark.spark.checkpoint import SparkCheckpoint
+
+    storage = storage_of(given)
+    if storage.places is not None:
+        storage = storage.also_at(location, *others)
+    return SparkCheckpoint(location, storage)
+
+
+def storage_of(given: Iterable[str]) -> Storage:
+    """How stores are reached, as `STORAGE` gives it."""
+    from krishiv_spark.storage import Storage
+
+    return Storage.given(dict(map(name_and_value, given)))
+
+
+def open_session(
+    remote: str | None, master: str | None, conf: Mapping[str, str], name: str
+) -> SparkSession:
+    """The session of ``spark-submit``, or a new one.
+
+    Args:
+        remote: Of Spark Connect, as ``sc://host``.
+        master: As for ``spark-submit``.
+        conf: Further settings.
+        name: Of the application.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    own = {} if remote else {"spark.ui.showConsoleProgress": "false"}  # it is the server's
+    for setting, text in {**own, **conf}.items():
+        builder = builder.config(setting, text)
+    if remote is not None:
+        return builder.remote(remote).getOrCreate()
+    return (builder if master is None else builder.master(master)).getOrCreate()

@@ -1,0 +1,146 @@
+"""``krishiv-spark log``: the epoch log of a query, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.formats import format_names, format_of
+from krishiv_spark.operate.commands.common import name_and_value, say, say_lines
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.operating import Operator
+
+__all__ = ["log"]
+
+_RISKS = {
+    "committed": "its epoch counts as published: rows of it that are not visible are LOST",
+    "aborted": "its epoch is staged again: rows of it that are visible now may appear TWICE",
+}
+
+
+@click.group()
+def log() -> None:
+    """The epoch log of a query: what it says, and how to settle what it cannot tell.
+
+    Stop the query first: a driver that still runs is fenced, and fails.
+    """
+
+
+def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which a query's sink is found."""
+    # The last one comes first in --help.
+    for option in (
+        click.option(
+            "-o",
+            "--option",
+            "given",
+            multiple=True,
+            help="The options of the query's writer, each as name=value, such as path=/data/t.",
+        ),
+        click.option("--checkpoint", required=True, help="The query's checkpointLocation."),
+        click.option(
+            "--format",
+            "name",
+            required=True,
+            type=click.Choice(format_names()),
+            help="Of the query's sink, which has an epoch log.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+
+
+@log.command()
+@_of_a_query
+def show(name: str, checkpoint: str, given: tuple[str, ...]) -> None:
+    """Show what log and checkpoint say."""
+    _tell(_operator(name, checkpoint, given))
+
+
+@log.command()
+@_of_a_query
+@click.option(
+    "--assume",
+    type=click.Choice(["committed", "aborted"]),
+    help="Decide what nobody can find out about the newest intent. "
+    f"committed: {_RISKS['committed']}. aborted: {_RISKS['aborted']}.",
+)
+@_DRY_RUN
+def resolve(
+    name: str, checkpoint: str, given: tuple[str, ...], assume: str | None, *, dry_run: bool
+) -> None:
+    """Settle the newest intent: as the next driver would, or by decree."""
+    operator = _operator(name, checkpoint, given)
+    _tell(operator)
+    if assume is not None:
+        say(f"the newest intent is taken for {assume}: {_RISKS[assume]}")
+    if dry_run:
+        return
+    if assume is None:
+        operator.resolve()
+    else:
+        operator.assume(committed=assume == "committed")
+    say("done")
+
+
+@log.command()
+@_of_a_query
+@click.option(
+    "--newest",
+    type=click.Choice(["published", "unpublished"]),
+    help="What became of the newest epoch, if the query was not stopped in good order. published: "
+    f"{_RISKS['committed']}. unpublished: {_RISKS['aborted']}.",
+)
+@_DRY_RUN
+def adopt(
+    name: str, checkpoint: str, given: tuple[str, ...], newest: str | None, *, dry_run: bool
+) -> None:
+    """Begin the log anew for the checkpoint as it is, in the target that is given.
+
+    For a checkpoint whose log was lost, was restored from an older copy, or is of another target.
+    What the checkpoint has planned counts as published: rows that are not, are LOST.
+    """
+    operator = _operator(name, checkpoint, given)
+    _tell(operator)
+    planned = operator.adopted(newest)
+    until = "nothing" if planned is None else f"everything up to epoch {planned.epoch}"
+    say(f"from here on the target counts as holding {until}")
+    if not dry_run:
+        operator.adopt(newest)
+        say("done")
+
+
+def _tell(operator: Operator) -> None:
+    say_lines(operator.lines())
+
+
+def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
+    import pyarrow as pa
+
+    from krishiv_spark.sinks.base import OutputMode
+    from krishiv_spark.sinks.checkpoints import name_of_query
+    from krishiv_spark.sinks.logged import LogCommitter
+    from krishiv_spark.sinks.operating import Operator
+    from krishiv_spark.spark.checkpoint import SparkCheckpoint
+    from krishiv_spark.storage import Storage
+
+    options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
+    kind = format_of(name).writer_type
+    if kind is None:
+        raise OptionError(f"krishiv-{name} is no sink")
+    parsed = kind.options_type.parse(options, f"krishiv-{name}")
+    # Without columns: nothing but the log is looked at.
+    committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
+    if not isinstance(committer, LogCommitter):
+        raise OptionError(f"krishiv-{name} has no epoch log")
+    if (query := name_of_query(parsed)) is not None:
+        return Operator(committer, query, None)
+    named = SparkCheckpoint(checkpoint, Storage.given(options))
+    return Operator(committer, named.query_id(), named)

@@ -1,0 +1,291 @@
+"""What a checkpoint and its epoch log say of a query, whether it runs or not. Changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from krishiv_spark.errors import CheckpointMismatch, OptionError
+from krishiv_spark.offsets import State, open_log
+from krishiv_spark.operate.inspection.outlook import Outlook
+from krishiv_spark.operate.inspection.positions import in_words
+from krishiv_spark.operate.inspection.tables import TableStatus, look_at_table
+from krishiv_spark.operate.moving.marks import is_unfinished
+from krishiv_spark.parquet.layout import log_within
+from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
+from krishiv_spark.spark.checkpoint import KRISHIV, QUERY_ID_FILE, TARGET_FILES, SparkCheckpoint
+from krishiv_spark.spark.offset_log import OffsetSeq
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.files import StoredEntry
+
+__all__ = [
+    "CheckpointStatus",
+    "EpochStatus",
+    "LogStatus",
+    "epoch_status",
+    "look_at",
+    "place_of_log",
+    "sizes_in",
+]
+
+_log = logging.getLogger(__name__)
+
+_LOOKS = 5
+"""At most, at a query that goes on meanwhile."""
+
+
+@dataclass(frozen=True)
+class EpochStatus:
+    """What Spark wrote down for an epoch.
+
+    Attributes:
+        epoch: Spark's batch id.
+        is_over: Whether Spark has written down that it is over.
+        planned_ms: When it was planned, milliseconds since 1970 UTC; None if Spark does not say.
+        sources: Where each source stands at its end, by name or place, in words.
+        offsets: The same as Spark keeps it.
+        watermark_ms: Spark's own watermark at its beginning; None if there is none.
+        source_watermarks_ms: Those of sources of ours at its end.
+    """
+
+    epoch: int
+    is_over: bool
+    planned_ms: int | None
+    sources: Mapping[str, str]
+    offsets: Mapping[str, str]
+    watermark_ms: int | None
+    source_watermarks_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LogStatus:
+    """What an epoch log says.
+
+    Attributes:
+        place: Where it is.
+        files: How many files it has.
+        size: Of all of them, bytes.
+        entries: Number of the newest entry.
+        held: The newest epoch that is true by it; None for none.
+        open_epoch: The epoch of an intent that may not be finished; None for none.
+        owner: Host and process of the newest owner, empty for none.
+        owner_ms: When that began, by its clock; None if the log does not say.
+        target: The external system, by its own identity, as far as the log knows it.
+    """
+
+    place: str
+    files: int
+    size: int
+    entries: int
+    held: int | None
+    open_epoch: int | None
+    owner: str
+    owner_ms: int | None
+    target: str | None
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """A query, as its folders show it.
+
+    Attributes:
+        location: Of the checkpoint.
+        query: The id that Spark gave it, in `metadata`.
+        newest: The newest epoch that was planned; None before the first.
+        log: Its epoch log; None if none was found.
+        table: What its table says, of a sink without a log; None if the options name none.
+        next: What a start would do next, in words.
+        targets: What the query writes to, by output of `forEachBatchMode`; under an empty text for
+            a query with one sink. Empty if the checkpoint does not record it.
+    """
+
+    location: str
+    query: str
+    newest: EpochStatus | None
+    log: LogStatus | None
+    table: TableStatus | None
+    next: str
+    targets: Mapping[str, str] = field(default_factory=dict)
+
+
+def look_at(
+    checkpoint: SparkCheckpoint,
+    *,
+    table: str | None = None,
+    epoch_log: str | None = None,
+    given: Mapping[str, str] = MappingProxyType({}),
+) -> CheckpointStatus:
+    """What folders say of a query. Any process that reaches them.
+
+    Args:
+        checkpoint: Of the query.
+        table: The folder of its table, if the sink is krishiv-parquet: its log is there.
+        epoch_log: The option ``epochLog`` of its sink, if it has one.
+        given: Options of its sink, which name the table of a krishiv-iceberg.
+
+    Raises:
+        OptionError: If there is no checkpoint, or an option is wrong.
+        StorageError: If a store cannot be asked.
+        LogError: If the log is damaged.
+        SinkError: If the mark in the table is none.
+    """
+    query = checkpoint.query_id()
+    place = place_of_log(checkpoint, query, table, epoch_log)
+    newest, log, held = _look(checkpoint, query, place, given)
+    for _ in range(_LOOKS):
+        # A query that runs may have gone on: what was read first would not fit what came after it.
+        if _newest(checkpoint) == newest:
+            break
+        newest, log, held = _look(checkpoint, query, place, given)
+    then = _next(checkpoint, newest, log, held)
+    targets = _targets(checkpoint)
+    return CheckpointStatus(checkpoint.location, query, newest, log, held, then, targets)
+
+
+def _targets(checkpoint: SparkCheckpoint) -> dict[str, str]:
+    try:
+        found = checkpoint.recorded_targets()
+    except CheckpointMismatch as error:
+        return {"": f"not known: {error}"}
+    return {output or "": str(target) for output, target in found.items()}
+
+
+def _look(
+    checkpoint: SparkCheckpoint, query: str, place: StoreUrl, given: Mapping[str, str]
+) -> tuple[EpochStatus | None, LogStatus | None, TableStatus | None]:
+    newest = _newest(checkpoint)
+    log = _log_status(place, query, checkpoint)
+    return newest, log, look_at_table(given, query) if log is None else None
+
+
+def _newest(checkpoint: SparkCheckpoint) -> EpochStatus | None:
+    epochs = checkpoint.epochs()
+    return epoch_status(checkpoint, epochs[-1]) if epochs else None
+
+
+def epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
+    """What Spark wrote down for an epoch.
+
+    Raises:
+        OptionError: If it has not, or no longer, or not to the end.
+        StorageError: If the store cannot be asked.
+    """
+    found = checkpoint.offset_seq(epoch)
+    # A query has a source at least.
+    if found is not None and found.sources:
+        is_over = checkpoint.is_committed(epoch)
+        try:
+            return _status(epoch, found, is_over=is_over)
+        except ValueError:  # an offset that ends in the middle
+            _log.debug("epoch %d is not understood", epoch, exc_info=True)
+    kept = checkpoint.epochs()
+    if epoch in kept:
+        entry = checkpoint.folder("offsets").read(str(epoch)) or b""
+        if is_unfinished(entry):
+            raise OptionError(f"{checkpoint.location} is {entry.decode().splitlines()[0]}")
+        raise OptionError(
+            f"{checkpoint.location}/offsets/{epoch} cannot be read: it was not written to its end, "
+            "or by a Spark that this version does not know"
+        )
+    which = f"{kept[0]} to {kept[-1]}" if kept else "none"
+    raise OptionError(
+        f"{checkpoint.location} does not say what epoch {epoch} is: it can be read of {which}"
+    )
+
+
+def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:
+    planned: Any = found.metadata.get("batchTimestampMs")
+    return EpochStatus(
+        epoch=epoch,
+        is_over=is_over,
+        planned_ms=planned or None,
+        sources={name: in_words(text) for name, text in found.sources.items()},
+        offsets=found.sources,
+        watermark_ms=found.watermark_ms,
+        source_watermarks_ms=tuple(found.source_watermarks_ms),
+    )
+
+
+def place_of_log(
+    checkpoint: SparkCheckpoint, query: str, table: str | None, epoch_log: str | None
+) -> StoreUrl:
+    """Where the epoch log of a query is; arguments as `look_at`."""
+    if epoch_log is not None:
+        return StoreUrl.parse(epoch_log) / query
+    if table is not None:
+        return StoreUrl.parse(table) / log_within(query)
+    return StoreUrl.parse(checkpoint.location) / KRISHIV
+
+
+def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> LogStatus | None:
+    storage = checkpoint.storage
+    state = open_log(str(place), query, storage).state()
+    if state.number == 0:
+        return None
+    sizes = sizes_in(storage, place)
+    return LogStatus(
+        place=str(place),
+        files=len(sizes),
+        size=sum(sizes),
+        entries=state.number,
+        held=state.committed_epoch,
+        open_epoch=_open_epoch(state, checkpoint),
+        owner=state.owner_writer,
+        owner_ms=state.at,
+        target=None if state.claim is None else state.claim.target,
+    )
+
+
+def sizes_in(storage: Storage, folder: StoreUrl) -> list[int]:
+    """The sizes of the files right in a folder, bytes; nothing if it is not there.
+
+    Raises:
+        StorageError: If it cannot be listed; on a disk, OSError.
+    """
+    try:
+        found = list(storage.files(folder).entries(str(folder)))
+    except FileNotFoundError:
+        return []
+    files = (entry for entry in found if not entry.is_dir())
+    # Records lie beside a log that is in the checkpoint, and are not part of it.
+    return [_size(entry) for entry in files if not _is_record(entry.name)]
+
+
+def _is_record(name: str) -> bool:
+    is_of_query = name == QUERY_ID_FILE or TARGET_FILES.fullmatch(name) is not None
+    return is_of_query or name.endswith(RECORD_SUFFIX)
+
+
+def _size(entry: Any) -> int:
+    """Of a file that a store has told of, or that is on a disk."""
+    if isinstance(entry, StoredEntry):
+        return 0 if entry.identity is None else entry.identity.size
+    try:
+        return int(entry.stat().st_size)
+    except FileNotFoundError:  # removed since
+        return 0
+
+
+def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:
+    """The epoch of the newest intent, if nobody has written down that it is finished."""
+    epoch = None if state.intent is None else state.intent.epoch
+    is_noted = (state.finished_intent or 0) >= state.intent_number
+    return None if epoch is None or is_noted or checkpoint.is_committed(epoch) else epoch
+
+
+def _next(
+    checkpoint: SparkCheckpoint,
+    newest: EpochStatus | None,
+    log: LogStatus | None,
+    table: TableStatus | None,
+) -> str:
+    """What a start would do next, in words."""
+    left = sorted(checkpoint.folder("offsets").names()) if newest is None else []
+    if log is not None:
+        return Outlook.of(newest, log.held, "log", log.open_epoch).words(left)
+    if table is not None and table.unknown is None:
+        return Outlook.of(newest, table.held, "table").words(left)
+    return Outlook.of(newest).words(left)

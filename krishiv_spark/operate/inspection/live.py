@@ -1,0 +1,183 @@
+"""What live systems say of a query, beside its folders: its lag, and what is not visible yet.
+
+Reads only. What cannot be found out is said, and is no error: the rest is worth having.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.operate.inspection.checkpoints import CheckpointStatus, EpochStatus, sizes_in
+from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
+from krishiv_spark.parquet.layout import DONE_SUFFIX, META
+from krishiv_spark.storage import Storage, StoreUrl
+
+if TYPE_CHECKING:
+    from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+
+__all__ = ["LiveStatus", "TopicLag", "look_live", "topic_options"]
+
+_TOPICS_SAID = {"subscribe", "subscribepattern", "assign", "topic", "kafka.topic"}
+_ID, _ID_BY_DEFAULT = "kafka.transactional.id", "krishiv"
+_CLUSTER = ("kafka.bootstrap.servers", "bootstrap.servers")
+
+
+@dataclass(frozen=True)
+class TopicLag:
+    """How far a topic is ahead of a query.
+
+    Attributes:
+        source: By its name or place.
+        topic: One that the source reads.
+        partitions: How many the query has read.
+        waiting: Offsets after its newest epoch in these.
+        held_back: Offsets after those, which transactions that are open keep from being read.
+    """
+
+    source: str
+    topic: str
+    partitions: int
+    waiting: int
+    held_back: int = 0
+
+
+@dataclass(frozen=True)
+class LiveStatus:
+    """What live systems say.
+
+    Attributes:
+        lags: Of sources that read topics of Kafka, if the options say how the cluster is reached.
+        transactions: A line for each one of the query that is open; None if that was not asked.
+        staged_files: That its table has and nobody sees; None if that was not asked.
+        staged_bytes: Of these.
+        unknown: What could not be found out, and why.
+    """
+
+    lags: tuple[TopicLag, ...] = ()
+    transactions: tuple[str, ...] | None = None
+    staged_files: int | None = None
+    staged_bytes: int | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def look_live(
+    status: CheckpointStatus, given: Mapping[str, str], *, table: str | None = None
+) -> LiveStatus:
+    """Ask the live systems. Any process that reaches them.
+
+    Args:
+        status: What the folders of the query say.
+        given: Options of its source and sink: how Kafka is reached, and the store of the table.
+        table: Its folder, if the sink is krishiv-parquet.
+
+    Raises:
+        OptionError: If an option is not known, or what it names cannot be looked up.
+    """
+    unknown: list[str] = []
+    lags: tuple[TopicLag, ...] = ()
+    transactions = None
+    if _CLUSTER[0] in _lower(given) or _CLUSTER[1] in _lower(given):
+        try:
+            lags = () if status.newest is None else tuple(_lags(status.newest, given))
+            transactions = _transactions(status, given)
+        except KrishivError as error:
+            if isinstance(error, ValueError):  # an option
+                raise
+            unknown.append(f"Kafka: {error}")
+    staged = (
+        None if table is None else _staged(Storage.given(given).also_at(table), table, status.query)
+    )
+    return LiveStatus(
+        lags,
+        transactions,
+        None if staged is None else len(staged),
+        None if staged is None else sum(staged),
+        tuple(unknown),
+    )
+
+
+def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
+    from krishiv_spark.kafka.client import open_client
+    from krishiv_spark.kafka.offset_lookups import list_offsets
+    from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
+
+    for source, text in epoch.offsets.items():
+        at = _parsed(text)
+        if not at:
+            continue
+        options = topic_options(given, at)
+        places = {
+            TopicPartition(topic, p): n for topic, each in at.items() for p, n in each.items()
+        }
+        client = open_client(options.kafka, at_start=True)
+        asked = dict.fromkeys(places, LATEST)
+        newest = list_offsets(client, asked, committed=options.committed)
+        ends = list_offsets(client, asked, committed=False) if options.committed else newest
+        for topic, each in sorted(at.items()):
+            read = {TopicPartition(topic, p): n for p, n in each.items()}
+            waiting = sum(max(newest[tp].offset - n, 0) for tp, n in read.items())
+            held = sum(max(ends[tp].offset - newest[tp].offset, 0) for tp in read)
+            yield TopicLag(source, topic, len(each), waiting, held)
+
+
+def _parsed(text: str) -> dict[str, dict[int, int]]:
+    try:
+        return offsets_by_topic(json.loads(text))
+    except ValueError:
+        return {}
+
+
+def topic_options(
+    given: Mapping[str, str], at: Mapping[str, Mapping[int, int]] | None = None
+) -> KafkaSourceOptions:
+    """Return the options of a source that reads the topics of a position.
+
+    Args:
+        given: Options that say how the cluster is reached; the topics that they name do not count.
+        at: Offsets by topic and partition; None for a client that asks for no topic.
+
+    Raises:
+        OptionError: If one of them is wrong.
+    """
+    from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+
+    left_out = {*_TOPICS_SAID, _ID}
+    own = {key: text for key, text in given.items() if key.lower() not in left_out}
+    assigned = {topic: list(each) for topic, each in (at or {"-": {0: 0}}).items()}
+    said = {**KafkaSourceOptions.among(own), "assign": json.dumps(assigned)}
+    return KafkaSourceOptions.parse(said, "krishiv-spark status")
+
+
+def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Lines for those that are open; None if the query does not write to this cluster."""
+    from krishiv_spark.kafka.client import open_client
+    from krishiv_spark.sinks.kafka.admin import open_lines_of
+
+    if status.log is None or "Kafka cluster" not in (status.log.target or ""):
+        return None
+    client = open_client(topic_options(given).kafka, at_start=True)
+    if client.cluster_id() not in (status.log.target or ""):
+        return None
+    prefix = _lower(given).get(_ID, _ID_BY_DEFAULT)
+    return tuple(open_lines_of(client, f"{prefix}.{status.query}."))
+
+
+def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
+    """Sizes of what is staged; None in stores where it is no file before it is visible."""
+    place = StoreUrl.parse(table) / META / query / "staged"
+    if place.kind != "disk":
+        return None
+    try:
+        names = [entry.name for entry in storage.files(place).entries(str(place))]
+    except FileNotFoundError:
+        return []
+    generations = (name for name in names if not name.endswith(DONE_SUFFIX))  # those are visible
+    return [size for name in generations for size in sizes_in(storage, place / name)]
+
+
+def _lower(given: Mapping[str, str]) -> dict[str, str]:
+    return {key.lower(): text for key, text in given.items()}

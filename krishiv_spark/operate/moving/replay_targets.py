@@ -1,0 +1,275 @@
+"""The target of a query that is replayed, by the options of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from krishiv_spark.errors import LogError, OptionError
+from krishiv_spark.offsets import Claim, open_log
+from krishiv_spark.sinks.history import operators_claim
+from krishiv_spark.sinks.replays import Replay, kafka_cannot
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.storage import StoreUrl
+
+if TYPE_CHECKING:
+    from krishiv_spark.memory.results import QueryResult
+    from krishiv_spark.sinks.iceberg.rollback import Rollback
+    from krishiv_spark.sinks.logged import LogCommitter
+
+__all__ = ["ReplayTarget", "open_target"]
+
+_ICEBERG = {"table", "iceberg.table", "warehouse", "iceberg.warehouse"}
+_PARQUET = {"path", "parquet.path"}
+
+_NAME_IT = (
+    "say what the query writes to: --table PATH (krishiv-parquet); -o table=… with -o warehouse=… "
+    "or -o catalog.uri=… (krishiv-iceberg); or the routes as -o route.NAME.format=… and their "
+    "options (krishiv-fanout). Results of krishiv-memory are found without options, on the machine "
+    "of the driver. Queries with another sink, such as foreachBatch, cannot be replayed"
+)
+
+
+class ReplayTarget(Protocol):
+    """The targets of a query, which can go back to the end of an epoch. Operator."""
+
+    def identity(self) -> str:
+        """Return what tells this target from another one."""
+        ...
+
+    def lines(self, replay: Replay) -> list[str]:
+        """Return what `take_back` would do, a line each; changes nothing.
+
+        Raises:
+            KrishivError: If the target cannot go back, or cannot be asked.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Finish an epoch that is true and not wholly visible, as the next start would.
+
+        Raises:
+            KrishivError: If that cannot be done: then nothing can go back either.
+        """
+        ...
+
+    def take_back(self, replay: Replay) -> None:
+        """Go back, with the epoch log; repeated until it succeeds. Raises as `lines`."""
+        ...
+
+
+class _LogTarget:
+    """A sink over an epoch log: ``krishiv-parquet``, ``krishiv-fanout``, or one of an author's."""
+
+    def __init__(
+        self, committer: LogCommitter[Any], checkpoint: SparkCheckpoint, query: str, name: str
+    ) -> None:
+        self._committer = committer
+        self._checkpoint = checkpoint
+        self._query = query
+        self._name = name
+
+    def identity(self) -> str:
+        return self._committer.participant.target() or f"{self._name}, {self._log}"
+
+    @property
+    def _log(self) -> Any:
+        return self._committer.log(self._query)
+
+    def lines(self, replay: Replay) -> list[str]:
+        state = self._log.state()
+        if state.number == 0:
+            raise OptionError(
+                f"there is no epoch log of query {self._query} in {self._log}: give the options of "
+                "the query's writer, with --epoch-log if it has 'epochLog'"
+            )
+        target = None if state.claim is None else state.claim.target
+        if target not in {None, self._committer.participant.target()}:
+            raise LogError(
+                f"the epochs in the epoch log {self._log} went to {target}, and the options name "
+                f"{self._committer.participant.target()}. Nothing was changed: give the options of "
+                "the query's writer"
+            )
+        return [
+            *self._committer.participant.plan_replay(replay),
+            f"epoch log {self._log}: begins again at the end of epoch {replay.before.epoch}",
+        ]
+
+    def settle(self) -> None:
+        self._committer.resolve(self._query, self._checkpoint.is_committed, takes_back=True)
+
+    def take_back(self, replay: Replay) -> None:
+        # Another driver may have gone on since `settle`: it is fenced, and what it has published
+        # is finished, before anything of it is taken back.
+        self.settle()
+        self._committer.participant.take_back(replay)
+        self._committer.participant.verify_adopted(replay.query, replay.before.epoch)
+        log, target = self._log, self._committer.participant.target()
+        state = log.begin(operators_claim(self._query, log.state()))
+        # What the target records of the epochs that went is no newer epoch of this log.
+        self._committer.participant.sweep(self._query, state.owner, clean=False)
+        log.adopt(state, Claim(query=self._query, offsets=replay.before, target=target))
+
+
+class _TableTarget:
+    """A table of ``krishiv-iceberg``, whose mark comes with the rows."""
+
+    def __init__(self, rollback: Rollback) -> None:
+        self._rollback = rollback
+
+    def identity(self) -> str:
+        return self._rollback.identity()
+
+    def lines(self, replay: Replay) -> list[str]:
+        return self._rollback.lines(replay)
+
+    def settle(self) -> None:
+        """Nothing: an epoch is in the table or not."""
+
+    def take_back(self, replay: Replay) -> None:
+        self._rollback.run(replay)
+
+
+class _MemoryTarget:
+    """A result of ``krishiv-memory`` on this machine."""
+
+    def __init__(self, result: QueryResult) -> None:
+        self._result = result
+
+    def identity(self) -> str:
+        return f"krishiv-memory result of query {self._result.query}"
+
+    def lines(self, replay: Replay) -> list[str]:
+        try:
+            later = self._result.check_back(replay.first)
+        except OptionError as error:
+            raise OptionError(
+                f"{error}. Nothing was changed. Two ways on: with output mode 'complete', "
+                f"krishiv_spark.memory_clear({self._result.query!r}), then 'krishiv-spark "
+                f"checkpoint rewind {replay.checkpoint} --to {replay.before.epoch}'; in all other "
+                "cases a new checkpoint, with which all rows are read again"
+            ) from error
+        if not later:
+            return [f"krishiv-memory: no epoch from {replay.first} on is in the result"]
+        kept = f"{self._result.folder}/replayed/{replay.name}"
+        what = f"epochs {later[0]} to {later[-1]} go out of the result; they stay in {kept}"
+        return [f"krishiv-memory: {what} until memory_clear() or a restart of the machine"]
+
+    def settle(self) -> None:
+        """Nothing: an epoch is in the result or not."""
+
+    def take_back(self, replay: Replay) -> None:
+        self._result.take_back(replay.first, replay.name)
+
+
+def open_target(
+    checkpoint: SparkCheckpoint, given: Mapping[str, str], first: int, name: str | None = None
+) -> ReplayTarget:
+    """Return the target that options name, or that the query's own traces show.
+
+    Args:
+        checkpoint: Of the query.
+        given: The options of the query's writer; others are ignored.
+        first: The first epoch that is to be processed again, for messages.
+        name: What follows ``krishiv-`` in the sink's format; None if the options show it.
+
+    Raises:
+        OptionError: If no target is named, one that cannot go back is, or an option is wrong.
+    """
+    query = checkpoint.query_id()
+    name = name or _guess(given, checkpoint, query)
+    if name == "kafka":
+        raise OptionError(kafka_cannot(checkpoint.location, first))
+    if name == "fanout" and (route := _kafka_route(given)) is not None:
+        raise OptionError(f"route {route!r}: {kafka_cannot(checkpoint.location, first)}")
+    if name == "memory":
+        from krishiv_spark.memory.results import QueryResult
+        from krishiv_spark.memory.store import open_store
+
+        return _MemoryTarget(QueryResult(open_store(), query))
+    if name == "iceberg":
+        return _TableTarget(_rollback(checkpoint, given))
+    committer = _committer(name, checkpoint, given)
+    return _LogTarget(committer, checkpoint, query, f"krishiv-{name}")
+
+
+def _kafka_route(given: Mapping[str, str]) -> str | None:
+    """Return the name of a route that goes to a topic; None for none."""
+    for key, text in given.items():
+        words = key.lower().split(".")
+        if words[0] == "route" and words[2:] == ["format"] and text.lower() == "krishiv-kafka":
+            return words[1]
+    return None
+
+
+def _guess(given: Mapping[str, str], checkpoint: SparkCheckpoint, query: str) -> str:
+    """Return what follows ``krishiv-`` in the format of a query's sink."""
+    keys = {key.lower() for key in given}
+    if any(key.startswith("route.") for key in keys):
+        return "fanout"
+    if keys & _PARQUET:
+        return "parquet"
+    if keys & _ICEBERG or any(key.startswith("catalog.") for key in keys):
+        return "iceberg"
+    return _guess_by_traces(checkpoint, query)
+
+
+def _guess_by_traces(checkpoint: SparkCheckpoint, query: str) -> str:
+    place = StoreUrl.parse(checkpoint.location) / "krishiv"
+    claim = open_log(str(place), query, checkpoint.storage).state().claim
+    target = "" if claim is None else claim.target or ""
+    if target.startswith("Kafka cluster"):
+        return "kafka"
+    if target:
+        raise OptionError(f"the query writes to {target}: {_NAME_IT}")
+    from krishiv_spark.memory.store import open_store
+
+    if query in open_store().known("queries"):
+        return "memory"
+    raise OptionError(_NAME_IT)
+
+
+def _rollback(checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Rollback:
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.rollback import Rollback
+
+    options = _parsed(IcebergSinkOptions, "iceberg", checkpoint, given)
+    return Rollback(options)
+
+
+def _committer(
+    name: str, checkpoint: SparkCheckpoint, given: Mapping[str, str]
+) -> LogCommitter[Any]:
+    import pyarrow as pa
+
+    from krishiv_spark.formats import format_of
+    from krishiv_spark.sinks.base import OutputMode
+    from krishiv_spark.sinks.logged import LogCommitter
+
+    kind = format_of(name).writer_type
+    if kind is None:
+        raise OptionError(f"krishiv-{name} is no sink")
+    options = _parsed(kind.options_type, name, checkpoint, given)
+    # Without columns: nothing is written.
+    writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
+    committer = writer.committer()
+    if not isinstance(committer, LogCommitter):
+        raise OptionError(f"krishiv-{name} cannot be replayed: it keeps no epochs. {_NAME_IT}")
+    return committer
+
+
+def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Any:
+    """Return the options of a sink.
+
+    Raises:
+        OptionError: If they are wrong, or name a query whose epochs are not those of a checkpoint.
+    """
+    taken = {"txnappid", "txnversion", "queryid", "checkpointlocation"}
+    for key in given:
+        if key.lower() in taken - {"checkpointlocation"}:
+            raise OptionError(
+                f"a query with {key!r} cannot be replayed: the epochs in its target are not told "
+                "apart by the checkpoint's offsets"
+            )
+    own = {key: text for key, text in model.among(given).items() if key.lower() not in taken}
+    return model.parse({**own, "checkpointLocation": checkpoint.location}, f"krishiv-{name}")

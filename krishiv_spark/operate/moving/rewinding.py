@@ -1,0 +1,199 @@
+"""A checkpoint that goes back to the end of an earlier epoch. What it loses is copied aside first.
+
+Spark's position is the newest entry of the offset log. Where several entries go, no store removes
+them in one step. So the newest one is first replaced by a text that Spark refuses; the others go,
+with all that is of later epochs; and when it goes as the last one, the checkpoint stands at the
+earlier epoch. Where only one entry goes, there is no such time: before it does, Spark would repeat
+its epoch, as after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.operate.moving.boundaries import Boundary, boundary_at
+from krishiv_spark.operate.moving.marks import is_replay, is_unfinished, unfinished
+from krishiv_spark.operate.moving.state import check_version, is_later
+from krishiv_spark.operate.moving.writing import copy_files, files_of
+from krishiv_spark.sinks.committed_batches import records_at
+from krishiv_spark.spark.checkpoint import REWOUND, SparkCheckpoint
+from krishiv_spark.storage import StoreUrl
+
+__all__ = ["Rewinding"]
+
+
+@dataclass(frozen=True)
+class Rewinding:
+    """A checkpoint, and the epoch at whose end it will stand. Its query does not run.
+
+    Attributes:
+        checkpoint: Which goes back.
+        epoch: The newest that stays.
+        replay: The folder of the replay that goes back, relative to the checkpoint. Its own entry
+            of the offset log is the newest one. None for ``checkpoint rewind``, which refuses a
+            checkpoint with such an entry: the target would stay as it is.
+    """
+
+    checkpoint: SparkCheckpoint
+    epoch: int
+    replay: str | None = None
+
+    @cached_property
+    def boundary(self) -> Boundary:
+        """Where it will stand.
+
+        Raises:
+            OptionError: As `boundary_at`.
+        """
+        return boundary_at(self.checkpoint, self.epoch)
+
+    def check(self) -> int:
+        """Whether it can be done; changes nothing.
+
+        Returns:
+            How many state stores go back too.
+
+        Raises:
+            OptionError: As `boundary_at`; if the checkpoint stands there already, or state stores
+                do not have that version any more.
+        """
+        self.checkpoint.query_id()  # or it is no checkpoint
+        self._check_no_replay()
+        _ = self.boundary
+        if not self.offsets and not self.commits:
+            raise OptionError(
+                f"{self.checkpoint.location} stands at the end of epoch {self.epoch} already"
+            )
+        return self.check_state()
+
+    def check_state(self) -> int:
+        """Return how many state stores go back too; changes nothing.
+
+        Raises:
+            OptionError: As `boundary_at`; if state stores do not have that version any more.
+        """
+        version = self.boundary.state_version
+        return check_version(self._files, version, self.checkpoint.location)
+
+    def _check_no_replay(self) -> None:
+        newest = self._newest_entry()
+        if self.replay is None and is_replay(newest):
+            text = newest.decode().splitlines()[0]
+            raise OptionError(f"{self.checkpoint.location} is in the middle of a replay: {text}")
+
+    def _newest_entry(self) -> bytes:
+        epochs = self.checkpoint.epochs()
+        folder = self.checkpoint.folder("offsets")
+        return folder.read(str(epochs[-1])) or b"" if epochs else b""
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """The epochs that were planned later, in ascending order."""
+        return [number for number in self.checkpoint.epochs() if number > self.epoch]
+
+    @cached_property
+    def commits(self) -> list[int]:
+        """The later epochs that are over, in ascending order."""
+        return [number for number in self.checkpoint.committed_epochs() if number > self.epoch]
+
+    @cached_property
+    def state(self) -> list[str]:
+        """The files of later versions of state stores, relative to the checkpoint."""
+        version = self.boundary.state_version
+        return [path for path in self._files if is_later(path, version)]
+
+    @cached_property
+    def records(self) -> Mapping[str, bytes | None]:
+        """The records of later batches in targets of ``foreachBatch``: see `records_at`."""
+        return records_at(self.checkpoint, self.epoch)
+
+    @cached_property
+    def _files(self) -> list[str]:
+        return files_of(self.checkpoint)
+
+    def run(self) -> str:
+        """Go back.
+
+        Returns:
+            The folder that has what went, by paths relative to the checkpoint.
+
+        Raises:
+            OptionError: As `check`.
+        """
+        self.check()
+        place = self._copy_aside()
+        if len(self.offsets) > 1:
+            self._replace(self.offsets[-1])
+        for number in reversed(self.commits):
+            self._remove(f"commits/{number}")
+        # After the commits: who repeats the one epoch that goes needs none of these.
+        for path in self.state:
+            self._remove(path)
+        for path, text in self.records.items():
+            self._put(path, text)
+        # In this order: the newest entry is the one that says where the query is.
+        for number in self.offsets:
+            self._remove(f"offsets/{number}")
+        return place
+
+    def _copy_aside(self) -> str:
+        went = [f"offsets/{number}" for number in self.offsets if not self._is_replaced(number)]
+        went += [*(f"commits/{number}" for number in self.commits), *self.state, *self.records]
+        place = self._begun() or self._aside(
+            f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-to-{self.epoch}"
+        )
+        copy_files(self.checkpoint, SparkCheckpoint(str(place), self.checkpoint.storage), went)
+        return str(place)
+
+    def _begun(self) -> StoreUrl | None:
+        """The folder of an attempt that died, which alone has what that had removed.
+
+        By the newest entry, which each attempt copies and removes last: entries have the time when
+        their epoch was planned, so another epoch of its number has another one.
+        """
+        if self.replay is not None:
+            return StoreUrl.parse(self.checkpoint.location) / self.replay
+        name = max(self.checkpoint.folder(REWOUND).names(), default=None)
+        if name is None or not self.offsets:
+            return None
+        place, newest = self._aside(name), str(self.offsets[-1])
+        kept = self.checkpoint.storage.folder(place / "offsets").read(newest)
+        now = self.checkpoint.folder("offsets").read(newest)
+        is_same = kept is not None and (kept == now or self._is_replaced(self.offsets[-1]))
+        return place if is_same else None
+
+    def _aside(self, name: str) -> StoreUrl:
+        return StoreUrl.parse(self.checkpoint.location) / f"{REWOUND}/{name}"
+
+    def _is_replaced(self, number: int) -> bool:
+        """Whether an entry is the text that another attempt has put in its place."""
+        return is_unfinished(self.checkpoint.folder("offsets").read(str(number)) or b"")
+
+    def _replace(self, number: int) -> None:
+        if self._is_replaced(number):
+            return
+        folder = self.checkpoint.folder("offsets")
+        folder.remove([_checksum(str(number))])  # or Hadoop would tell of that, and not show it
+        folder.replace(str(number), unfinished(f"rewind --to {self.epoch}"))
+
+    def _put(self, path: str, text: bytes | None) -> None:
+        """Replace a file; remove it without a text."""
+        if text is None:
+            self._remove(path)
+            return
+        folder, _, name = path.rpartition("/")
+        self.checkpoint.folder(folder).replace(name, text)
+
+    def _remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        # Hadoop's checksum of a file on a disk: one of a file that comes anew would not fit it. It
+        # goes first: a second run would not look for one that was left alone.
+        self.checkpoint.folder(folder).remove([_checksum(name), name])
+
+
+def _checksum(name: str) -> str:
+    return f".{name}.crc"

@@ -1,0 +1,327 @@
+"""Typed options: one model per connector and direction, parsed once, unknown keys refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+from typing_extensions import Self
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.messages.suggestions import suggest
+from krishiv_spark.options.option_values import (
+    ByteSize,
+    DistinctNames,
+    Duration,
+    Names,
+    parse_bytes,
+    parse_duration,
+    reason_of,
+)
+from krishiv_spark.options.references import has_reference, resolved
+from krishiv_spark.runtime.late_model import LateModel
+
+__all__ = [
+    "ByteSize",
+    "DistinctNames",
+    "Duration",
+    "Names",
+    "OptionFault",
+    "Options",
+    "SecretStr",
+    "parse_bytes",
+    "parse_duration",
+]
+
+_OF_STORES = "storage."
+"""Of the store that a checkpoint is in: said to each connector (`krishiv_spark.storage`)."""
+
+OptionsT = TypeVar("OptionsT", bound="Options")
+
+
+class OptionFault(NamedTuple):
+    """Something that is wrong with the options that were given.
+
+    Attributes:
+        key: Which one, as it was written; None if it is none or several.
+        text: What is wrong, and what to do.
+    """
+
+    key: str | None
+    text: str
+
+
+class Options(LateModel):
+    """The options of one connector in one direction.
+
+    A field ``max_files_per_trigger`` is written ``maxFilesPerTrigger`` by users, in any case, as
+    Spark's options are. Further spellings go into ``Field(validation_alias=AliasChoices(...))``.
+    Use ``SecretStr`` for what must not be shown.
+
+    A field named in `gathers` receives all keys that begin with one of its prefixes and are no
+    field of their own, as a mapping; its values are never shown.
+
+    Attributes:
+        log_level: What lines of the log are written in Spark's Python processes, and more serious
+            ones.
+    """
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning",
+        description="What is written to the standard error of Spark's Python processes, and what "
+        "is more serious; [operate.md](operate.md#logs).",
+    )
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        hide_input_in_errors=True,
+        arbitrary_types_allowed=True,
+    )
+
+    spark_keys: ClassVar[frozenset[str]] = frozenset({"path", "checkpointlocation", "queryname"})
+    """Keys that Spark itself adds; they are no error in a model that has no field for them."""
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By name of the field, the prefixes of the keys that it gathers, in lower case."""
+
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """By name of a field of a base class that this connector cannot honour: why, and what to use
+    instead. It is no option of the connector; whoever gives it is told so.
+    """
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
+        """Read what the user wrote, or remember what it was read as: options do not change.
+
+        Args:
+            given: The options as Spark hands them over; keys in any case.
+            format_name: How the user knows the connector, for the message.
+
+        Raises:
+            OptionError: If a key is unknown (the nearest one is named), one that the connector
+                refuses, given twice under two spellings, missing, or has a bad value; or if a
+                table is being created in SQL.
+        """
+        if all(type(text) is str and not has_reference(text) for text in given.values()):
+            return cls._remembered(tuple(given.items()), format_name)
+        # What a reference stands for may be another value by now; and from Python come numbers,
+        # of which 1 and True would be taken for one another.
+        return cls._read(given, format_name)
+
+    # Spark makes a reader or a writer anew for each epoch, in processes that live on.
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _remembered(cls, given: tuple[tuple[str, str], ...], format_name: str) -> Self:
+        return cls._read(dict(given), format_name)
+
+    @classmethod
+    def _read(cls, given: Mapping[str, str], format_name: str) -> Self:
+        _refuse_table(given, cls._spellings(), format_name)
+        values, faults = cls._sorted_out(given, format_name)
+        for fault in faults:
+            raise OptionError(fault.text)
+        return cls._build(values, format_name)
+
+    @classmethod
+    def faults(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
+        """All that `parse` would refuse, for those who show it at once; nothing if it is right."""
+        values, faults = cls._sorted_out(given, format_name)
+        keys = {cls._spellings().get(key.lower()): key for key in given}
+        try:
+            cls.model_validate(values, by_name=True, by_alias=False)
+        except ValidationError as error:
+            explained = _explained(error, cls, values, format_name)
+            faults += [OptionFault(keys.get(field), text) for field, text in explained]
+        return faults
+
+    @classmethod
+    def _sorted_out(
+        cls, given: Mapping[str, str], format_name: str
+    ) -> tuple[dict[str, Any], list[OptionFault]]:
+        """What was given, by field; and what fits none."""
+        spellings = cls._spellings()
+        values: dict[str, Any] = {}
+        faults: list[OptionFault] = []
+        for key, text in given.items():
+            field = spellings.get(key.lower())
+            try:
+                value = (
+                    _without_reference(text) if key.lower() in cls.spark_keys else resolved(text)
+                )
+            except ValueError as error:
+                faults.append(OptionFault(key, f"{format_name}: option {key!r}: {error}"))
+                continue
+            if field is None and (gatherer := cls._gatherer(key.lower())) is not None:
+                values.setdefault(gatherer, {})[key] = value
+            elif field is None:
+                faults += _unknown(key, cls, format_name)
+            elif field in cls.refuses:
+                why = f"{format_name}: option {key!r} cannot be had: {cls.refuses[field]}"
+                faults.append(OptionFault(key, why))
+            elif field in values and values[field] != value:
+                twice = f"{format_name}: option {key!r} is given under two names"
+                faults.append(OptionFault(key, twice))
+            else:
+                values[field] = value
+        return values, faults
+
+    @classmethod
+    def among(cls, given: Mapping[str, str]) -> dict[str, str]:
+        """Those of some options that this model has, as they were given."""
+        spellings = cls._spellings()
+        return {
+            key: text
+            for key, text in given.items()
+            if key.lower() in spellings or cls._gatherer(key.lower())
+        }
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """The keys, among some that `parse` takes, of options that hold what must not be shown.
+
+        Override to add those among the keys that a field gathers.
+        """
+        fields = ((key, cls._spellings().get(key.lower())) for key in given)
+        return {
+            key
+            for key, field in fields
+            if field is not None and _is_secret(cls.model_fields[field].annotation)
+        }
+
+    def secrets(self) -> set[str]:
+        """Return the secrets that these options hold, for texts that must not show them.
+
+        Fields of type ``SecretStr``, and what a gathering field returns by a method `secrets` of
+        its value.
+        """
+        found: set[str] = set()
+        for value in vars(self).values():
+            if isinstance(value, SecretStr):
+                found.add(value.get_secret_value())
+            elif (own := getattr(value, "secrets", None)) is not None:
+                found |= own()
+        return found - {""}
+
+    @classmethod
+    def offered(cls) -> dict[str, str]:
+        """The options that users have: by the name that they write, the field."""
+        return {
+            _written(cls, field): field for field in cls.model_fields if field not in cls.refuses
+        }
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of all options as users write them."""
+        return list(cls.offered())
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _spellings(cls) -> dict[str, str]:
+        return {
+            spelling.lower(): field
+            for field in cls.model_fields.keys() - cls.gathers.keys()
+            for spelling in _all_spellings(cls, field)
+        }
+
+    @classmethod
+    @lru_cache(maxsize=1024)  # each role of each epoch parses the same keys
+    def _gatherer(cls, key: str) -> str | None:
+        """The field that gathers a key, unless the key is nearly one of a field of its own."""
+        if suggest(key, cls._spellings(), likeness=0.93):
+            return None
+        return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
+
+    @classmethod
+    def _build(cls, values: dict[str, Any], format_name: str) -> Self:
+        try:
+            # `parse` has found the fields already, in any case and spelling.
+            return cls.model_validate(values, by_name=True, by_alias=False)
+        except ValidationError as error:
+            # Without its cause, which holds what was given, secrets included.
+            lines = [text for _, text in _explained(error, cls, values, format_name)]
+            raise_alone(OptionError("; ".join(lines)))
+
+
+def _without_reference(text: str) -> str:
+    if has_reference(text):
+        raise ValueError("Spark reads it too, and knows no references: write the value itself")
+    return text
+
+
+def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_name: str) -> None:
+    # CREATE TABLE shows its properties while the schema is inferred; but then each SELECT hands
+    # over no option at all (seen on 4.0 to 4.3), so the table could never be read.
+    if {"owner", "provider"} <= given.keys() - known.keys():
+        raise OptionError(
+            f"{format_name}: Spark does not keep the options of CREATE TABLE for a Python format; "
+            "use CREATE TEMPORARY VIEW ... USING ... OPTIONS (...)"
+        )
+
+
+def _unknown(key: str, model: type[Options], format_name: str) -> list[OptionFault]:
+    if key.lower() in model.spark_keys or key.lower().startswith(_OF_STORES):
+        return []
+    spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
+    known = {name.lower(): name for name in spellings}
+    near = suggest(key.lower(), known)
+    hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
+    return [OptionFault(key, f"{format_name}: unknown option {key!r}; {hint}")]
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _all_spellings(model: type[Options], field: str) -> list[str]:
+    alias = model.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [choice for choice in alias.choices if isinstance(choice, str)]
+    return [alias] if isinstance(alias, str) else [field]
+
+
+def _written(model: type[Options], field: str) -> str:
+    return _all_spellings(model, field)[0]
+
+
+def _explained(
+    error: ValidationError, model: type[Options], values: Mapping[str, Any], format_name: str
+) -> list[tuple[str, str]]:
+    """By field, which is empty where several do not agree, what is wrong."""
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        name = _written(model, field) if field in model.model_fields else field
+        reason = reason_of(problem["type"], problem["msg"], values.get(field))
+        if problem["type"] == "missing":
+            text = f"{format_name}: option {name!r} is required"
+        elif not field or field in model.gathers:
+            text = f"{format_name}: {reason}"
+        else:
+            text = f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}"
+        lines.append((field, text))
+    return lines
+
+
+def _shown(model: type[Options], field: str, values: Mapping[str, Any]) -> str:
+    secret = _is_secret(model.model_fields[field].annotation)
+    return "" if secret else f" = {values.get(field)!r}"
+
+
+def _is_secret(kind: object) -> bool:
+    """Whether a type is one of pydantic's secrets, is derived from one, or holds one."""
+    bases = getattr(get_origin(kind) or kind, "__mro__", ())
+    named = any("Secret" in base.__name__ for base in bases)
+    return named or any(_is_secret(part) for part in get_args(kind))

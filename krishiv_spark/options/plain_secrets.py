@@ -1,0 +1,89 @@
+"""Secrets that others can read: warned of once. They stand in options, or travel unencrypted."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from krishiv_spark.options import Options
+from krishiv_spark.options.references import has_reference, resolved
+from krishiv_spark.runtime.once import warn_once
+
+__all__ = ["is_loopback", "secrets_among", "warn_of_plain_http", "warn_of_plain_secrets"]
+
+_log = logging.getLogger(__name__)
+
+
+def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format_name: str) -> None:
+    """Log one warning for each process that names the options whose values anybody can read.
+
+    Args:
+        model: Of the options.
+        given: What `Options.parse` has taken.
+        format_name: How the user knows the connector.
+    """
+    written = {key: text for key, text in given.items() if not has_reference(text)}
+    plain = frozenset(model.secret_keys(written))
+    if not plain:
+        return
+    warn_once(
+        _log,
+        (format_name, plain),
+        "%s: %s: a secret is written out, and Spark shows options in plans, in its UI and in event "
+        "logs, under Spark Connect every one of them: write ${env:NAME} or ${file:/path} instead "
+        "(docs/secrets.md)",
+        format_name,
+        ", ".join(sorted(plain)),
+    )
+
+
+def secrets_among(model: type[Options], given: Mapping[str, str]) -> set[str]:
+    """Return the secrets among options as a user wrote them; what cannot be looked up is left out.
+
+    Args:
+        model: Of the options.
+        given: Options, some of which may name where their value is.
+
+    Raises:
+        OptionError: If the model cannot tell which of them are secret.
+    """
+    found = set()
+    for key in model.secret_keys(given):
+        with contextlib.suppress(ValueError):
+            found.add(str.__str__(resolved(given[key])))
+    return found - {""}
+
+
+def warn_of_plain_http(url: str, login: str) -> None:
+    """Log one warning for each process and login if a login is sent without encryption.
+
+    Silent for https, and where nothing leaves the machine.
+
+    Args:
+        url: Where it is sent to.
+        login: What is sent, as the user knows it, without its value.
+    """
+    try:
+        to = urlsplit(url)
+        host = to.hostname or ""
+    except ValueError:  # whoever connects there says so
+        return
+    if to.scheme == "http" and not is_loopback(host):
+        warn_once(
+            _log,
+            login,
+            "%s is sent to %s without encryption: whoever sees the network can use it. Use https:",
+            login,
+            host,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host is this machine itself: ``localhost`` or an address of loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")

@@ -1,0 +1,1 @@
+"""Support for processes: caches, threads, retries, lazy imports, Spark's Python workers."""

@@ -1,0 +1,536 @@
+"""Ids of queries, and what a sink can learn from Spark's checkpoint folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
+from krishiv_spark.messages.advice import line_of_id, restore_metadata
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.spark.offset_log import OffsetSeq
+from krishiv_spark.spark.query_target import QueryTarget
+from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl
+
+__all__ = [
+    "BATCH_PREFIX",
+    "BEGIN_FILE",
+    "EPOCH_PROPERTY",
+    "KRISHIV",
+    "QUERY_ID_FILE",
+    "QUERY_ID_PROPERTY",
+    "REWOUND",
+    "TARGET_FILES",
+    "SparkCheckpoint",
+    "checked_id",
+]
+
+_log = logging.getLogger(__name__)
+
+BATCH_PREFIX = "batch-"
+"""The id of a batch job is this and a random part; that of a streaming query is Spark's."""
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Where the tasks of a streaming query read its id (``StreamExecution``)."""
+
+EPOCH_PROPERTY = "streaming.sql.batchId"
+"""Where they read the number of its epoch (``MicroBatchExecution``)."""
+
+KRISHIV = "krishiv"
+"""The folder of a checkpoint that belongs to this package: epoch logs, and `QUERY_ID_FILE`."""
+
+QUERY_ID_FILE = "query-id.json"
+"""A second copy of Spark's ``metadata``. No epoch log and no log of a named batch has this name."""
+
+BEGIN_FILE = "copied-after.json"
+"""In a copy or an import, the epoch after which it begins. No log has this name either."""
+
+REWOUND = "krishiv-rewound"
+"""The folder of a checkpoint with a folder for each rewind, which has the files that it removed.
+
+The names of these folders sort by time.
+"""
+
+TARGET_FILES = re.compile(r"target(?:\.([A-Za-z0-9_-]+))?\.json")
+"""The records of what the query writes to; of several outputs of a batch, each with its name. No
+log has such a name, since a dot is in it."""
+
+_QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def checked_id(query: object) -> str:
+    """The id of a query; it becomes a part of paths and of transactional ids.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
+        raise ValueError(f"{query!r} is no id of a query: up to 100 letters, digits, '-' and '_'")
+    return query
+
+
+class _NamesCheckpoint(Protocol):
+    """Options of a sink that names its checkpoint."""
+
+    @property
+    def checkpoint_location(self) -> str | None: ...
+
+    @property
+    def query_id(self) -> str | None: ...
+
+    @property
+    def storage(self) -> Storage: ...
+
+
+@dataclass(frozen=True)
+class SparkCheckpoint:
+    """Spark's folder of a streaming query. Any process of the driver.
+
+    Attributes:
+        location: Path or URL, as the user gave it to Spark.
+        storage: How its store is reached.
+    """
+
+    location: str
+    storage: Storage = ENVIRONMENT
+
+    @classmethod
+    def of(cls, options: _NamesCheckpoint) -> SparkCheckpoint | None:
+        """The one that options name; None without it, and where it is not to be read."""
+        location = options.checkpoint_location
+        if location is None or options.query_id is not None:
+            return None
+        return cls(location, options.storage)
+
+    def query_id(self) -> str:
+        """Return the id of the streaming query.
+
+        Spark writes ``metadata`` before the first batch (``StreamMetadata``). If that file is lost,
+        Spark makes a new id without a word, under which sinks would write again what they hold. So
+        it is compared with the id that `record_query_id` has stored.
+
+        Raises:
+            OptionError: If there is no readable checkpoint at the location.
+            CheckpointMismatch: If the id is another one than the recorded one.
+            StorageError: If the recorded one cannot be read.
+        """
+        try:
+            query = _id_in(self._text("metadata", self.folder()))
+        except StorageError as error:
+            raise OptionError(
+                f"the checkpoint {self.location} tells no query id: {error}"
+            ) from error
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise OptionError(
+                f"no query id in {self.location}/metadata: {error}; 'checkpointLocation' must be "
+                "the one that Spark uses, readable from the driver's machine: as a whole URL if "
+                "Spark's default file system is not the local one, with 'storage.…' options if the "
+                f"environment does not say how its store is reached{self._hint_of_lost_id()}"
+            ) from error
+        self._check_recorded(query)
+        return query
+
+    def record_query_id(self, query: str) -> None:
+        """Store the id of the query durably, unless that was done before. Driver.
+
+        It is called when an epoch has passed all checks, and before any row moves. A checkpoint
+        that can only be read keeps its query, which is then not protected: that is logged.
+
+        Args:
+            query: The id that Spark gives the query now.
+
+        Raises:
+            CheckpointMismatch: If another id is recorded.
+            StorageError: If the recorded id cannot be read.
+        """
+        if self._check_recorded(query) or self._is_resting():
+            return
+        if self._record(
+            QUERY_ID_FILE,
+            f"{line_of_id(query)}\n",
+            f"the id of query {query}",
+            "if the file 'metadata' of the checkpoint is lost",
+        ):
+            _recorded.put(self, query)
+
+    def _is_resting(self) -> bool:
+        """Return True if a record could not be stored a short time ago."""
+        return time.monotonic() < (_next_write_s.get(self) or 0.0)
+
+    def _record(self, file: str, text: str, content: str, lapse: str) -> bool:
+        """Store a small file in `KRISHIV` durably; return False if that failed, which is logged.
+
+        Args:
+            file: Name of the file.
+            text: Its whole content. Another process that stores it at the same time stores the
+                same.
+            content: What the file contains, for the warning.
+            lapse: The event that will not be noticed without it, for the warning.
+        """
+        try:
+            self.folder(KRISHIV).replace(file, text.encode())
+        except (OSError, StorageError) as error:
+            _log.warning(
+                "%s could not be stored in %s/%s: %s. The query goes on; but %s, that will not be "
+                "noticed",
+                content,
+                self.location,
+                KRISHIV,
+                error,
+                lapse,
+            )
+            _next_write_s.put(self, time.monotonic() + _REST_S)
+            return False
+        return True
+
+    def known_query(self) -> str | None:
+        """Return the id of the query; None if the checkpoint is new. Changes nothing.
+
+        Raises:
+            OptionError: If the checkpoint cannot be read.
+            CheckpointMismatch: If the id is another one than the recorded one, or was lost.
+            StorageError: If the checkpoint cannot be read now.
+        """
+        if self.folder().read("metadata") is not None:
+            return self.query_id()
+        recorded = self._recorded_id()
+        if recorded is None:
+            return None
+        raise CheckpointMismatch(
+            f"the checkpoint {self.location} is that of query {recorded}, and its file 'metadata' "
+            "is lost: Spark would make a new id, under which sinks would write again what they "
+            f"have. Nothing was written: {restore_metadata(recorded)}; or use a new checkpoint and "
+            "a new target"
+        )
+
+    # --- the target
+
+    def recorded_target(self, output: str | None = None) -> QueryTarget | None:
+        """Return what the query has written to; None if that is not recorded.
+
+        Args:
+            output: Of several outputs of a batch, the name of one.
+
+        Raises:
+            CheckpointMismatch: If the record is damaged.
+            OptionError, StorageError: If it cannot be read.
+        """
+        name = _target_file(output)
+        text = self.folder(KRISHIV).read(name)
+        try:
+            return None if text is None else QueryTarget.parse(text.decode())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            file = f"{self.location}/{KRISHIV}/{name}"
+            raise CheckpointMismatch(
+                f"{file} is damaged ({error}), so it cannot be checked that the query writes to "
+                f"the same target as before. Nothing was written: if it does, remove {file}, which "
+                "is then written again"
+            ) from error
+
+    def recorded_targets(self) -> dict[str | None, QueryTarget]:
+        """Return all recorded targets by output; that of a query with one sink is under None.
+
+        Raises:
+            CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
+        """
+        names = map(TARGET_FILES.fullmatch, self.folder(KRISHIV).names())
+        outputs = sorted((match[1] for match in names if match), key=lambda name: name or "")
+        found = {output: self.recorded_target(output) for output in outputs}
+        return {output: target for output, target in found.items() if target is not None}
+
+    def record_target(self, target: QueryTarget, output: str | None = None) -> QueryTarget | None:
+        """Store what the query writes to from now on, durably, unless it is stored. Driver.
+
+        It is called when an epoch has passed all checks, and before any row moves.
+
+        Args:
+            target: Of the epoch.
+            output: As `recorded_target`.
+
+        Returns:
+            The recorded target if it is another one, which is replaced; None otherwise.
+
+        Raises:
+            CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
+        """
+        before = self.recorded_target(output)
+        if before != target and not self._is_resting():
+            self._record(
+                _target_file(output),
+                target.record(),
+                f"the target {target}",
+                "if the query is given another target",
+            )
+        return None if before is None or before.is_same(target) else before
+
+    def forget_target(self) -> None:
+        """Remove the record of the target: the next epoch records its own. Operator.
+
+        Raises:
+            OptionError, StorageError: If it cannot be removed.
+        """
+        self.folder(KRISHIV).remove([_target_file(None)])
+
+    # --- Spark's files
+
+    def begins_after(self) -> int | None:
+        """Return the epoch after which a copy or an import begins; None if it is not recorded.
+
+        Raises:
+            OptionError: If the file that says so is damaged.
+            StorageError: If it cannot be read.
+        """
+        text = self.folder(KRISHIV).read(BEGIN_FILE)
+        try:
+            return None if text is None else int(json.loads(text)["after"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise OptionError(
+                f"{self.location}/{KRISHIV}/{BEGIN_FILE} is damaged ({error}): put it back from a "
+                "copy"
+            ) from error
+
+    def _check_recorded(self, query: str) -> bool:
+        """Return True if the id of the query is recorded, False if none is.
+
+        Raises:
+            CheckpointMismatch: If another one is.
+        """
+        if _recorded.get(self) == query:
+            return True
+        recorded = self._recorded_id()
+        if recorded is None:
+            return False
+        if recorded != query:
+            raise CheckpointMismatch(
+                f"the checkpoint {self.location} is that of query {recorded}, but its file "
+                f"'metadata' names query {query}: it was lost, so that Spark made a new id, or was "
+                "replaced. The sink would not know what it holds of this checkpoint, and write it "
+                f"again. Nothing was written. Two ways on: {restore_metadata(recorded)}; or use a "
+                "new checkpoint and a new target, into which all that the sources still have is "
+                "written (the rest is lost there). A copy of a checkpoint for a second query is "
+                "made by 'krishiv-spark checkpoint copy'"
+            )
+        _recorded.put(self, query)
+        return True
+
+    def _recorded_id(self) -> str | None:
+        """Return the stored id of the query; None before the first epoch that stores it.
+
+        Raises:
+            CheckpointMismatch: If the file is damaged.
+        """
+        text = self.folder(KRISHIV).read(QUERY_ID_FILE)
+        try:
+            return None if text is None else _id_in(text.decode())
+        except (ValueError, LookupError, TypeError) as error:
+            file = f"{self.location}/{KRISHIV}/{QUERY_ID_FILE}"
+            raise CheckpointMismatch(
+                f"{file} is damaged ({error}), so it cannot be checked that the file 'metadata' of "
+                "the checkpoint is the query's own. Nothing was written: if it is, remove "
+                f"{file}, which is then written again"
+            ) from error
+
+    def _hint_of_lost_id(self) -> str:
+        """Return the end of a message, which shows how a lost ``metadata`` is restored."""
+        try:
+            recorded = self._recorded_id()
+        except (CheckpointMismatch, OptionError, OSError, StorageError):
+            return ""
+        return "" if recorded is None else f". If it was lost, {restore_metadata(recorded)}"
+
+    def offset_seq(self, epoch: int) -> OffsetSeq | None:
+        """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
+        try:
+            return OffsetSeq.parse(self._text(epoch, self.folder("offsets")))
+        except (OSError, StorageError, ValueError):
+            return None
+
+    def planned(self) -> tuple[str, PlannedOffsets]:
+        """The id of the query, and what Spark planned for the epoch that it is at. Planner.
+
+        What this process has read before is read again only if a listing of ``offsets`` shows that
+        it has changed, or does not tell.
+
+        Raises:
+            OptionError: As `query_id` and `planned_offsets`.
+        """
+        offsets = self.folder("offsets")
+        versions = offsets.names()
+        known = _known_ids.get(self)
+        # The checkpoint is the same as long as an entry of its log is: each names the time when its
+        # epoch was planned.
+        if known is not None and versions.get(known.entry) == known.version:
+            query = known.query
+        else:
+            query = self.query_id()
+        planned = self._newest(offsets, versions)
+        entry = str(planned.epoch)
+        if version := versions[entry]:
+            _known_ids.put(self, _KnownId(query, entry, version))
+        return query, planned
+
+    def planned_offsets(self) -> PlannedOffsets:
+        """What Spark planned for the epoch that it is at. Driver, operator.
+
+        Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one
+        is that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
+
+        Raises:
+            OptionError: If there is none.
+        """
+        offsets = self.folder("offsets")
+        return self._newest(offsets, offsets.names())
+
+    def _newest(self, offsets: Folder, versions: Mapping[str, str]) -> PlannedOffsets:
+        epochs = _epochs(versions)
+        if not epochs:
+            raise OptionError(
+                f"no offsets in {self.location}/offsets, though Spark writes them before an epoch "
+                "is begun; 'checkpointLocation' must be the one that Spark uses, readable from the "
+                "driver's machine"
+            )
+        return self._planned_at(max(epochs), offsets, versions)
+
+    def offsets_of(self, epoch: int) -> PlannedOffsets:
+        """What Spark planned for an epoch; begun at the offsets of the one before, if it is there.
+
+        Raises:
+            FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
+            ValueError: As `OffsetSeq.parse`.
+        """
+        return self._planned_at(epoch, self.folder("offsets"), {})
+
+    def _planned_at(
+        self, epoch: int, offsets: Folder, versions: Mapping[str, str]
+    ) -> PlannedOffsets:
+        """See `offsets_of`; with the versions of entries, as a listing has just shown them."""
+        ends = self._ends(epoch, offsets, versions)
+        try:
+            begins = self._ends(epoch - 1, offsets, versions)
+        except FileNotFoundError:
+            begins = {}
+        return PlannedOffsets.of(epoch, begins, ends)
+
+    def _ends(self, epoch: int, offsets: Folder, versions: Mapping[str, str]) -> Mapping[str, str]:
+        version = versions.get(str(epoch))
+        text = _texts.get((self, epoch, version)) if version else None
+        if text is None:
+            text = self._text(epoch, offsets)
+            if version:
+                _texts.put((self, epoch, version), text)
+        return OffsetSeq.parse(text).sources
+
+    def is_committed(self, epoch: int) -> bool:
+        """Whether Spark has written down that an epoch is over (``commits/<epoch>``).
+
+        It does so when the sink's commit has returned, and before the next epoch begins.
+
+        Raises:
+            OSError: If that cannot be found out on a disk: who takes it for "no" ends transactions
+                once more, whose ids may be in use again.
+            StorageError: Likewise, in another store.
+        """
+        try:
+            self._text(epoch, self.folder("commits"))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def was_committed(self, epoch: int) -> bool:
+        """Return True if a rewind removed an epoch that was over. Operator.
+
+        The newest rewind that removed the epoch decides: an epoch of this number may have been
+        planned again after an earlier one. If the checkpoint has planned it again since, the
+        answer is False.
+
+        Raises:
+            OSError, StorageError: As `is_committed`.
+        """
+        if epoch in self.epochs():
+            return False
+        for name in sorted(self.folder(REWOUND).names(), reverse=True):
+            place = StoreUrl.parse(self.location) / f"{REWOUND}/{name}"
+            removed = replace(self, location=str(place))
+            if epoch in removed.epochs():
+                return removed.is_committed(epoch)
+        return False
+
+    def epochs(self) -> list[int]:
+        """The epochs that Spark has planned and still says of what, in ascending order."""
+        return sorted(_epochs(self.folder("offsets").names()))
+
+    def committed_epochs(self) -> list[int]:
+        """The epochs that Spark still says are over, in ascending order."""
+        return sorted(_epochs(self.folder("commits").names()))
+
+    def has_offsets(self) -> bool:
+        """Whether Spark has planned some epoch."""
+        return bool(self.epochs())
+
+    def has_commits(self) -> bool:
+        """Whether Spark has written down that some epoch is over."""
+        return bool(self.committed_epochs())
+
+    @staticmethod
+    def _text(name: str | int, folder: Folder) -> str:
+        """The text of a file of Spark's, such as the entry of an epoch in a log.
+
+        Raises:
+            FileNotFoundError: If it is not there.
+        """
+        data = folder.read(str(name))
+        if data is None:
+            raise FileNotFoundError(f"{folder!r}/{name} is not there")
+        return data.decode()
+
+    def folder(self, name: str = "") -> Folder:
+        """A folder of the checkpoint, such as ``offsets``; without a name, all of it."""
+        url = StoreUrl.parse(self.location)
+        return self.storage.folder(url / name if name else url)
+
+
+def _target_file(output: str | None) -> str:
+    return "target.json" if output is None else f"target.{output}.json"
+
+
+def _id_in(text: str) -> str:
+    """Return the id in a file such as ``metadata``.
+
+    Raises:
+        ValueError, LookupError, TypeError: If there is none.
+    """
+    return checked_id(json.loads(text)["id"])
+
+
+def _epochs(names: Iterable[str]) -> list[int]:
+    """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
+    # Others are ``9.compact`` and Hadoop's temporary and checksum files.
+    return list(map(int, filter(str.isdigit, names)))
+
+
+class _KnownId(NamedTuple):
+    query: str
+    entry: str
+    version: str
+
+
+_known_ids: LruCache[SparkCheckpoint, _KnownId] = LruCache(64)
+"""By checkpoint, the query's id, and an entry of its offset log that was there when it was read."""
+
+_recorded: LruCache[SparkCheckpoint, str] = LruCache(64)
+"""By checkpoint, the query id that is known to be stored in it."""
+
+_next_write_s: LruCache[SparkCheckpoint, float] = LruCache(64)
+"""By checkpoint in which the id could not be stored, when that is tried again."""
+
+_REST_S = 600.0
+"""Pause after a failed attempt: each may take seconds, and is logged."""
+
+_texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
+"""Entries of offset logs in versions that a listing has shown."""

@@ -1,0 +1,94 @@
+"""The external system that a query writes to, as the query's checkpoint records it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from typing_extensions import Self
+
+from krishiv_spark.messages.redaction import redact
+
+__all__ = ["QueryTarget"]
+
+_DIGITS = 32
+
+
+@dataclass(frozen=True)
+class QueryTarget:
+    """A table, a folder, a topic or a result. It contains no secret.
+
+    Attributes:
+        format: Of the sink, as ``krishiv-iceberg``.
+        name: Table, path or topic, redacted: for people, and not compared.
+        digest: Of the whole name, by which targets without an identity are compared.
+        identity: What the system itself calls the target, under whichever path or URL it is
+            reached; None if it has no such thing, or not yet.
+    """
+
+    format: str
+    name: str
+    digest: str
+    identity: str | None = None
+
+    @classmethod
+    def of(
+        cls, format_name: str, name: str, identity: str | None = None, secrets: Iterable[str] = ()
+    ) -> Self:
+        """Describe a target.
+
+        Args:
+            format_name: Of the sink.
+            name: The whole name, which may contain a login.
+            identity: See the attribute.
+            secrets: Values that may not be stored.
+        """
+        return cls(format_name, redact(name, secrets), digest_of(name), identity)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a record.
+
+        Raises:
+            ValueError, LookupError, TypeError, AttributeError: If it is damaged.
+        """
+        found = json.loads(text)
+        identity = found.get("id")
+        parts = [found["format"], found["target"], found["digest"], identity]
+        if not all(isinstance(part, str) for part in parts if part is not None):
+            raise ValueError("a value in it is no text")
+        return cls(found["format"], found["target"], found["digest"], identity)
+
+    def record(self) -> str:
+        """Return the text that `parse` reads: one line."""
+        found = {"format": self.format, "target": self.name, "digest": self.digest}
+        known = {} if self.identity is None else {"id": self.identity}
+        return f"{json.dumps({**found, **known})}\n"
+
+    def hiding(self, values: Iterable[str]) -> Self:
+        """Return the same target, without some values in its name."""
+        return replace(self, name=redact(self.name, values))
+
+    def is_same(self, now: QueryTarget) -> bool:
+        """Return True if another description is of this target, as recorded.
+
+        Args:
+            now: The target as it is described today. One without an identity, where there was one,
+                was removed, and is another.
+        """
+        if self.format != now.format:
+            return False
+        if self.identity is None:
+            return self.digest == now.digest
+        return self.identity == now.identity
+
+    def __str__(self) -> str:
+        named = f" ({self.identity})" if self.identity is not None else ""
+        return f"{self.format} {self.name}{named}"
+
+
+def digest_of(name: str) -> str:
+    """Return what a record contains of a name that it may not show."""
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]

@@ -1,0 +1,76 @@
+"""Pages of formats have the same sections; recipes have valid Python and known options."""
+
+import ast
+import re
+import textwrap
+
+import pytest
+from wheels import ROOT
+
+from krishiv_spark.formats import every_format
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+FORMATS = [
+    ROOT / "docs" / f"{name}.md" for name in ("console", "iceberg", "kafka", "memory", "parquet")
+]
+SECTIONS = [
+    "Example", "Reading", "Writing", "What is guaranteed", "Options", "Common problems", "Limits",
+]  # fmt: skip
+PAGES = [*FORMATS, *GUIDES, *((ROOT / "docs" / f"{name}.md") for name in ("backfill", "fanout"))]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+WORDS = 450
+SPARKS_OWN = {"columnnameofcorruptrecord"}
+PREFIXES = ("catalog.", "kafka.", "spark.", "storage.", "tableproperty.")
+OF_A_PART = re.compile(r"(route\.\w+|first|then)\.")
+
+
+def options() -> set[str]:
+    """Return the names of all options of all formats, in lower case."""
+    models = (
+        part.options_type
+        for source in every_format()
+        for part in (source.reader_type, source.writer_type)
+        if part
+    )
+    return {"format", *(name.lower() for model in models for name in model.names())}
+
+
+OPTIONS = options()
+
+
+def code(page) -> list[ast.Module]:
+    """Return the parsed blocks of Python of a page; one of `.option(...)` lines is a part."""
+    texts = (textwrap.dedent(block) for _, block in BLOCK.findall(page.read_text()))
+    return [ast.parse(f"(x\n{text})" if text.startswith(".") else text) for text in texts]
+
+
+def given(tree: ast.Module) -> set[str]:
+    """Return the names of the options that code sets by `option` and `options`."""
+    names = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            if call.func.attr == "option" and isinstance(call.args[0], ast.Constant):
+                names.add(call.args[0].value)
+            elif call.func.attr == "options":
+                names |= {keyword.arg for keyword in call.keywords if keyword.arg}
+    return names
+
+
+@pytest.mark.parametrize("page", FORMATS, ids=lambda page: page.stem)
+def test_a_page_of_a_format_has_the_sections_of_all(page):
+    assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == SECTIONS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_and_options_of_a_page_are_right(page):
+    names = {name.lower() for tree in code(page) for name in given(tree)}
+    own = {OF_A_PART.sub("", name) for name in names} - SPARKS_OWN
+    assert {name for name in own if not name.startswith(PREFIXES)} <= OPTIONS
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_recipe_is_short_and_found(page):
+    assert len(page.read_text().split()) <= WORDS
+    name = page.name
+    assert name == "README.md" or f"]({name})" in (page.parent / "README.md").read_text()
+    assert f"guides/{name}" in (ROOT / "mkdocs.yml").read_text()
