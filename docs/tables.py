@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import textwrap
-from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,6 @@ from benchmarks.report.results import Results
 from benchmarks.report.words import number
 
 __all__ = [
-    "bad_inputs",
     "counts_table",
     "is_beside_a_peer",
     "runs_table",
@@ -26,8 +21,6 @@ __all__ = [
 ]
 
 _WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
-_BAD_INPUTS = Path(__file__).parent / "bad-inputs.json"
-_WIDTH = 80
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
 
@@ -87,39 +80,6 @@ def runs_table(recorded: Results) -> str:
         used = [run.versions["pyspark"], run.machine.processor]
         rows.append([f"{run.date:%Y-%m-%d}", commit, *used, ", ".join(names)])
     return table(["date", "commit", "PySpark", "processor", "benchmarks"], rows)
-
-
-def bad_inputs(classes: Collection[str], seen: Path = _BAD_INPUTS) -> str:
-    """A section for each bad input, as the test of it has recorded what it saw.
-
-    Args:
-        classes: Names of the errors that docs/errors.md has a section of.
-        seen: What was recorded.
-    """
-    return "\n".join(_bad_inputs(json.loads(seen.read_text()), classes)) + "\n"
-
-
-def _bad_inputs(seen: dict[str, dict[str, str]], classes: Collection[str]) -> Iterator[str]:
-    group = ""
-    for name, case in seen.items():
-        if case["group"] != group:
-            group = case["group"]
-            yield from ("", f"## {group}")
-        yield from ("", f"### {name[0].upper()}{name[1:]}", "")
-        yield from _wrapped(f"A {case['query']}; {case['soon']}:")
-        yield from ("", "```text", *_wrapped(case["line"]), "```", "")
-        yield from _wrapped(
-            f"Kept: {case['kept']}. Mended by: {case['cure']}.{_link(case, classes)}"
-        )
-
-
-def _link(case: dict[str, str], classes: Collection[str]) -> str:
-    named = [word for word in re.findall(r"\b([A-Za-z]+): ", case["line"]) if word in classes]
-    return f" See [{named[0]}](errors.md#{named[0].lower()})." if named else ""
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def counts_table(record: Record) -> str:

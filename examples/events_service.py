@@ -1,11 +1,11 @@
-"""A service with events over HTTP, for tests: in a process of its own, and all it knows in files.
+"""A service with events over HTTP, for tests, in a process of its own, with all state in files.
 
     GET  /NAME           {"next": the number after the newest}
     GET  /NAME?before=N  and "newest_ms", the newest of the times before that number
-    GET  /NAME?after=N   {"events": a page of them, from number N on}; 410 if N was thrown away
+    GET  /NAME?after=N   {"events": a page of them, from number N on}; 410 if N was deleted
     POST /NAME           adds lines of JSON
 
-What it was seen to answer elsewhere it repeats: a file in its folder that is named as a request is.
+A file in its folder with the name of a request is the recorded response to that request.
 """
 
 import json
@@ -25,30 +25,30 @@ _PAGE = 500
 
 
 class Events:
-    """Those of one name."""
+    """The events of one name."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._file = root / f"{name}.jsonl"
         self._gone = root / f"{name}.gone"
         self._lines: list[str] = []
-        self._read = 0  # so many bytes of the file are known
+        self._read = 0  # bytes of the file that were read
         self._lock = Lock()
 
     def add(self, lines: Sequence[str]) -> None:
-        """Add some."""
+        """Add events, a line of JSON each."""
         with self._file.open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
 
     def all(self) -> list[Any]:
-        """All that there ever were."""
+        """Return all events, also deleted ones."""
         return [json.loads(line) for line in self._known()]
 
     def expire(self) -> None:
-        """Throw away what is there."""
+        """Delete the events that exist."""
         self._gone.write_text(str(len(self._known())))
 
     def answer(self, asked: dict[str, str]) -> Any:
-        """What a request is answered; None if it asks for what is gone."""
+        """Return the response to a request; None if it asks for deleted events."""
         lines = self._known()
         if "after" not in asked:
             end = int(asked.get("before", 0))
@@ -94,12 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  theirs
-        """Be silent."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name in the base class
+        """Print nothing."""
 
 
 def record(url: str, folder: Path) -> None:
-    """Ask the real service once, and keep its answer for tests without it."""
+    """Store a response of the real service, for tests without it."""
     split = urlsplit(url)
     name = quote(f"{split.path[1:]}{'?' if split.query else ''}{split.query}", safe="")
     with urlopen(url, timeout=30) as answer:
@@ -108,7 +108,7 @@ def record(url: str, folder: Path) -> None:
 
 @contextmanager
 def serving(root: Path) -> Iterator[str]:
-    """A service in a process of its own over a folder; its URL."""
+    """Run a service over a folder in a process of its own; yields its URL."""
     command = [sys.executable, __file__, str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The events of a service over HTTP, each once: by their number, page by page."""
+"""A source that reads the events of a service over HTTP, each once, by number and page."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +19,12 @@ _UNITS = "the service counts events: use 'maxRowsPerTrigger'"
 
 
 class _Options(SourceOptions):
-    url: str = Field(description="Of the events, such as `https://host/orders`.")
+    url: str = Field(description="URL of the events, such as `https://host/orders`.")
     token: options.SecretStr | None = Field(default=None, description="Sent as bearer token.")
-    starting: Literal["earliest", "latest"] = Field(default="earliest", description="Where from.")
-    timeout: options.Duration = Field(default=10_000, description="For each answer.")
+    starting: Literal["earliest", "latest"] = Field(
+        default="earliest", description="Start of a new query."
+    )
+    timeout: options.Duration = Field(default=10_000, description="Time-out of each request.")
     rows_per_task: int = Field(default=100_000, gt=0, description="Most events of a task.")
 
     refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -37,7 +39,7 @@ class _Options(SourceOptions):
 
 
 class _Offset(Offset):
-    """The number of the next event. Exclusive: a batch is what is before it."""
+    """The number of the next event, the exclusive end of a batch."""
 
     kind: ClassVar[str] = "events"
     next: int = 0
@@ -51,7 +53,7 @@ class _Reader(StreamReader[_Offset, tuple[int, int]]):
     def infer_schema(self) -> pa.Schema:
         return _ROWS
 
-    def initial(self) -> _Offset | Start:  # asked again after a crash: no look at the service
+    def initial(self) -> _Offset | Start:  # called again after a crash: it does not ask the service
         return Start(at="latest") if self.options.starting == "latest" else _Offset()
 
     def resolve(self, start: Start) -> _Offset:  # once in the life of a query
@@ -60,7 +62,7 @@ class _Reader(StreamReader[_Offset, tuple[int, int]]):
     def latest(self, start: _Offset, limit: Limit) -> _Offset:
         newest = self.options.ask("")["next"] if self.frozen is None else self.frozen
         end = newest if limit.rows is None else min(newest, start.next + limit.rows)
-        if end <= start.next:  # nothing new, or asked of a replica that is late
+        if end <= start.next:  # nothing new, or a replica that lags
             return start
         if self.options.event_time is None:
             return _Offset(next=end)
@@ -76,7 +78,7 @@ class _Reader(StreamReader[_Offset, tuple[int, int]]):
     def read(self, partition: tuple[int, int]) -> Iterator[pa.RecordBatch]:  # executor
         first, end = partition
         while first < end:
-            page = self._page(first)[: end - first]  # what came since is for the next batch
+            page = self._page(first)[: end - first]  # newer events are for the next batch
             if not page:
                 raise errors.DataLossError(f"events {first} to {end - 1} are not there")
             rows = pa.RecordBatch.from_pylist(page, schema=_SCHEMA)
@@ -101,6 +103,6 @@ class _Reader(StreamReader[_Offset, tuple[int, int]]):
 
 
 class EventsSource(datasource.KrishivDataSource):
-    """Condition: numbers have no gaps, and no event appears below one that was seen."""
+    """Condition: numbers have no gaps, and no event appears below one that was read."""
 
     format_name, reader_type = "events", _Reader

@@ -1,7 +1,7 @@
-"""Files of JSON lines into a folder of somebody else, exactly once, by an epoch log beside it.
+"""A sink that writes JSON lines into another program's folder, exactly once, by an epoch log.
 
-Whoever owns the folder takes files away as they appear: no mark can stay there, and no two files
-appear in one step. So an intent in the log is the point of truth, and `finish` repeats renames.
+That program takes files away as they appear: no mark can stay in the folder, and no two files
+appear in one step. So an intent in the log is the linearization point; `finish` repeats renames.
 """
 
 import json
@@ -31,12 +31,14 @@ _HELD = types.is_boolean, types.is_integer, types.is_string
 class _Options(options.Options):
     path: Path  # of the folder, shared by executors and driver
 
-    def beside(self, query: str, name: object) -> Path:  # log, and by generation what is staged
+    def beside(
+        self, query: str, name: object
+    ) -> Path:  # the log, and a staging folder for each generation
         return self.path.with_name(f"{self.path.name}.krishiv") / query / str(name)
 
 
 class _File(BaseModel):
-    name: FileName  # and no path: who may write the log could name any file
+    name: FileName  # not a path: a user who can write the log could name any file
 
 
 class _Inbox(Participant[_File]):  # driver
@@ -47,7 +49,7 @@ class _Inbox(Participant[_File]):  # driver
 
     def prepare(
         self, epoch: Epoch, staged: Sequence[_File], salvaged: Sequence[_File]
-    ) -> Sequence[_File]:  # committer, right before the intent: what fails later is never refused
+    ) -> Sequence[_File]:  # committer, directly before the intent; nothing is refused later
         folder = self._given.beside(epoch.query, epoch.generation)
         there = os.listdir(folder) if durable.exists(folder) else []
         if any(file.name not in there for file in staged):
@@ -58,12 +60,12 @@ class _Inbox(Participant[_File]):  # driver
     def finish(self, epoch: Epoch, staged: Sequence[_File]) -> None:  # any number of times
         folder = self._given.beside(epoch.query, epoch.generation)
         for file in staged:
-            with suppress(FileNotFoundError):  # it was shown before
+            with suppress(FileNotFoundError):  # it is visible already
                 os.rename(folder / file.name, self._given.path / file.name)
         durable.sync_folder(self._given.path)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def is_finished(self, epoch: Epoch) -> bool:  # the folder goes last
+    def is_finished(self, epoch: Epoch) -> bool:  # the folder is removed last
         return not durable.exists(self._given.beside(epoch.query, epoch.generation))
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:  # planner
@@ -74,7 +76,7 @@ class _Inbox(Participant[_File]):  # driver
                 shutil.rmtree(own.parent / name, ignore_errors=True)
 
     def discard(self, staged: Sequence[_File]) -> None:
-        """Nothing: what no intent names goes with the folder of its generation."""
+        """Do nothing: files that no intent names are removed with their generation's folder."""
 
 
 class _Writer(LoggedWriter[_File]):
@@ -99,7 +101,7 @@ class _Writer(LoggedWriter[_File]):
         return file if rows else None
 
     def participant(self, view: LogView) -> _Inbox:
-        del view  # of the log; for participants that must know whether they still own the query
+        del view  # for participants that check whether they still own the query
         return _Inbox(self.options)
 
     def log_location(self, query: str) -> str:

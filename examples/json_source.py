@@ -1,4 +1,4 @@
-"""The rows of the files ``*.jsonl`` in a folder and of those that come, each once, in any order."""
+"""A source that reads the files ``*.jsonl`` of a folder, and new ones, each once, in any order."""
 
 import json
 import os
@@ -15,7 +15,7 @@ class _Options(SourceOptions):
 
 
 class _Offset(offsets.Offset):
-    """All files that were taken. Exclusive: a batch is what its end has and its start has not."""
+    """The files that were read. A batch is the files of its end that are not in its start."""
 
     kind = "json-lines"
     files: tuple[str, ...] = ()  # in the order of batches; grows, so it is for some thousand files
@@ -23,7 +23,7 @@ class _Offset(offsets.Offset):
 
 class _Reader(StreamReader[_Offset, str]):
     options_type, offset_type = _Options, _Offset
-    options: _Options  # for type checkers, who cannot follow `options_type`
+    options: _Options  # for type checkers, which cannot follow `options_type`
     frozen: set[str] | None = None
 
     def infer_schema(self) -> Schema:
@@ -44,12 +44,12 @@ class _Reader(StreamReader[_Offset, str]):
         return _Offset(files=(*start.files, *new))
 
     def plan(self, start: _Offset, end: _Offset) -> Sequence[str]:
-        """Pure: all is in the two positions, so the folder of a later day changes nothing."""
+        """Use the two positions only, so that later changes of the folder change nothing."""
         return end.files[len(start.files) :]
 
     def read(self, partition: str) -> Iterator[RecordBatch]:
         with open(f"{self.options.path}/{partition}", "rb") as file:
-            while lines := file.readlines(2**20):  # so many bytes, about, are held at once
+            while lines := file.readlines(2**20):  # at most about this many bytes in memory
                 yield RecordBatch.from_pylist([json.loads(line) for line in lines], self.schema)
 
     def freeze(self) -> None:
@@ -57,6 +57,6 @@ class _Reader(StreamReader[_Offset, str]):
 
 
 class JsonSource(datasource.KrishivDataSource):
-    """Condition: files are moved in finished, never change, and no name is used twice."""
+    """Condition: files are complete when they appear, never change, and have unique names."""
 
     format_name, reader_type = "json-lines", _Reader

@@ -1,4 +1,4 @@
-"""Rows into SQLite, exactly once. COMMIT of an epoch's rows and mark is the point of truth."""
+"""A sink that writes rows into SQLite, exactly once, by one COMMIT of an epoch's rows and mark."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ class _Options(options.Options):
 
 class _Writer(TwoPhaseWriter[Path]):
     options_type = _Options
-    options: _Options  # for type checkers, who cannot follow `options_type`
+    options: _Options  # for type checkers, which cannot follow `options_type`
 
     def _open(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(self.options.path, timeout=self.options.timeout / 1000))
@@ -56,7 +56,7 @@ class _Writer(TwoPhaseWriter[Path]):
         table, *columns = (f'"{name}"' for name in names)
         into, values = f"{table} ({', '.join(columns)})", ", ".join("?" * len(columns))
         with self._open() as db:
-            try:  # all that is in here is void without the COMMIT
+            try:  # nothing in here is visible without the COMMIT
                 db.executescript(f"PRAGMA synchronous=EXTRA; CREATE TABLE IF NOT EXISTS {into}")
                 mark = (epoch.query, epoch.number, epoch.digest)
                 db.execute("INSERT INTO _epochs VALUES (?, ?, ?)", mark)
@@ -67,12 +67,12 @@ class _Writer(TwoPhaseWriter[Path]):
                         for batch in map(rows.get_batch, range(rows.num_record_batches)):
                             by_row = zip(*batch.to_pydict().values(), strict=True)
                             db.executemany(f"INSERT INTO {into} VALUES ({values})", by_row)  # noqa: S608
-            except (sqlite3.Error, ArrowException, OSError) as error:  # a mark that is there, too
+            except (sqlite3.Error, ArrowException, OSError) as error:  # also a mark that exists
                 raise errors.CommitRejected(f"epoch {epoch.number}: {error}") from error
             db.commit()  # an error in here means: it may have happened
         self._sweep(epoch)
 
-    def _sweep(self, epoch: Epoch) -> None:  # also what attempts have left that nobody heard of
+    def _sweep(self, epoch: Epoch) -> None:  # also leftovers of attempts that never reported
         own = self._file(epoch.query, "").name
         for file in self.options.path.parent.iterdir():
             if (

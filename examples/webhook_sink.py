@@ -1,4 +1,4 @@
-"""Rows to a service over HTTP, at least once: it can neither keep a mark nor take all at once."""
+"""A sink that posts rows to a service, at least once: the service can store no mark."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ _HELD = types.is_boolean, types.is_integer, types.is_floating, types.is_string
 
 
 class _Options(options.Options):
-    url: str = Field(description="To which rows are posted, a line of JSON each.")
+    url: str = Field(description="Rows are posted to this URL, a line of JSON each.")
     token: options.SecretStr | None = Field(default=None, description="Sent as bearer token.")
-    timeout: options.Duration = Field(default=10_000, description="For each request.")
+    timeout: options.Duration = Field(default=10_000, description="Time-out of each request.")
 
 
 class _Writer(AtLeastOnceWriter[int]):
@@ -32,7 +32,7 @@ class _Writer(AtLeastOnceWriter[int]):
 
     def stage(self, batches: Iterator[RecordBatch], task: Task, plan: None) -> int:  # executor
         sent = 0
-        for batch in batches:  # one request each: a task is never held as a whole
+        for batch in batches:  # one request each: a task is never in memory as a whole
             self._post("".join(f"{json.dumps(row)}\n" for row in batch.to_pylist()))
             sent += batch.num_rows
         return sent
@@ -42,10 +42,10 @@ class _Writer(AtLeastOnceWriter[int]):
         headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
         request = Request(self.options.url, text.encode(), headers)
         with urlopen(request, timeout=self.options.timeout / 1000):
-            """Whatever is not "200" raises, so that the task fails and is tried again."""
+            """Any other status raises an error, so the task fails and is tried again."""
 
     def publish(self, epoch: Epoch, staged: Sequence[int]) -> None:  # committer
-        """Nothing: all is there, or the tasks would not have ended well."""
+        """Do nothing: the tasks have sent all rows."""
 
 
 class WebhookDataSource(datasource.KrishivDataSource):

@@ -1,1 +1,1 @@
-"""The documentation as a site: the pages of the repository, and what only a site can show."""
+"""The documentation as a site: the repository's pages, and parts that only a site has."""

@@ -1,7 +1,7 @@
 """Makes the site: ``python -m docs.site``, without network.
 
-The pages are gathered in a folder (`pages`), which MkDocs makes a site of, with errors for links
-and anchors that lead nowhere.
+The pages are gathered in a folder (`pages`), from which MkDocs makes a site. A link or an anchor
+that leads nowhere is an error.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ _FETCHED = re.compile(
     r"""<(?:script|img|iframe|link(?=[^>]*rel="?(?:stylesheet|preload|preconnect|icon)))"""
     r"""[^>]*?(?:src|href)=["']?(?:https?:)?//[^"'\s>]+"""
 )
-"""What a browser would fetch from elsewhere to show a page."""
+"""Parts of a page that a browser would load from another host."""
 
 
 def main(arguments: list[str]) -> int:
     """Gather the pages, and build.
 
     Returns:
-        The exit code: 1 for a link that leads nowhere, or a page that fetches something.
+        The exit code: 1 for a link that leads nowhere, or a page that loads parts from other hosts.
     """
     parser = argparse.ArgumentParser(prog="./run site", description=__doc__)
     parser.add_argument("--out", type=Path, default=_WORK / "html", help="folder for the site")
-    parser.add_argument("--pages", type=Path, default=_WORK / "pages", help="for what is gathered")
+    parser.add_argument(
+        "--pages", type=Path, default=_WORK / "pages", help="folder for the gathered pages"
+    )
     given = parser.parse_args(arguments)
     try:
         gather(given.pages)
@@ -49,18 +51,26 @@ def main(arguments: list[str]) -> int:
 
 
 def build(pages: Path, out: Path) -> int:
-    """Run MkDocs on what was gathered; its exit code."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
-    return subprocess.run(  # noqa: S603  MkDocs
+    """Run MkDocs on the gathered pages, and return its exit code; its output is shown if it fails.
+
+    Its option ``--quiet`` would drop warnings before ``--strict`` counts them.
+    """
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
+    done = subprocess.run(  # noqa: S603  MkDocs
         [*command, "--config-file", ROOT / "mkdocs.yml", "--site-dir", out.absolute()],
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "KRISHIV_SITE_PAGES": str(pages.absolute())},
         cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    ).returncode
+    )
+    if done.returncode:
+        print(done.stdout, done.stderr, file=sys.stderr)  # noqa: T201
+    return done.returncode
 
 
 def fetched(out: Path) -> set[str]:
-    """The parts of a site's pages that would come from another host."""
+    """Return the parts of a site's pages that come from another host."""
     return {
         f"{page.relative_to(out)}: {found}"
         for page in out.rglob("*.html")

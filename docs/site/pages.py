@@ -1,7 +1,7 @@
-"""Which files of the repository become which pages, and their links.
+"""The pages of the site: gathered from the repository, with their links rewritten.
 
-Pages are read on GitHub too, so they link each other, and files, as they lie in the repository. In
-the site, those of ``docs/`` lie at the top; a file that is linked and is no page comes along.
+Pages are read on GitHub too, so their links are paths of the repository. In the site, the pages of
+``docs/`` are at the top; a linked file that is no page is copied.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ __all__ = ["ROOT", "BrokenLink", "gather", "place", "rewritten"]
 ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
-_FOLDERS = ("docs", "docs/guides", "docs/upstream", "docs/advisories")
+_FOLDERS = tuple(
+    f"docs{name}" for name in ("", "/advisories", "/authors", "/design", "/guides", "/upstream")
+)
 _PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w/-]+\.svg)\)")
 
 
-class BrokenLink(Exception):  # noqa: N818  it names what the link is
-    """A page links a file that is not there."""
+class BrokenLink(Exception):  # noqa: N818  the name says what is broken
+    """A page links a file that does not exist."""
 
 
 def gather(target: Path) -> None:
-    """Put all pages, and what they show and link, into a folder, which is emptied before.
+    """Copy all pages, and the files that they show and link, into a folder, which is emptied first.
 
     Raises:
-        BrokenLink: If a page links a file of the repository that is not there.
+        BrokenLink: If a page links a file of the repository that does not exist.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -51,7 +53,7 @@ def gather(target: Path) -> None:
 
 
 def _pages() -> Iterator[tuple[str, str]]:
-    """Each page by its path in the repository, and its text."""
+    """Yield the path in the repository and the text of each page."""
     for pattern in _PATTERNS:
         for path in ROOT.glob(pattern):
             name = path.relative_to(ROOT).as_posix()
@@ -67,22 +69,22 @@ def _write(path: Path, text: str) -> None:
 
 
 def place(name: str) -> str:
-    """Where a file of the repository lies in the site, by their paths."""
+    """Return the path in the site of a file of the repository."""
     return "index.md" if name == "README.md" else name.removeprefix("docs/")
 
 
 def rewritten(text: str, name: str) -> tuple[set[str], str]:
-    """A page whose links are those of the site.
+    """Rewrite the links of a page to paths of the site.
 
     Args:
-        text: As it stands in the repository.
+        text: The page, as in the repository.
         name: Its path there.
 
     Returns:
-        The files that it links and that are no pages, by their paths in the repository; the text.
+        The linked files that are no pages, as paths of the repository; and the text.
 
     Raises:
-        BrokenLink: If it links a file that is not there.
+        BrokenLink: If it links a file that does not exist.
     """
     files: set[str] = set()
     lines, fenced = [], False
@@ -109,7 +111,7 @@ def _relinked(line: str, name: str, files: set[str]) -> str:
 
 
 def _drawn(name: str) -> Callable[[re.Match[str]], str]:
-    """A drawing as a part of the page, so that it takes the colours that are switched to."""
+    """Return a function that embeds a drawing in a page, so that it follows the colour scheme."""
 
     def draw(match: re.Match[str]) -> str:
         text = (ROOT / "docs" / normpath(join(dirname(place(name)), match[1]))).read_text()

@@ -15,14 +15,14 @@ __all__ = ["performance_page"]
 
 _ROOT = Path(__file__).parents[2]
 _LONGER = (
-    "**As fast, or faster: longer is better.** Rows a second, ours to theirs: at 2, ours are twice "
-    "as fast."
+    "**Speed: longer is better.** Rows per second of krishiv-spark divided by the peer's: at 2, it "
+    "is twice as fast."
 )
 _SHORTER = (
-    "**As short, or shorter: shorter is better.** Time of a trigger or a look, ours to theirs: at "
-    "0.5, ours take half."
+    "**Time: shorter is better.** Time of a trigger or a first listing divided by the peer's: at "
+    "0.5, it takes half as long."
 )
-_PART = re.compile(r"^(trigger|speed), ")  # which the words above each plot say
+_PART = re.compile(r"^(trigger|speed), ")  # stated above each plot
 _LEGEND = (
     "A bar ends at the median, the line over it is the 95 % interval, the upright line is the "
     "goal: green where it is met, orange where it is missed. At 1, both are the same."

@@ -306,16 +306,15 @@ class Trigger(Step):
 class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more has no slots
     """Steps in their order.
 
-    Args:
-        steps: The steps.
-        how: What the player needs beside them, if anything, as `SinkPlayer.driver` and
-            `SourcePlayer` take it: ``writing`` for a sink, ``options`` for a source.
+    Attributes:
+        how: Arguments of the player, as `SinkPlayer.driver` and `SourcePlayer` take them:
+            ``writing`` for a sink, ``options`` for a source.
     """
 
     how: Mapping[str, Any]
 
     def __new__(cls, *steps: Step, **how: Any) -> Self:
-        """From steps, as it prints."""
+        """Make a sequence from its steps, in the form in which it prints itself."""
         made = super().__new__(cls, steps)
         made.how = how
         return made

@@ -70,8 +70,8 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         """
         del salvaged  # no part of an epoch is ever lost
         folder = self._staged(epoch)
-        # All that may fail for good fails here (docs/design.md, rule 5). Contents are on the disk
-        # since the tasks closed their files; now their names are.
+        # What can fail permanently fails here (docs/design/epoch-log.md, rule 5). The contents are
+        # on the disk since the tasks closed their files; now the names reach it.
         with _rejecting_links(epoch), self._open_staged(epoch, staged) as (descriptor, is_all):
             self._emptied = folder if is_all else ""
             os.fsync(descriptor)

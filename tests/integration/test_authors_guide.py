@@ -1,4 +1,4 @@
-"""docs/authors.md, followed to the letter, outside the repository, with the wheel."""
+"""The pages in docs/authors/, followed to the letter, outside the repository, with the wheel."""
 
 import os
 import re
@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[2] / "docs" / "authors.md"
-SAVED = re.compile(r"as `(\w+\.py)`.*?```python\n(.*?)```", re.DOTALL)
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "authors").glob("*.md"))
+SHOWN = re.compile(r"Save this\s+as\s+`(\w+\.py)`.*?```python\n(.*?)```", re.DOTALL)
+LINKED = re.compile(r"\]\(\.\./\.\./([\w/]+\.py)\)\s+as\s+`(\w+\.py)`")
 
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """The files that the guide tells its reader to save."""
-    for name, text in SAVED.findall(GUIDE.read_text()):
-        (tmp_path / name).write_text(text)
+    """Return a folder with the files that the guide shows or links, under the names it gives."""
+    for page in PAGES:
+        text = page.read_text()
+        found = dict(SHOWN.findall(text))
+        for linked, name in LINKED.findall(text):
+            found[name] = (ROOT / linked).read_text().replace("from examples.", "from ")
+        for name, code in found.items():
+            (tmp_path / name).write_text(code)
     return tmp_path
 
 

@@ -1,9 +1,9 @@
 """What users get wrong: the first line says what, which value and what to do, and nothing is lost.
 
-With ``KRISHIV_BAD_INPUTS`` = a file, what is seen goes there, for docs/bad-inputs.md:
+With ``KRISHIV_BAD_INPUTS`` = a file, the messages are recorded there, and a report shows them:
 
-    KRISHIV_BAD_INPUTS=docs/bad-inputs.json ./run test tests/integration/test_bad_inputs.py
-    ./run docs
+    KRISHIV_BAD_INPUTS=tests/golden/bad-inputs.json ./run test tests/integration/test_bad_inputs.py
+    ./run python tests/support/bad_inputs_seen.py
 """
 
 import os
@@ -89,7 +89,7 @@ def goes_on(desk: Desk, case: Case) -> None:
 
 
 def compare(case: Case, took_s: float, line: str) -> None:
-    """With what docs/bad-inputs.md shows; or have it show this."""
+    """Compare with the record, or record it."""
     if target := os.environ.get("KRISHIV_BAD_INPUTS"):
         record(Path(target), case, took_s, line)
     else:

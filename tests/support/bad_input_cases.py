@@ -1,4 +1,4 @@
-"""The table of what users get wrong; `test_bad_inputs` tries each, docs/bad-inputs.md shows it."""
+"""The table of what users get wrong; `test_bad_inputs` tries each."""
 
 from bad_inputs import (
     SECRET,

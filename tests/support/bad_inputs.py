@@ -46,7 +46,7 @@ class Case:
         begun: Whether a query has copied orders before, and there are new ones.
         harm: Damages something; returns what mends it.
         within_s: How long it may take, generously, on a busy machine.
-        cure: What the user is to do, for docs/bad-inputs.md.
+        cure: What the user is to do, for the report.
         varies: Whether the line has words of Spark's or of the system's, which may differ.
     """
 

@@ -1,8 +1,15 @@
-"""What users have seen of bad inputs, as docs/bad-inputs.json keeps it for docs/bad-inputs.md."""
+"""The messages that users get for bad inputs, as `test_bad_inputs` has recorded them.
+
+The record is tests/golden/bad-inputs.json; a report to read is made of it in .krishiv/reports:
+
+    ./run python tests/support/bad_inputs_seen.py
+"""
 
 import json
 import re
 import socket
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +17,8 @@ from bad_input_cases import GROUPS
 from bad_inputs import Case, Desk
 from wheels import ROOT
 
-FILE = ROOT / "docs" / "bad-inputs.json"
+FILE = ROOT / "tests" / "golden" / "bad-inputs.json"
+REPORT = ROOT / ".krishiv" / "reports" / "bad-inputs.md"
 RECORDED: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -78,3 +86,49 @@ def _soon(seconds: float) -> str:
     if seconds < _SOON_S:
         return "within a second or two"
     return "after five seconds or so" if seconds < _LATER_S else "after ten seconds or so"
+
+
+_TITLE = "# Bad inputs"
+_HEAD = """
+Each of these was tried on a real Spark, with a real broker where one is named: a query that copies
+orders, with one mistake. The report shows the first line of the message, how soon it came, what was
+kept, and the cure. Paths, names, ids and times are replaced by readable ones; Spark shows a
+traceback after the line. The same query without the mistake then brought each row once. Times are
+orders of magnitude on a machine with two cores where Spark runs already.
+"""
+_WIDTH = 80
+
+
+def report() -> str:
+    """Return the record as a page, with a section for each bad input."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield from (_TITLE, "", *_wrapped(_HEAD.strip()))
+    errors = (ROOT / "docs" / "errors.md").read_text()
+    classes = set(re.findall(r"^## (\w+)$", errors, re.MULTILINE))
+    group = ""
+    for name, case in RECORDED.items():
+        if case["group"] != group:
+            group = case["group"]
+            yield from ("", f"## {group}")
+        yield from ("", f"### {name[0].upper()}{name[1:]}", "")
+        yield from _wrapped(f"A {case['query']}; {case['soon']}:")
+        yield from ("", "```text", *_wrapped(case["line"]), "```", "")
+        yield from _wrapped(f"Kept: {case['kept']}. Cure: {case['cure']}.{_link(case, classes)}")
+
+
+def _link(case: dict[str, str], classes: set[str]) -> str:
+    named = [word for word in re.findall(r"\b([A-Za-z]+): ", case["line"]) if word in classes]
+    return f" See [{named[0]}](../../docs/errors.md#{named[0].lower()})." if named else ""
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(report())
+    print(REPORT)

@@ -1,4 +1,4 @@
-"""docs/bad-inputs.md: every case of the table, as a reader may see it."""
+"""The report on bad inputs: every case of the table, as a reader may see it."""
 
 import re
 import socket
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from bad_input_cases import GROUPS
 from bad_inputs import SECRET
-from bad_inputs_seen import RECORDED, facts, names
+from bad_inputs_seen import RECORDED, facts, names, report
 from wheels import ROOT
 
-PAGE = (ROOT / "docs" / "bad-inputs.md").read_text()
+PAGE = report()
 CASES = [case for cases in GROUPS.values() for case in cases]
 OF_THIS_MACHINE = ("/tmp", "/dev/shm", "/home", "/root", str(Path.home()), socket.gethostname())
 

@@ -13,8 +13,7 @@ from krishiv_spark.cli import main
 
 PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
 PAGES = [
-    *(ROOT / "docs").glob("*.md"),
-    *(ROOT / "docs" / "guides").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "docs" / "operate").rglob("*"),
     ROOT / "README.md",
 ]

@@ -1,6 +1,7 @@
 """The documentation as a site: whole, without dead links, and nothing from elsewhere."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from wheels import ROOT
 
-from docs.site.__main__ import fetched
+from docs.site.__main__ import build, fetched
 from docs.site.pages import BrokenLink, rewritten
 from docs.site.performance import performance_page
 
@@ -116,3 +117,12 @@ def test_an_anchor_that_leads_nowhere_is_an_error(tmp_path):
     )
     assert done.returncode == 1
     assert "#nowhere" in done.stderr
+
+
+@pytest.mark.long
+def test_a_dead_anchor_fails_the_build_of_the_whole_site(site, tmp_path):
+    pages = tmp_path / "pages"
+    shutil.copytree(site / "pages", pages)
+    with (pages / "glossary.md").open("a") as page:
+        page.write("\n[x](errors.md#nowhere)\n")
+    assert build(pages, tmp_path / "html") == 1

@@ -94,7 +94,7 @@ SHOWN = [
     *(ROOT / "examples").glob("*.py"),
     *(ROOT / "examples" / "new_format" / "template").rglob("*.py"),
     *(ROOT / "tests" / "typing").glob("*.py"),
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     ROOT / "README.md",
 ]
 DOORS = {  # to the private parts of PyIceberg, kafka-python, numba and PySpark

@@ -1,1 +1,1 @@
-"""Histories of the production code that never happened, but may: see docs/design.md."""
+"""Histories of the production code that never happened, but may: see docs/design/models.md."""

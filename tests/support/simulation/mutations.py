@@ -1,4 +1,4 @@
-"""The rules of docs/design.md, each of which can be switched off: a check that cannot fail is none.
+"""The rules of docs/design/, each of which can be switched off: a check that cannot fail is none.
 
 A switch replaces one function of the code, or one constant.
 """
