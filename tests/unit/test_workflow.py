@@ -36,15 +36,32 @@ def test_each_action_is_pinned_by_its_commit(workflow):
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_may_read_the_repository_and_leaves_no_token_behind(workflow):
-    said = yaml.safe_load(workflow.read_text())
-    assert said["permissions"] == {"contents": "read"}
-    assert "pull_request_target" not in said[True]  # YAML 1.1 takes the key "on" for a boolean
-    assert not [job for job in said["jobs"].values() if "permissions" in job]
-    steps = [step for job in said["jobs"].values() for step in job["steps"]]
+def test_a_workflow_reads_the_repository_and_keeps_no_token(workflow):
+    tree = yaml.safe_load(workflow.read_text())
+    assert tree["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in tree[True]  # YAML 1.1 takes the key "on" for a boolean
+    steps = [step for job in tree["jobs"].values() for step in job["steps"]]
     checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
     assert checkouts
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_only_the_job_that_publishes_has_an_identity_and_it_runs_no_code_of_the_repository():
+    permitted = {
+        (path.name, name): job
+        for path in WORKFLOWS
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items()
+        if "permissions" in job
+    }
+    assert permitted.keys() == {("publish.yml", "publish")}
+    job = permitted["publish.yml", "publish"]
+    assert job["permissions"] == {"id-token": "write"}
+    assert job["environment"] == "pypi"
+    assert [step.get("uses", step.get("run")).partition("@")[0] for step in job["steps"]] == [
+        "actions/download-artifact",
+        "rm dist/*.json",
+        "pypa/gh-action-pypi-publish",
+    ]
 
 
 def test_what_is_locked_has_updates():
@@ -61,7 +78,7 @@ def test_what_is_locked_has_updates():
 def test_a_workflow_runs_scripts_and_options_that_there_are(workflow):
     usage = subprocess.run([ROOT / "run", "help"], capture_output=True, text=True, check=True)
     ours = [words for step in steps_of(workflow) if (words := step.split())[0][0] == "."]
-    assert ours
+    assert ours, "a workflow without a command of this repository"
     for script, *arguments in ours:
         assert (ROOT / script).stat().st_mode & 0o111
         for option in re.findall(r"--[a-z]+", " ".join(arguments)):
@@ -69,8 +86,8 @@ def test_a_workflow_runs_scripts_and_options_that_there_are(workflow):
 
 
 def test_each_python_meets_each_pyspark_that_it_can_have():
-    (workflow,) = WORKFLOWS
-    matrix = yaml.safe_load(workflow.read_text())["jobs"]["versions"]["strategy"]["matrix"]
+    nightly = ROOT / ".github/workflows/nightly.yml"
+    matrix = yaml.safe_load(nightly.read_text())["jobs"]["versions"]["strategy"]["matrix"]
     assert (set(matrix["python"]), set(matrix["spark"])) == LINES
     assert "include" not in matrix
     assert matrix["exclude"] == [{"python": "3.10", "spark": "4.3"}]  # which needs Python 3.11
