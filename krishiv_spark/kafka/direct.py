@@ -177,6 +177,7 @@ class DirectLines:
         self._process = os.getpid()
         self._lines: dict[int, DirectLine] = {}
         self._asked: Counter[int] = Counter()
+        self._opening: set[int] = set()
         self._is_closed = False
 
     def to(self, broker: int) -> DirectLine | None:
@@ -187,19 +188,20 @@ class DirectLines:
         if line is not None and line.is_open:
             return line
         self._asked[broker] += 1
-        if self._asked[broker] >= _AFTER and not self._is_closed:
+        is_worth_it = self._asked[broker] >= _AFTER and broker not in self._opening
+        if is_worth_it and not self._is_closed:
             self._asked[broker] = 0
+            self._opening.add(broker)
             self._begin_to_open(broker)
         return None
 
     def add(self, broker: int, connection: OpenConnection | None) -> None:
         """Take in what was opened; None if it could not be, which is not tried again for long."""
-        before = self._lines.get(broker)
+        self._opening.discard(broker)
         if connection is None:
-            # Two that were begun while neither was there are one connection, which the first has.
-            if before is None or not before.is_open:
-                self._asked[broker] = _REFUSED
+            self._asked[broker] = _REFUSED
             return
+        before = self._lines.get(broker)
         line = DirectLine(connection)
         self._lines[broker] = line
         if before is not None:

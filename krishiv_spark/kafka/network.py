@@ -157,13 +157,16 @@ class Network:
 
     async def _open_line(self, node: int) -> None:
         """Thread: open a connection for messages that are waited for at once."""
-        broker = self._manager.cluster.broker_metadata(node)
-        if broker is None:
-            return
-        name = f"{node}@{broker.host}:{broker.port}/direct"
-        said = _Named(name, broker.host, broker.port)
-        added = self._manager.cluster.add_coordinator(said, 1, name)
-        self._direct.add(node, await self._manager.take_out(added))
+        connection = None
+        try:
+            broker = self._manager.cluster.broker_metadata(node)
+            if broker is not None:
+                name = f"{node}@{broker.host}:{broker.port}/direct"
+                said = _Named(name, broker.host, broker.port)
+                added = self._manager.cluster.add_coordinator(said, 1, name)
+                connection = await self._manager.take_out(added)
+        finally:
+            self._direct.add(node, connection)
 
     async def _ask(
         self,
