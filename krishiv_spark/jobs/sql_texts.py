@@ -308,7 +308,7 @@ def _by_number(character: str) -> str:
 
 def _refusal(name: str, dialect: Dialect) -> str:
     text = (
-        "the value of ${{{name}}} would become SQL: outside quotes it must be an identifier, a "
+        f"the value of ${{{name}}} would become SQL: outside quotes it must be an identifier, a "
         "number or an interval"
     )
     if dialect is not Dialect.QUERY:

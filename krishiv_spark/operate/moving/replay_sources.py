@@ -91,8 +91,9 @@ class SourceCheck:
         except ValueError:
             offset = None
         if not isinstance(offset, dict) or "at" in offset:
-            return _NOT_ASKED if text != "-" else "it has no position yet, and starts from the "
-            "beginning again"
+            if text != "-":
+                return _NOT_ASKED
+            return "it has no position yet, and starts from the beginning again"
         return self._ask_kind(source, offset, text)
 
     def _ask_kind(self, source: str, offset: Mapping[str, object], text: str) -> str:
