@@ -62,17 +62,17 @@ FILES = (
     "examples/inbox_sink.py",
     "examples/json_source.py",
     "examples/sqlite_sink.py",
-    "tests/conformance/test_inbox_example.py",
-    "tests/conformance/test_json_example.py",
-    "tests/conformance/test_sqlite_example.py",
+    "tests/kit/test_inbox_example.py",
+    "tests/kit/test_json_example.py",
+    "tests/kit/test_sqlite_example.py",
 )
 TEMPLATES = {
     ROOT / "krishiv_spark" / "templates" / "connector" / f"{name}.template": ROOT / example
     for name, example in {
         "NAME_sink.py": "examples/sqlite_sink.py",
         "NAME_source.py": "examples/json_source.py",
-        "tests/test_NAME_sink.py": "tests/conformance/test_sqlite_example.py",
-        "tests/test_NAME_source.py": "tests/conformance/test_json_example.py",
+        "tests/test_NAME_sink.py": "tests/kit/test_sqlite_example.py",
+        "tests/test_NAME_source.py": "tests/kit/test_json_example.py",
     }.items()
 }
 SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}

@@ -20,7 +20,7 @@ __all__ = [
     "table",
 ]
 
-_WORKFLOW = Path(__file__).parent.parent / ".github" / "workflows" / "test.yml"
+_WORKFLOWS = Path(__file__).parent.parent / ".github" / "workflows"
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
 
@@ -42,15 +42,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def support_table(workflow: Path = _WORKFLOW) -> str:
-    """Return a table of what the public runners test, from their workflow."""
-    jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    each, versions = jobs["default"], jobs["versions"]["strategy"]["matrix"]
+def support_table(workflows: Path = _WORKFLOWS) -> str:
+    """Return a table of what the public runners test, from their workflows."""
+    each = _jobs_of(workflows / "test.yml")["default"]
+    versions = _jobs_of(workflows / "nightly.yml")["versions"]["strategy"]["matrix"]
     (python,) = _given(each, "python-version")
     (java,) = _given(each, "java-version")
     each_change = f"`.ci/run` on {_SYSTEMS[each['runs-on']]}, Python {python}"
     return table(
-        ["", "tested, in every combination"],
+        ["", "tested every night, in every combination"],
         [
             ["PySpark", f"{', '.join(versions['spark'])} (4.3 needs Python 3.11)"],
             ["Python", ", ".join(versions["python"])],
@@ -59,6 +59,11 @@ def support_table(workflow: Path = _WORKFLOW) -> str:
             ["with each change", each_change],
         ],
     )
+
+
+def _jobs_of(workflow: Path) -> dict[str, Any]:
+    jobs: dict[str, Any] = yaml.safe_load(workflow.read_text())["jobs"]
+    return jobs
 
 
 def _given(job: dict[str, Any], name: str) -> list[str]:

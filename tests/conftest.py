@@ -18,6 +18,8 @@ from wheels import (  # noqa: F401  fixtures
     wheel_of_sdist,
 )
 
+pytest_plugins = ["durations", "shared_broker"]
+
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -33,27 +35,64 @@ settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("krishiv")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects by the markers, and xdist deals groups out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the kit's suite for a variant, the random sequences try all of it a little.
+CORE_CASES = frozenset(
+    f"test_{case}"
+    for case in (
+        "a_stale_driver_cannot_publish",
+        "a_rolled_back_checkpoint_is_refused",
+        "an_unknown_outcome_is_looked_up",
+        "death_at_any_call",
+        "death_while_recovering",
+        "lost_attempts_are_swept",
+        "nothing_stays_staged",
+        "values_are_kept",
+        # of a source
+        "a_replay_has_the_same_rows",
+        "a_restart_at_each_point",
+        "an_error_at_any_call",
+        "every_row_is_read_once",
+        "limits_are_honoured",
+        "the_watermark_follows_the_rows",
+        # of both
+        "random_sequences",
+        "sequences_that_failed_once",
+    )
+)
+"""Cases that `./run test` runs of a suite marked `core_cases`; `--all` runs the others too."""
 
-    Of a suite with `long_cases`, all but those are short. What shares a broker, or compiled code,
-    runs in one process of xdist, which makes it once.
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by the markers, and before xdist assigns groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of the kit that only `--all` runs, and group tests that share a fixture.
+
+    The tests that share a fixture of their module, or one client of a broker in the kit's suites,
+    run in one process of xdist, which creates it once.
     """
     for item in items:
-        if item.get_closest_marker("variant") and item.name != "test_random_sequences":
+        if _runs_only_in_full(item):
             item.add_marker(pytest.mark.long)
-        long_cases = item.get_closest_marker("long_cases")
-        if long_cases and item.name.partition("[")[0] in long_cases.args:
-            item.add_marker(pytest.mark.long)
-        if not item.get_closest_marker("xdist_group") and _shares_with_its_module(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if not item.get_closest_marker("xdist_group"):
+            scopes = _scopes_of_fixtures(item)
+            if "module" in scopes:
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            elif "class" in scopes:
+                item.add_marker(pytest.mark.xdist_group(item.nodeid.rpartition("::")[0]))
 
 
-def _shares_with_its_module(item: pytest.Item) -> bool:
-    known = getattr(item, "_fixtureinfo", None)
-    made = known.name2fixturedefs.values() if known else ()
-    return any(definitions[-1].scope == "module" for definitions in made)
+def _runs_only_in_full(item: pytest.Item) -> bool:
+    case = item.name.partition("[")[0]
+    long_cases = item.get_closest_marker("long_cases")
+    if long_cases and case in long_cases.args:
+        return True
+    if item.get_closest_marker("variant"):
+        return case != "test_random_sequences"
+    return item.get_closest_marker("core_cases") is not None and case not in CORE_CASES
+
+
+def _scopes_of_fixtures(item: pytest.Item) -> set[str]:
+    info = getattr(item, "_fixtureinfo", None)
+    fixtures = info.name2fixturedefs.values() if info else ()
+    return {definitions[-1].scope for definitions in fixtures}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ name, more = "end", lambda client, *_: client.topics([])
 """
 
 
-@pytest.mark.long  # what counts is in tests/unit/test_counts.py
+@pytest.mark.long  # what counts is in tests/project/test_counts.py
 def test_a_request_more_in_each_epoch_is_a_regression():
     with open_cluster() as cluster:
         servers = {"kafka": {"bootstrap": cluster.bootstrap}}

@@ -16,6 +16,8 @@ from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 
+pytestmark = pytest.mark.long  # waits for time-outs of transactions
+
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 INTEND = "krishiv_spark.offsets.epochs:EpochLog.intend"
 """All rows are staged, and nothing is decided."""

@@ -58,6 +58,7 @@ def stay_away(cluster):
     await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
 
+@pytest.mark.long  # waits for a time-out of the broker
 @pytest.mark.parametrize(
     "other",
     [

@@ -43,6 +43,7 @@ def test_upserts(place):
     assert_upserts(place)
 
 
+@pytest.mark.long  # starts three drivers
 @remote  # on SQLite: unit/test_iceberg_sink.py
 @pytest.mark.once
 def test_three_drivers_race_on_one_query_in_a_catalog_that_is_empty(place):

@@ -21,6 +21,8 @@ from krishiv_spark.testing.suites.playing import (
     SinkPlayer,
 )
 
+pytestmark = pytest.mark.long  # the kit on two more catalogs; tests/kit has it on the embedded one
+
 
 def _answered(text: str) -> Exception:
     return psycopg2.OperationalError(text)

@@ -139,6 +139,7 @@ def test_the_options_are_those_of_the_connector(guarded, mechanism):
     assert known.items() >= login(guarded.secure, mechanism).items()
 
 
+@pytest.mark.long  # one more broker
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -167,6 +168,7 @@ def shake_hands(secure, authority):
         context.wrap_socket(connection, server_hostname=host).close()
 
 
+@pytest.mark.long  # one more broker
 def test_a_user_may_do_only_what_an_acl_allows(guarded):
     producer = KafkaProducer(**login(guarded.secure))
     with pytest.raises(TopicAuthorizationFailedError):
@@ -174,6 +176,7 @@ def test_a_user_may_do_only_what_an_acl_allows(guarded):
     producer.close()
 
 
+@pytest.mark.long  # one more broker
 def test_the_password_is_shown_to_its_owner_alone(guarded):
     password = guarded.secure.password
     assert password not in repr(guarded)

@@ -22,6 +22,8 @@ from krishiv_spark.kafka.requests import gather
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
+pytestmark = pytest.mark.long  # how messages travel; the other files use it
+
 
 @pytest.fixture(
     scope="module", params=[pytest.param("plain", marks=pytest.mark.long), "TLS and SCRAM"]
@@ -316,15 +318,3 @@ def test_sockets_are_closed_by_who_uses_them():
             assert ours.fileno() >= 0
         assert line.ask(None, 1.0) is None
         assert ours.fileno() < 0
-
-
-def test_one_connection_at_a_time_is_opened_to_a_broker():
-    opened = []
-    lines = direct.DirectLines(opened.append)
-    for _ in range(50):
-        assert lines.to(1) is None
-    assert opened == [1]
-    lines.add(1, None)
-    for _ in range(50):
-        assert lines.to(1) is None
-    assert opened == [1], "a broker that refused is left alone for a thousand messages"

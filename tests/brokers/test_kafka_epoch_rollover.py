@@ -124,6 +124,7 @@ def uses(bench, case, **more):
     assert len(producers) == 2
 
 
+@pytest.mark.long  # a broker of each version
 def test_what_is_committed(bench, first):
     case = ("committed", first)
     for staged in uses(bench, case):
@@ -136,6 +137,7 @@ def test_what_is_committed(bench, first):
     assert bench.rows(case) == [f"{case} {use}" for use in range(USES)]
 
 
+@pytest.mark.long  # a broker of each version
 def test_what_is_aborted(bench, first):
     case = ("aborted", first)
     for staged in uses(bench, case):
@@ -165,6 +167,7 @@ def test_what_is_timed_out(bench, first):
     assert not bench.rows(case)
 
 
+@pytest.mark.long  # a broker of each version
 def test_what_is_taken_over(bench, first):
     case = ("taken over", first)
     for staged in uses(bench, case):

@@ -85,6 +85,7 @@ def rows(total: int = ROWS, size: int = 5_000, half_way=lambda: None):
         yield pa.record_batch({"value": pa.array(values, pa.binary())})
 
 
+@pytest.mark.long  # 5 s
 def test_more_rows_than_may_be_unacknowledged(bench, topic):
     bench.commit(bench.stage(topic, rows()))
     bench.assert_exact(topic)
@@ -272,6 +273,7 @@ def test_a_time_out_that_brokers_do_not_allow(bench, topic):
         bench.stage(topic, rows(1), **{"kafka.transaction.timeout.ms": "1000000"})
 
 
+@pytest.mark.long  # 6 s
 def test_an_attempt_that_was_fenced_cannot_go_on(bench, topic):
     def fence():
         name = max(transactions.unfinished(bench.client, "krishiv.query."))

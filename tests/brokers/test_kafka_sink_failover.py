@@ -135,6 +135,7 @@ SOME = (
 )
 
 
+@pytest.mark.long  # three brokers; test_kafka_crash.py kills the one of real queries
 @newest_rules
 def test_a_kill_a_pause_and_a_cut_fail_nothing(bench):
     write_while(bench, SOME, random.Random(SEED))

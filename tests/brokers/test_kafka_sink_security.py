@@ -28,6 +28,8 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
+pytestmark = pytest.mark.long  # a cluster with TLS and ACLs
+
 READ, WRITE, DESCRIBE = ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE
 ROW = pa.record_batch({"value": ["row"]})
 

@@ -42,6 +42,7 @@ def topic(cluster):
     return name
 
 
+@pytest.mark.long  # three brokers
 def test_a_task_goes_on_with_the_new_leaders(cluster, topic):
     options = {
         "kafka.bootstrap.servers": cluster.bootstrap,

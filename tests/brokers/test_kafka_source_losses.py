@@ -88,6 +88,7 @@ def rest(batches):
 # --- a topic goes in mid-batch
 
 
+@pytest.mark.long  # waits 12 s
 @pytest.mark.parametrize(
     "fresh",
     [

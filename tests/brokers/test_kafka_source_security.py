@@ -27,6 +27,8 @@ from krishiv_spark.kafka.dev.secure import make_secure
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
+pytestmark = pytest.mark.long  # a cluster with TLS and ACLs
+
 ROWS = 50_000
 
 

@@ -114,6 +114,7 @@ def bench(cluster):
     found.client.close()
 
 
+@pytest.mark.long  # a cluster of each version
 def test_whoever_was_swept_writes_nothing_more(bench):
     with pytest.raises(KafkaFailedError, match="the producer was fenced"):
         bench.stage(1, "before", bench.sweep, "after")
@@ -121,6 +122,7 @@ def test_whoever_was_swept_writes_nothing_more(bench):
     assert not bench.read()
 
 
+@pytest.mark.long  # a broker of each version
 def test_rows_of_a_straggler_are_never_committed_with_the_next_use_of_its_id(bench):
     with pytest.raises(KafkaFailedError):
         bench.stage(1, "before", bench.sweep, "after")
@@ -193,6 +195,7 @@ def test_an_attempt_that_was_taken_over_leaves_its_successor_alone(bench):
     assert bench.read() == {"successor"}
 
 
+@pytest.mark.long  # a broker of each version
 def test_an_attempt_leaves_those_of_other_generations_alone(bench):
     later = []
 

@@ -180,6 +180,7 @@ def dies_in(play, window, then=lambda: None):
         driver.settle()
 
 
+@pytest.mark.long  # 12 s; test_kafka_crash.py kills the broker of real queries
 @pytest.mark.parametrize(
     "window",
     [pytest.param(w, marks=[] if w in IN_DOUBT else [pytest.mark.long]) for w in WINDOWS],
@@ -210,6 +211,7 @@ def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
         driver.settle()
 
 
+@pytest.mark.long  # two more clusters
 def test_a_cluster_that_was_restored_from_a_snapshot_is_refused(play):
     """Its topics end before the records that it has acknowledged for the newest epoch."""
     with play() as driver:
@@ -254,6 +256,7 @@ def test_drivers_die_while_producer_epochs_come_to_their_end(bench, play, first,
 LATE = {"kafka.transaction.timeout.ms": str(TIMEOUT_MS)}
 
 
+@pytest.mark.long  # waits for a time-out of the broker
 @pytest.mark.parametrize(
     "trap",
     [
@@ -271,6 +274,7 @@ def test_a_driver_that_stays_away_for_longer_than_the_time_out(bench, play, trap
 IN_FOREACH_BATCH = in_foreach_batch(KafkaDataSource)
 
 
+@pytest.mark.long  # waits for a time-out of the broker
 def test_a_batch_of_foreach_batch_is_written_again_after_the_time_out(bench, play):
     with play(**LATE, source=IN_FOREACH_BATCH) as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
@@ -278,6 +282,7 @@ def test_a_batch_of_foreach_batch_is_written_again_after_the_time_out(bench, pla
         driver.settle()
 
 
+@pytest.mark.long  # waits for a time-out of the broker
 def test_a_later_batch_takes_no_place_of_one_that_the_time_out_has_aborted(bench, play, tmp_path):
     with play(**LATE, source=IN_FOREACH_BATCH) as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
@@ -391,6 +396,7 @@ def test_an_epoch_whose_topic_was_made_anew_is_not_passed_over(bench, play, tmp_
         driver.settle()
 
 
+@pytest.mark.long  # 8 s
 def test_an_operator_says_what_became_of_an_epoch(bench, play, tmp_path):
     """One of its transactions is ended, as a driver does that dies then; the other one is open."""
     with play() as driver:
@@ -401,6 +407,7 @@ def test_an_operator_says_what_became_of_an_epoch(bench, play, tmp_path):
         driver.settle()
 
 
+@pytest.mark.long  # waits for a transaction's time-out
 def test_an_epoch_in_part_may_be_an_error(bench, play):
     with play(**LATE, onLostTransactions="error") as driver:
         half_committed(bench, driver)

@@ -15,7 +15,7 @@ from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
 
 pytestmark = pytest.mark.once
 
-QUERY = "0f-1"
+QUERY = "live-status"
 
 
 @pytest.fixture(scope="module")

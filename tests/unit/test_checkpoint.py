@@ -61,7 +61,7 @@ def test_another_id_than_the_stored_one_is_refused_with_the_line_to_restore(fold
     checkpoint = SparkCheckpoint(str(folder))
     checkpoint.record_query_id(checkpoint.query_id())
     (folder / "metadata").write_text('{"id":"new"}')
-    lost = r"that of query 0f-1, but .* names query new.*one line is \{\"id\":\"0f-1\"\} .*\.crc"
+    lost = r"belongs to query 0f-1, but .* names query new.*one line is \{\"id\":\"0f-1\"\} .*\.crc"
     for call in (checkpoint.query_id, lambda: checkpoint.record_query_id("new")):
         with pytest.raises(CheckpointMismatch, match=lost):
             call()

@@ -43,7 +43,7 @@ def test_a_lost_id_is_noticed_in_a_process_that_has_stored_the_old_one(tmp_path)
     assert id_of_query(batch_of("old"), "each_batch", place) == "old"
     assert stored(tmp_path / "c")
     make_checkpoint(tmp_path / "c", "new")
-    with pytest.raises(CheckpointMismatch, match="of query old"):
+    with pytest.raises(CheckpointMismatch, match="to query old"):
         id_of_query(batch_of("new"), "each_batch", place)
 
 

@@ -882,7 +882,7 @@ def test_a_void_gives_back_what_was_planned_before(journal):
 @pytest.mark.parametrize("ask", [EpochLog.state, EpochLog.begin], ids=["state", "begin"])
 def test_the_log_of_another_query_is_refused(journal, ask):
     EpochLog(journal, query="query-1").begin(claim(0))
-    with pytest.raises(LogError, match=r"that of query query-1, not of query-2.*'epochLog'"):
+    with pytest.raises(LogError, match=r"belongs to query query-1, not to query-2.*'epochLog'"):
         ask(EpochLog(journal, query="query-2"))
     assert EpochLog(journal).state().number == 1
 

@@ -586,6 +586,7 @@ def leave_dead(table, logs):
             break
 
 
+@pytest.mark.long  # starts a server of S3
 def test_a_job_whose_log_an_option_places_in_a_store_is_finished_with_that_option(table, s3):
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, "-c", DIES, str(table), f"{s3}/logs"]

@@ -202,6 +202,7 @@ def test_values_of_variables_cannot_make_a_text_of_any_length(write, monkeypatch
     assert any("variables make more than 16777216 characters" in line for line in lines)
 
 
+@pytest.mark.long  # 8 s
 def test_thousands_of_mistakes_end_soon(write):
     names = ",".join(f"a_name_of_no_view{n}" for n in range(1500))
     views = "".join(f"  - {{name: a_name_of_a_view{n}}}\n" for n in range(1500))
@@ -276,6 +277,7 @@ def test_a_mistake_shows_the_name_of_a_variable_and_never_its_value(write, monke
     assert any(f"${{{name}}}" in line for line in lines)
 
 
+@pytest.mark.long  # 9 processes
 @pytest.mark.parametrize("name", SECRETS)
 def test_the_command_shows_no_value_either(write, name):
     done = validate(write(written(name)), SECRETS)

@@ -317,5 +317,7 @@ def test_a_metadata_file_that_was_removed_is_named(wh):
     missing = Path(table_of(wh).metadata_location)
     missing.unlink()
     forget_catalog(IcebergLife(wh).writer(numbered(0)).options)  # which knows the file's content
-    with pytest.raises(CatalogFailedError, match=rf"{missing.name}.*it is not there.*restore them"):
+    with pytest.raises(
+        CatalogFailedError, match=rf"{missing.name}.*it does not exist.*restore them"
+    ):
         read(wh)

@@ -39,7 +39,7 @@ def test_a_mark_without_an_epoch_is_none_to_everybody(tmp_path):
     assert (shown.is_there, shown.held, shown.unknown) == (True, None, None)
     source = IcebergSourceOptions.parse({"path": "db.rows", "warehouse": str(tmp_path)}, "test")
     for query in (None, "query-1"):
-        with pytest.raises(OptionError, match=r"has written no epoch|does not say where") as caught:
+        with pytest.raises(OptionError, match=r"has written no epoch|does not record") as caught:
             lander_of(source, metadata.properties, query)
         assert "epochs of" not in str(caught.value)
 

@@ -162,6 +162,7 @@ def test_a_copy_that_was_made_by_hand_and_written_becomes_independent(wh):
 # --- crashes
 
 
+@pytest.mark.long  # 14 processes that are killed
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("how", [[], ["--copy"]], ids=["move", "copy"])
 def test_a_relocation_that_is_killed_leaves_one_whole_warehouse_and_is_completed(wh, step, how):
@@ -346,7 +347,7 @@ def test_another_relocation_into_the_folder_is_completed_first(wh):
     arguments = [sys.executable, "-c", KILLED, "switch", str(wh), str(new)]
     subprocess.run(arguments, timeout=PATIENCE, check=False, capture_output=True)
     code, said = relocate(wh, new, "--copy")
-    assert (code, f"'relocate {wh} {new}' was begun" in said) == (1, True), said
+    assert (code, f"'relocate {wh} {new}' was started" in said) == (1, True), said
 
 
 # --- what the two folders share, and what is not the relocation's

@@ -36,6 +36,7 @@ def values(folder):
     return found
 
 
+@pytest.mark.long  # 3 s
 @pytest.mark.parametrize("given", [{}, {"partitionBy": "bucket(3, id)"}], ids=["plain", "buckets"])
 def test_manifests_of_upserts_stay_few(tmp_path, given):
     life, expected, keys = IcebergLife(tmp_path, **CHANGES, **given), {}, random.Random(0)

@@ -52,7 +52,7 @@ def test_data_outside_of_the_table_s_place_is_refused(tmp_path):
     two_tables_in_one_place(tmp_path)
     code, said = vacuum(tmp_path)
     assert code == 1
-    assert f"{tmp_path}/all is outside of the table's location {tmp_path}/db/rows" in said
+    assert f"{tmp_path}/all is outside the table's location {tmp_path}/db/rows" in said
     assert "--foreign-names" in said
     assert ids(tmp_path, OTHER) == list(range(10, 20))
 

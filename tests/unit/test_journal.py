@@ -254,6 +254,7 @@ def test_a_place_that_is_not_known_is_refused_with_what_to_do(url):
         open_journal(url)
 
 
+@pytest.mark.long  # waits 5 s
 def test_a_bucket_that_cannot_be_reached_is_an_error_and_no_empty_journal(monkeypatch):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

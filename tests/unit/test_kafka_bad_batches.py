@@ -396,6 +396,7 @@ for name, (least, make, limit) in CASES.items():
 """
 
 
+@pytest.mark.long  # measures processes
 @pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.long)])
 def test_the_memory_of_a_task_is_bounded_by_the_option(path, which):
     if path != "compiled":

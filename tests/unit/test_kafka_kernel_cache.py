@@ -82,6 +82,7 @@ def plant(cache, sign):
             pickle.dump(Evil(sign), out)
 
 
+@pytest.mark.long  # compiles kernels again
 @pytest.mark.parametrize("shared", ["the folder", "what it is in", "a file"])
 def test_code_of_another_user_does_not_run(home, shared):
     cache, sign = home / "parent" / "kernels", home / "sign"
@@ -121,6 +122,7 @@ def test_a_private_cache_is_loaded_and_nothing_is_said(home):
     assert int(again["hits"]) > 0
 
 
+@pytest.mark.long  # compiles all kernels again
 @AS_ROOT
 def test_a_cache_that_was_made_with_an_image_serves_other_users_read_only(home):
     """As docs/deploy.md has it: compiled by root, readable by all."""

@@ -13,20 +13,34 @@ from krishiv_spark.kafka.direct import DirectLines, OpenConnection
 from krishiv_spark.kafka.network import Network
 
 
-def test_one_that_was_begun_twice_is_asked_for_again_once_it_has_ended():
-    begun = []
-    lines = DirectLines(begun.append)
+def ask(lines, times):
+    for _ in range(times):
+        assert lines.to(1) is None
+
+
+def test_one_is_opened_at_a_time_and_again_once_it_has_ended():
+    opened = []
+    lines = DirectLines(opened.append)
     ours, theirs = socket.socketpair()
     with theirs:
         ours.settimeout(0)
-        while len(begun) < 2:  # the second before the first is open
-            assert lines.to(1) is None
+        ask(lines, 50)
+        assert opened == [1]
         lines.add(1, OpenConnection(ours, None, None, 1.0, 60.0, 1e9))
-        lines.add(1, None)  # of two that wait for one connection, the first takes it out
         lines.to(1).close()
-        for _ in range(20):
-            assert lines.to(1) is None
-    assert len(begun) > 2
+        ask(lines, 20)
+    assert opened == [1, 1]
+
+
+def test_a_broker_that_refuses_one_is_left_alone_for_a_thousand_messages():
+    opened = []
+    lines = DirectLines(opened.append)
+    ask(lines, 20)
+    lines.add(1, None)
+    ask(lines, 900)
+    assert opened == [1]
+    ask(lines, 200)
+    assert opened == [1, 1]
 
 
 def test_a_link_that_has_dropped_what_was_idle_is_waited_for_once():

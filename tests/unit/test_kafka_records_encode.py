@@ -268,7 +268,10 @@ def test_only_keys_of_headers_that_belong_to_a_row_count():
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"value": pa.array([1, 2])}, "the column 'value' has the type int64, which is no binary"),
+        (
+            {"value": pa.array([1, 2])},
+            "the column 'value' has the type int64, which is not a binary",
+        ),
         ({"key": pa.array([1.5, 2])}, "the column 'key' has the type double"),
         ({"key": pa.array([b""])}, "the column 'key' has 1 rows, but 'value' has 2"),
         ({"headers": pa.array([1, 2])}, "the column 'headers' has the type int64"),

@@ -122,6 +122,7 @@ def test_a_file_that_is_filled_from_its_end_is_read_when_its_beginning_is_there(
     assert drain(source)[0] == MANY
 
 
+@pytest.mark.long  # waits 7 s
 @pytest.mark.parametrize("bad_files", ["fail", "skip"])
 def test_a_file_whose_middle_is_written_last_is_waited_for(tmp_path, bad_files):
     """It begins and ends as a whole one, so that only its rows show that it is not."""

@@ -64,6 +64,7 @@ def test_what_needs_more_memory_than_there_is_names_its_file_and_is_not_skipped(
     assert not isinstance(caught.value, BadFileError)
 
 
+@pytest.mark.long  # 20 s: a process of its own runs out of memory
 def test_a_page_that_inflates_to_more_than_the_memory_is_an_error_or_rows(tmp_path):
     """100 KB that are 1 GiB: of one row, so nothing smaller can be read of it."""
     path = tmp_path / "bomb.parquet"
@@ -161,6 +162,7 @@ def fuzz(folder, seed, seconds):
     return wrong
 
 
+@pytest.mark.long  # 10 s; ./run soak tries many more
 def test_a_few_hundred_changed_files_are_read_or_refused(tmp_path):
     assert fuzz(tmp_path, 1, 10) == {}
 

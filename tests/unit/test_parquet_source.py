@@ -57,6 +57,7 @@ def test_nothing_new_is_no_batch(tmp_path):
     assert source.plan(end, end) == []
 
 
+@pytest.mark.long  # measures memory
 def test_a_batch_that_puts_nothing_aside_leaves_nothing_in_memory(tmp_path):
     source, at = reader(tmp_path), FIRST
     before = _states()

@@ -208,7 +208,7 @@ def test_a_time_zone_that_there_is_not_is_refused_with_the_nearest():
 
 def test_a_partition_value_that_does_not_fit_is_named(tmp_path):
     put(tmp_path / "k=x/a.parquet", {"n": [1]})
-    with pytest.raises(SchemaError, match=r"k=x/a\.parquet: .*k=x, which is no int64"):
+    with pytest.raises(SchemaError, match=r"k=x/a\.parquet: .*k=x, which is not a valid int64"):
         read_all(reader(tmp_path, schema=pa.schema([("k", pa.int64())])))
 
 

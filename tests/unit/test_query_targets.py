@@ -222,7 +222,15 @@ def test_a_login_in_a_url_of_oracle_is_not_stored(tmp_path, login):
     assert found.name == "url=jdbc:oracle:thin://h:1521/x, dbtable=t"
 
 
-@pytest.mark.parametrize("location", ["hdfs://nn/ck", "dbfs:/ck", "viewfs://c/ck", "cosn://b/ck"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        pytest.param("hdfs://nn/ck", marks=pytest.mark.long),  # looks for the host for 8 s
+        "dbfs:/ck",
+        "viewfs://c/ck",
+        "cosn://b/ck",
+    ],
+)
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_a_checkpoint_that_only_spark_can_read_blocks_nothing(
     tmp_path, location, in_batches, caplog

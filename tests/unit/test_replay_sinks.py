@@ -167,7 +167,7 @@ def test_a_snapshot_of_another_writer_is_not_undone(landed, checkpoint, place, w
     landed.run(5)
     before = files(place)
     text = refused(checkpoint, "--from", 4, *words)
-    assert f"snapshot {other} (append, by a writer that does not name itself)" in text
+    assert f"snapshot {other} (append, by an unnamed writer)" in text
     assert f"krishiv-spark checkpoint copy {checkpoint} NEW --to 3" in text
     assert files(place) == before
     # An epoch after that of the other writer can go.

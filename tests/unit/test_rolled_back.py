@@ -343,7 +343,7 @@ def test_replay_writes_again_what_the_older_copy_lacks(elsewhere, checkpoint, pl
     elsewhere.run(3)
     old.put_back()
     text = refused(elsewhere, 4, "lacks epochs 2 to 3", place)
-    assert "'krishiv-spark replay CHECKPOINT --from 2' goes back in all targets" in text
+    assert "'krishiv-spark replay CHECKPOINT --from 2' rewinds all targets" in text
     said(checkpoint, "--from", 2, "--stopped", "--table", place / "t", "--epoch-log", place / "log")
     start_again()
     elsewhere.run(2)

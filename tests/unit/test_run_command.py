@@ -56,6 +56,7 @@ def test_a_python_that_the_newest_pyspark_does_not_support_has_the_line_before(t
     ]
 
 
+@pytest.mark.long  # runs xdist in xdist
 @pytest.mark.xdist_group("some")
 def test_xdist_keeps_groups_together(request):
     """What shares a broker is dealt out otherwise, and each process starts one for itself."""

@@ -1,6 +1,6 @@
 """Variables in SQL of job files, without Spark: what a literal keeps, and what is no value there.
 
-That Spark reads each text as it is meant: ``tests/integration/test_job_variables.py``.
+That Spark reads each text as it is meant: ``tests/spark/test_job_variables.py``.
 """
 
 import pytest

@@ -18,8 +18,8 @@ def test_what_is_kept_is_kept_once_for_each_column():
 @pytest.mark.parametrize(
     ("by", "columns", "advice"),
     [
-        ("g", {"a": "summ(x)"}, "unknown function; did you mean 'sum'"),
-        ("g", {"a": "fold(x)"}, "unknown function; known: avg, count, max, min, sum"),
+        ("g", {"a": "summ(x)"}, "its function is unknown; did you mean 'sum'"),
+        ("g", {"a": "fold(x)"}, "its function is unknown; known: avg, count, max, min, sum"),
         ("g", {"a": "x"}, "write a function of a column"),
         ("g", {"a": "sum(*)"}, "only count accepts"),
         ("g", {}, "at least one total"),

@@ -41,6 +41,7 @@ def frozen_by(monkeypatch, *modules):
     return gc.get_freeze_count() - before
 
 
+@pytest.mark.long  # 3 s
 @pytest.mark.usefixtures("worker")
 def test_what_is_imported_is_passed_over_and_what_comes_later_too(monkeypatch):
     assert frozen_by(monkeypatch) > 1000
@@ -63,6 +64,7 @@ def threshold():
     gc.set_threshold(*before)
 
 
+@pytest.mark.long  # 3 s
 @pytest.mark.usefixtures("worker", "threshold")
 @pytest.mark.parametrize(("own", "then"), [(2_000, 50_000), (90_000, 90_000), (0, 0)])
 def test_cycles_are_looked_for_rarely_but_as_a_user_has_set_it(own, then):

@@ -1,0 +1,60 @@
+"""``krishiv-fanout`` under the kit: rows go left, right or both ways, each to a real target."""
+
+from functools import partial
+
+import pytest
+from fanout_sides import Files, Table, Topic, pair_of
+from kafka_topics import Onlooker
+
+from krishiv_spark.testing import SinkConformance
+
+
+class Pair:
+    random_sequences = 10
+
+    def sides(self):
+        raise NotImplementedError
+
+    def sink(self, folder):
+        return pair_of(self.sides(), folder)
+
+
+# A table makes thousands of calls in an epoch, and these go through all of them.
+@pytest.mark.long_cases(
+    "test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish"
+)
+@pytest.mark.core_cases
+class TestFilesAndTable(Pair, SinkConformance):
+    def sides(self):
+        return Files, Table
+
+
+@pytest.fixture(scope="class")
+def topic(cluster):
+    onlooker = Onlooker(cluster.bootstrap)
+    yield partial(Topic, cluster=cluster, onlooker=onlooker)
+    onlooker.close()
+
+
+class WithTopic(Pair):
+    @pytest.fixture(autouse=True)
+    def _environment(self, topic):
+        self.topic = topic
+
+
+@pytest.mark.variant  # it is the same log, which calls other participants
+class TestFilesAndTopic(WithTopic, SinkConformance):
+    def sides(self):
+        return Files, self.topic
+
+
+@pytest.mark.variant
+class TestTopicAndTable(WithTopic, SinkConformance):
+    def sides(self):
+        return self.topic, Table
+
+
+@pytest.mark.variant  # two that may be lost
+class TestTwoTopics(WithTopic, SinkConformance):
+    def sides(self):
+        return self.topic, self.topic

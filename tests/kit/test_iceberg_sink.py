@@ -1,0 +1,72 @@
+"""``krishiv-iceberg`` as a sink, under the kit: PyIceberg by itself reads what is in the table."""
+
+import errno
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from iceberg_onlooker import Onlooker, options
+
+from krishiv_spark.formats import IcebergDataSource
+from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
+from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
+
+
+def io_error(text):
+    return OSError(errno.EIO, text)
+
+
+# Data files are written by Arrow, which the kit does not see.
+SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.files:_OpenDataFile.close": io_error}
+
+
+# An epoch has thousands of calls, and this goes through all of them.
+@pytest.mark.long_cases("test_an_unknown_outcome_is_looked_up")
+@pytest.mark.core_cases
+class TestIcebergSink(SinkConformance):
+    def sink(self, folder):
+        onlooker = Onlooker(folder)
+        return SinkUnderTest(
+            source=IcebergDataSource,
+            options=options(folder),
+            oracle=onlooker.rows,
+            leftovers=onlooker.unnamed,
+            backup=partial(back_up_folder, folder),
+            sweeps=False,  # krishiv-spark iceberg vacuum does, when nobody can need them any more
+            most_held=2**26,  # a row group
+            outside=SEEN,
+        )
+
+
+@pytest.mark.variant  # the same epochs, as batch jobs with numbers
+class TestIcebergSinkInForeachBatch(TestIcebergSink):
+    random_sequences = 10
+
+    def sink(self, folder):
+        return replace(super().sink(folder), source=in_foreach_batch(IcebergDataSource))
+
+
+@pytest.mark.variant  # who commits what, and when, is the same with partitions
+class TestPartitionedIcebergSink(SinkConformance):
+    random_sequences = 10
+
+    def sink(self, folder):
+        onlooker = Onlooker(folder)
+        given = {"partitionBy": "day, bucket(2, id)", "sortBy": "id", "keepSnapshots": "1"}
+        return SinkUnderTest(
+            source=IcebergDataSource,
+            options={**options(folder), **given, "keepMetadataFiles": "1"},
+            oracle=onlooker.rows,
+            schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
+            row=lambda number: (number, f"d{number % 2}"),
+            leftovers=onlooker.unnamed,
+            backup=partial(back_up_folder, folder),
+            sweeps=False,
+            outside=SEEN,
+        )
+
+    # What these prove does not depend on partitions, and takes a minute.
+    test_complete_mode = None
+    test_a_stale_driver_cannot_publish = None
+    test_an_unknown_outcome_is_looked_up = None
