@@ -18,7 +18,7 @@ from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
 from krishiv_spark.lifecycle.telling import sentence_first
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.runtime.workers import promptly, tune_worker
+from krishiv_spark.runtime.workers import tune_worker, with_quick_acks
 from krishiv_spark.sinks.base import (
     Epoch,
     Mark,
@@ -150,7 +150,7 @@ class Write:
             )
         offsets = plan.offsets or self._unseen_offsets(context, plan)
         staged = Staged(task, None, offsets, seen=plan.seen)
-        batches = (conform(batch, self._writer.schema) for batch in promptly(iterator))
+        batches = (conform(batch, self._writer.schema) for batch in with_quick_acks(iterator))
         if self._holds(staged.epoch, plan.mark):
             return self._skipped(replace(staged, skipped=True), batches)
         return self._staged(staged, batches, plan)

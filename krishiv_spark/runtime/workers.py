@@ -1,4 +1,8 @@
-"""Living in Spark's Python workers, which are reused from task to task."""
+"""Tuning of Spark's Python workers, which Spark reuses from task to task.
+
+Each setting was measured (docs/performance.md). ``KRISHIV_SPARK_TUNE_WORKERS=off`` in the
+environment of the workers leaves all of them unchanged.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,32 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 from zipimport import zipimporter
 
-__all__ = ["application", "is_of_spark", "local_folder", "promptly", "tune_worker"]
+__all__ = ["application", "is_of_spark", "local_folder", "tune_worker", "with_quick_acks"]
 
 T = TypeVar("T")
 
 _ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
-"""How those begin that Spark puts on the path of its workers (``PythonUtils.sparkPythonPath``)."""
+"""Prefixes of Spark's archives on the path of its workers (``PythonUtils.sparkPythonPath``)."""
 
 
 _INTERNET, _LOOPBACK = (socket.AF_INET, socket.AF_INET6), ("127.", "::1")
 
 _LOCAL_DIRS, _OF_ONE_APPLICATION = "SPARK_LOCAL_DIRS", "blockmgr-"
-"""Spark names its scratch folders to its Python workers, each with a folder that is new for each
-JVM (``DiskBlockManager``), so that workers of one driver know each other. What a user may have set
-under the same name does not begin so."""
+"""Spark passes its scratch folders to its Python workers. Each contains a folder that is new for
+each JVM (``DiskBlockManager``), by which workers of one driver recognize each other. A value that a
+user has set under the same name does not contain it."""
+
+_SWITCH, _OFF = "KRISHIV_SPARK_TUNE_WORKERS", ("off", "false", "0", "no")
 
 
 def application() -> str | None:
-    """A name that all Python workers of one driver share, and no other; None if there is none."""
+    """Return the name that only the Python workers of one driver share; None if there is none."""
     folder = _own_folder()
     return None if folder is None else folder.name
 
 
 def local_folder() -> Path:
-    """A folder on this machine that workers of one driver share, for as long as it lives."""
+    """Return a folder on this machine that workers of one driver share, as long as it lives."""
     return _own_folder() or Path(tempfile.gettempdir())
 
 
@@ -50,11 +56,12 @@ def _own_folder() -> Path | None:
 
 
 def tune_worker() -> None:
-    """Spare this worker what PySpark does around every task, over what tasks never change.
+    """Skip work that PySpark repeats around every task on objects that tasks never change.
 
-    To be called in each task. It does nothing but in Spark's workers.
+    Call it in each task. It does nothing outside Spark's workers, and nothing in a worker whose
+    environment has ``KRISHIV_SPARK_TUNE_WORKERS=off``.
     """
-    if _started_as() == "pyspark.daemon":
+    if _is_tuned():
         _freeze(len(sys.modules))
         _leave_archives()
         _acknowledge_at_once()
@@ -62,55 +69,58 @@ def tune_worker() -> None:
         _collect_rarely()
 
 
-def promptly(batches: Iterable[T]) -> Iterator[T]:
-    """What the JVM sends to a task, of which no part waits for an acknowledgement.
+def with_quick_acks(batches: Iterable[T]) -> Iterator[T]:
+    """Yield the batches that the JVM sends to a task, and acknowledge each of them at once.
 
     Args:
-        batches: As PySpark hands them to the function of a task.
+        batches: As PySpark passes them to the function of a task.
     """
-    # Once more after each: the kernel answers at once for a few messages only.
+    # Repeated after each batch: the kernel keeps the setting for a few messages only.
     for batch in batches:
         yield batch
-        if _started_as() == "pyspark.daemon":
+        if _is_tuned():
             _acknowledge_at_once()
 
 
+def _is_tuned() -> bool:
+    is_off = os.environ.get(_SWITCH, "").strip().lower() in _OFF
+    return _started_as() == "pyspark.daemon" and not is_off
+
+
 def is_of_spark() -> bool:
-    """Whether this process is one of Spark's Python workers, of any kind."""
+    """Return True if this process is one of Spark's Python workers, of any kind."""
     return _started_as().startswith("pyspark.")
 
 
 def _started_as() -> str:
-    """The module that this process runs, by ``python -m``; empty for none."""
+    """Return the module that this process runs by ``python -m``; empty if there is none."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "" if spec is None else str(spec.name)
 
 
 @functools.lru_cache(maxsize=1)
 def _freeze(_modules: int) -> None:
-    """Keep what is imported out of the collection after each task.
+    """Exclude imported modules from the garbage collection after each task.
 
-    ``pyspark.daemon`` calls ``gc.collect()`` there, while the JVM already goes on. Over the modules
-    of pyarrow, pydantic and pyspark that is 20 ms of a core each time, more than a small epoch
-    costs. Frozen objects are passed over (``gc.freeze``); reference counting frees them as before.
-    Done again only when there are modules that were not there the last time, as those that the
-    first task has imported.
+    ``pyspark.daemon`` calls ``gc.collect()`` after each task, while the JVM already continues. For
+    the modules of pyarrow, pydantic and pyspark that takes 20 ms of a core, more than a small
+    epoch. The collector skips frozen objects (``gc.freeze``); reference counting frees them still.
+    Repeated only when the number of modules has changed, for example after the first task.
     """
     gc.collect()
     gc.freeze()
 
 
 _COLLECTED_AFTER = 50_000
-"""Objects that can hold others; Python's own 700 or 2 000 are those of some dozen files."""
+"""New container objects between two collections. Python's 700 or 2 000 are a few dozen files."""
 
 
 def _collect_rarely() -> None:
-    """Look for cycles when there are many more new objects than Python waits for by itself.
+    """Raise the number of new objects after which Python looks for cycles.
 
-    A planner makes some objects for each file, partition or manifest that it lists, and none of
-    them in cycles: half of the time that 100 000 files of an Iceberg table took was spent on
-    looking through them, again and again. Who has set more, or turned the collector off, has
-    decided otherwise.
+    A planner creates some objects for each file, partition or manifest that it lists, and none of
+    them in cycles: the collector took half of the time for 100 000 files of an Iceberg table.
+    A higher threshold, or a collector that is switched off, is left unchanged.
     """
     first, *others = gc.get_threshold()
     if 0 < first < _COLLECTED_AFTER:
@@ -121,28 +131,28 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt(3)``."""
 
 _DECIDED = "MALLOC_TRIM_THRESHOLD_"
-"""What glibc reads the first of these from."""
+"""The environment variable from which glibc reads the first of these."""
 
 _KEPT_BYTES = 128 * 2**20
 """Twice the rows that a task gathers before it writes them (`arrow.partition_files`)."""
 
 _MAPPED_BYTES = 32 * 2**20
-"""The most that glibc takes for this parameter."""
+"""The maximum that glibc accepts for this parameter."""
 
 
 @functools.lru_cache(maxsize=1)
 def _keep_memory() -> bool:
-    """Let this worker use the memory again that its rows have left, instead of giving it back.
+    """Keep freed memory in this worker, for the rows of its next task.
 
     PySpark reads each batch into a new ``bytes`` of a megabyte. A task gathers some dozens of them
-    and lets go of all, upon which glibc gives the memory to the kernel, and gets it back page by
-    page, each cleared: 24 000 faults for a million rows of 90 bytes, half of the system time of
-    writing them. So much is kept by the main thread of a worker that has nothing to do; by each
-    other thread that has had rows at the same time 64 MiB, the size of its heaps. Who has set
-    ``MALLOC_TRIM_THRESHOLD_`` in a worker's environment has decided otherwise.
+    and frees all, after which glibc returns the memory to the kernel and gets it back page by page,
+    each cleared: 24 000 faults for a million rows of 90 bytes, half of the system time of writing
+    them. The main thread of an idle worker keeps up to `_KEPT_BYTES`; each other thread that had
+    rows at the same time keeps 64 MiB, the size of its heap. If ``MALLOC_TRIM_THRESHOLD_`` is in
+    the worker's environment, nothing is changed.
 
     Returns:
-        Whether it was set: elsewhere than in glibc there is no such setting.
+        True if it was set. Only glibc has this setting.
     """
     if _DECIDED in os.environ:
         return False
@@ -156,11 +166,11 @@ def _keep_memory() -> bool:
 def _leave_archives() -> None:
     """Keep Spark's own archives out of ``importlib.invalidate_caches()``.
 
-    ``setup_spark_files`` of PySpark 4.0 and 4.1 calls it at the begin of each task, and up to
-    Python 3.12 each finder in an archive then reads its directory again: 150 ms of a core for
-    Spark's, one finder for each package in it, though they never change. Without a place in the
-    cache of finders they are passed over; the next import that searches makes new ones from the
-    directories that `zipimport` has kept.
+    ``setup_spark_files`` of PySpark 4.0 and 4.1 calls it at the start of each task. Up to Python
+    3.12, each finder of an archive then reads its directory again: 150 ms of a core for Spark's
+    archives, with one finder for each package, though they never change. Finders that are not in
+    the cache are skipped; the next import creates new ones from the directories that `zipimport`
+    has cached.
     """
     cache = sys.path_importer_cache
     for path in [path for path, finder in cache.items() if _of_spark(finder)]:
@@ -168,14 +178,14 @@ def _leave_archives() -> None:
 
 
 def _acknowledge_at_once() -> None:
-    """Let the kernel acknowledge what the JVM sends, instead of waiting for an answer to go along.
+    """Make the kernel acknowledge data from the JVM at once.
 
     The JVM writes rows to a task in small pieces: the stream's schema, then a batch. Its kernel
-    keeps a small piece back until the one before is acknowledged (Nagle's algorithm, which Spark
-    leaves on), and ours waits 40 ms with that. So every task of an epoch with few rows waited, of
-    each sink in Python. Linux forgets the setting when it has answered, hence in each task;
-    elsewhere there is none, and on a Unix socket (``spark.python.unix.domain.socket.enabled``,
-    Spark 4.1) no need.
+    delays a small piece until the previous one is acknowledged (Nagle's algorithm, which Spark
+    leaves on), and the kernel of the task delays that by 40 ms. Every task of a small epoch waited,
+    in every Python sink. Linux drops the setting after it has answered, so it is repeated. Other
+    systems have no such setting, and a Unix socket does not need it
+    (``spark.python.unix.domain.socket.enabled``, Spark 4.1).
     """
     quickly = getattr(socket, "TCP_QUICKACK", None)
     if quickly is None:
@@ -195,10 +205,10 @@ def _set_option(descriptor: int, option: int) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _local_connections() -> tuple[int, ...]:
-    """The descriptors of this process's TCP connections within the machine.
+    """Return the descriptors of this process's TCP connections to the same machine.
 
-    When a worker's first task begins, the one to the JVM is there. It lasts as long as the worker;
-    PySpark keeps it in no place of its own.
+    When a worker's first task starts, the connection to the JVM exists. It lasts as long as the
+    worker; PySpark does not store it anywhere.
     """
     return tuple(filter(_is_local_connection, map(int, os.listdir("/proc/self/fd"))))
 
@@ -208,7 +218,7 @@ def _is_local_connection(descriptor: int) -> bool:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False
         borrowed = socket.socket(fileno=descriptor)
-    except OSError:  # that of the listing itself, which is gone
+    except OSError:  # the descriptor of the listing itself, which is closed by now
         return False
     try:
         is_tcp = borrowed.family in _INTERNET and borrowed.type == socket.SOCK_STREAM

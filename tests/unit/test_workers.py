@@ -166,7 +166,7 @@ def test_what_the_jvm_sends_is_acknowledged_at_once_in_each_task(connection):
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
 @pytest.mark.usefixtures("worker")
 def test_so_is_each_batch(connection):
-    for _batch in workers.promptly(range(3)):
+    for _batch in workers.with_quick_acks(range(3)):
         answers_along(connection)
     assert acknowledges_at_once(connection[1])
 
@@ -177,6 +177,26 @@ def test_a_connection_that_was_closed_since_is_no_error(connection):
     for end in connection:
         end.close()
     workers.tune_worker()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
+@pytest.mark.usefixtures("worker", "threshold")
+@pytest.mark.parametrize("off", ["off", "False", "0", " no "])
+def test_a_setting_leaves_the_worker_unchanged(off, monkeypatch, connection):
+    monkeypatch.setenv("KRISHIV_SPARK_TUNE_WORKERS", off)
+    before = gc.get_threshold()
+    assert frozen_by(monkeypatch) == 0
+    for _batch in workers.with_quick_acks(range(3)):
+        answers_along(connection)
+    assert not acknowledges_at_once(connection[1])
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.usefixtures("worker", "threshold")
+def test_another_value_of_the_setting_tunes_it(monkeypatch):
+    monkeypatch.setenv("KRISHIV_SPARK_TUNE_WORKERS", "on")
+    workers.tune_worker()
+    assert gc.get_threshold()[0] == 50_000
 
 
 WAVES = """
