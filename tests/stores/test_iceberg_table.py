@@ -291,5 +291,5 @@ def test_a_wrong_endpoint_of_glue_is_one_clear_line(place):
 @pytest.mark.parametrize("place", in_groups(SQL[:1]), indirect=True)
 def test_an_embedded_catalog_cannot_be_in_a_bucket(place):
     life = IcebergLife(place.url, **place.store.options)
-    with pytest.raises(KrishivError, match=r"give 'catalog\.uri'"):
+    with pytest.raises(KrishivError, match=r"set 'catalog\.uri'"):
         life.plan(numbered(0))
