@@ -1,6 +1,7 @@
 """A topic, the table in which it is landed, and a query that reads the table first."""
 
 import json
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -24,10 +25,11 @@ def cluster():
 
 @pytest.fixture
 def job(cluster, tmp_path: Path) -> dict[str, object]:
-    make_topic(cluster.bootstrap, "source", partitions=3)
+    source = f"source-{uuid.uuid4().hex}"  # the broker is shared
+    make_topic(cluster.bootstrap, source, partitions=3)
     return {
         "bootstrap": cluster.bootstrap,
-        "source": "source",
+        "source": source,
         "rows": ROWS,
         **{name: str(tmp_path / name) for name in ("warehouse", "landing", "checkpoint", "target")},
     }

@@ -111,7 +111,7 @@ def test_a_query_whose_metadata_was_lost_is_refused_and_goes_on_with_the_line_it
     query.land(epochs, epochs + 1)
     line = json.dumps({"id": old}, separators=(",", ":"))
     for _ in range(2):
-        with pytest.raises(PySparkException, match=f"of query {old}.*one line is {line} "):
+        with pytest.raises(PySparkException, match=f"to query {old}.*one line is {line} "):
             query.run()
     assert query.rows() == before
     query.restore_metadata(line)
