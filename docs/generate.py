@@ -198,7 +198,7 @@ def cases_table(suite: type[Suite]) -> str:
 
 
 def error_block(error: type[errors.KrishivError]) -> str:
-    """What a class of errors says of itself."""
+    """Return the block of a class of errors: its docstring, for a page."""
     text = inspect.cleandoc(error.__doc__ or "")
     said = re.split(r"\n(?:Args|Attributes):", text)[0].strip()
     bases = " and ".join(f"`{base.__name__}`" for base in error.__bases__)

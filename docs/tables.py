@@ -71,7 +71,7 @@ def _given(job: dict[str, Any], name: str) -> list[str]:
 
 
 def is_beside_a_peer(line: Figure) -> bool:
-    """Whether a figure is the ratio of one of ours to what a user would pick instead."""
+    """Return True if a figure compares a connector of this package with its alternative."""
     _, _, theirs = line.name.partition(" / ")
     return line.unit == "x" and theirs.split(",")[0] in _PEERS and "bare" not in line.name
 
@@ -88,7 +88,7 @@ def runs_table(recorded: Results) -> str:
 
 
 def counts_table(record: Record) -> str:
-    """What an epoch of each sink costs, as ``./run bench --counts --record`` keeps it."""
+    """Return the cost of an epoch of each sink, as ``./run bench --counts --record`` stores it."""
     rows = []
     for name, counts in record.cases.items():
         kind, _, sink = name.partition(".")

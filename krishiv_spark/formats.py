@@ -1,8 +1,7 @@
 """The formats that ship with the package: a class each, which names its reader and writer.
 
 Each query starts half a dozen processes, and each of them imports this module. So readers and
-writers are imported when they are asked for (`later`), and no process imports a format that it does
-not use.
+writers are imported on first use (`later`), and no process imports a format that it does not use.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def every_format() -> tuple[type[KrishivDataSource], ...]:
 
 
 def format_names() -> list[str]:
-    """Return what follows ``krishiv-`` in their names."""
+    """Return the names of the formats, without the prefix ``krishiv-``."""
     return list(_formats())
 
 
@@ -47,13 +46,13 @@ def format_of(name: str) -> type[KrishivDataSource]:
     """Return the format ``krishiv-NAME``.
 
     Raises:
-        KeyError: If there is none of that name.
+        KeyError: If no format has that name.
     """
     return _formats()[name]
 
 
 def _formats() -> dict[str, type[KrishivDataSource]]:
-    """Return the classes of this module: one that is added below needs no list."""
+    """Return the data sources that this module defines, so that no list has to be kept."""
     found = {
         each.format_name.removeprefix("krishiv-"): each
         for each in list(globals().values())
@@ -66,8 +65,8 @@ def _formats() -> dict[str, type[KrishivDataSource]]:
 def register(spark: SparkSession) -> None:
     """Register every format of the package in a session; driver.
 
-    Spark finds the formats by itself where the package is installed; this is for sessions that
-    were started before it was, and for those who like it said.
+    Spark finds the formats automatically where the package is installed. Call this in a session
+    that was started before the installation, or to register them explicitly.
     """
     from pyspark.errors import AnalysisException
 
@@ -75,7 +74,7 @@ def register(spark: SparkSession) -> None:
         try:
             spark.dataSource.register(source)
         except AnalysisException as error:
-            # 4.0 refuses a name that it has found by itself already; later ones replace it.
+            # PySpark 4.0 refuses a name that it has already found; later versions replace it.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 
@@ -118,7 +117,7 @@ class KafkaDataSource(KrishivDataSource):
 
     @classmethod
     def writer_for(cls, options: Options) -> type[Writer[Any, Any]]:
-        """Exactly once, unless the user wants less."""
+        """Return the writer: exactly once, unless 'delivery' is 'at-least-once'."""
         from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
         from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaWriter
 

@@ -119,8 +119,8 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
 
 
 @pytest.fixture(autouse=True)
-def answered_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has the patience with stores, catalogs and brokers of a new process."""
+def fresh_contacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test the time-outs of a process that has not contacted a store or broker yet."""
     monkeypatch.setattr("krishiv_spark.runtime.contacts._here", set())
     monkeypatch.setattr("krishiv_spark.storage.patience._patient", set())
 
