@@ -24,7 +24,7 @@ from krishiv_spark.sinks.base import (
     Task,
     Writer,
 )
-from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.identity import is_already_committed
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -187,7 +187,7 @@ class Life:
         return Plan(None if isinstance(writer, Separate) else writer, epoch, payload, seen)
 
     def _check_new(self, epoch: Epoch, committer: Any) -> None:
-        if is_held(epoch, committer.last_committed(self.query)):
+        if is_already_committed(epoch, committer.last_committed(self.query)):
             raise AssertionError(f"epoch {self.epoch} is held already")
 
     def _stage(self, partition: int, plan: Plan) -> bytes:
@@ -201,7 +201,7 @@ class Life:
     def _publish(self, plan: Plan, messages: list[tuple[Task, Any]]) -> None:
         committer = self._writer("committer").committer()
         if isinstance(committer, SupportsRecall) and plan.seen is not None:
-            committer.recall(self.query, plan.seen)
+            committer.import_state(self.query, plan.seen)
         self._check_new(plan.epoch, committer)
         committer.publish(plan.epoch, [payload for _, payload in messages if payload is not None])
 

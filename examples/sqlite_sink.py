@@ -8,7 +8,7 @@ from pathlib import Path
 from pyarrow import ArrowException, RecordBatch, ipc, types
 
 from krishiv_spark import datasource, durable, errors, options
-from krishiv_spark.sinks import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks import CommittedEpoch, Epoch, OutputMode, Task, TwoPhaseWriter
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _epochs (query, epoch, digest, UNIQUE (query, epoch))"
 _NEWEST = "SELECT epoch, digest FROM _epochs WHERE query = ? ORDER BY epoch DESC"
@@ -46,10 +46,10 @@ class _Writer(TwoPhaseWriter[Path]):
         durable.sync_file(file)
         return file
 
-    def last_committed(self, query: str) -> Mark | None:  # driver, before tasks and before publish
+    def last_committed(self, query: str) -> CommittedEpoch | None:  # driver, before stage, publish
         with self._open() as db:
             row = db.execute(_NEWEST, [query]).fetchone()
-            return Mark(*row) if row else None
+            return CommittedEpoch(*row) if row else None
 
     def publish(self, epoch: Epoch, staged: Sequence[Path]) -> None:  # driver
         names = (name.replace('"', '""') for name in (self.options.table, *self.schema.names))

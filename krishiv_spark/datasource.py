@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow.schemas import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.lifecycle.telling import message_before_traceback
 from krishiv_spark.options import Options
 from krishiv_spark.options.plain_secrets import secrets_among, warn_of_plain_secrets
 from krishiv_spark.options.references import referenced_values
-from krishiv_spark.spark.start_check import StartCheck
+from krishiv_spark.spark.preflight import PreflightRequest
 
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
 # other side needs is imported by the methods that do.
@@ -68,9 +68,9 @@ class KrishivDataSource(DataSource):
         return found
 
     @final
-    @sentence_first
+    @message_before_traceback
     def schema(self) -> StructType:
-        if (asked := StartCheck.asked_in(self.options)) is not None:
+        if (asked := PreflightRequest.from_options(self.options)) is not None:
             return self._checked(asked)
         from krishiv_spark.lifecycle.row_schema import RowSchema
 
@@ -80,7 +80,7 @@ class KrishivDataSource(DataSource):
         return spark_schema(row_schema.target)
 
     @final
-    @sentence_first
+    @message_before_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         from krishiv_spark.lifecycle.reading import BatchRead
 
@@ -88,7 +88,7 @@ class KrishivDataSource(DataSource):
         return BatchRead(reader, row_schema)
 
     @final
-    @sentence_first
+    @message_before_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from krishiv_spark.lifecycle.reading import stream_read
 
@@ -96,7 +96,7 @@ class KrishivDataSource(DataSource):
         return stream_read(reader, row_schema)
 
     @final
-    @sentence_first
+    @message_before_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
         from krishiv_spark.sinks.numbered import number_of_job
@@ -109,7 +109,7 @@ class KrishivDataSource(DataSource):
         return NumberedWrite(self._writer(schema, overwrite=overwrite, streaming=True), job)
 
     @final
-    @sentence_first
+    @message_before_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from krishiv_spark.lifecycle.streams import StreamWrite
         from krishiv_spark.sinks.base import SupportsGenerations
@@ -133,11 +133,11 @@ class KrishivDataSource(DataSource):
         hidden = referenced_values(self.options)
         return StreamWrite(writer, checkpoint=checkpoint, hidden=hidden)
 
-    def _checked(self, asked: StartCheck) -> StructType:
+    def _checked(self, asked: PreflightRequest) -> StructType:
         """Raise what keeps a query from being started; else a schema, of rows that nobody reads."""
         options = type(self.options)()  # in which case does not count, as in the other one
         for key, text in self.options.items():
-            if not asked.is_asked_by(key):
+            if not asked.is_option(key):
                 options[key] = text
         schema = StructType.fromJson(json.loads(asked.schema))
         write: Any = type(self)(options).streamWriter(schema, asked.overwrite)

@@ -94,7 +94,7 @@ NextEpoch(d) ==
 
 \* ------------------------------------------------------------------ planner
 
-\* identity.is_held: "yes", "no", or "error" (CheckpointMismatch)
+\* identity.is_already_committed: "yes", "no", or "error" (CheckpointMismatch)
 Held(plan, mark) ==
   CASE mark.epoch = 0 \/ plan.epoch > mark.epoch -> "no"
     [] ~Rule("digest") -> "yes"

@@ -99,7 +99,7 @@ class EpochLog:
         self._known = state
         return state
 
-    def recent(self, generation: int) -> State:
+    def cached_state(self, generation: int) -> State:
         """What the log said at this process's last look, unless a generation is younger than that.
 
         Args:
@@ -110,28 +110,28 @@ class EpochLog:
         """
         return self._known if self._known.owner >= generation else self.state()
 
-    def seen(self) -> str:
-        """What this process has read, for `recall` in another one of its driver."""
+    def export_state(self) -> str:
+        """What this process has read, for `import_state` in another one of its driver."""
         state = self._known
         if self.is_finished(state):  # what it names may be thousands of files
             state = state.model_copy(update={"intent": None})
         # No canonical text: another process of this driver reads it, and nobody keeps it.
-        return self._stored.seen(state).model_dump_json(exclude_none=True, by_alias=True)
+        return self._stored.export_state(state).model_dump_json(exclude_none=True, by_alias=True)
 
-    def recall(self, seen: str) -> None:
+    def import_state(self, seen: str) -> None:
         """Read on from where another process of this driver is, unless this one is further on."""
         found = Handover.model_validate_json(seen)
         if found.state.number > self._known.number:
             self._known = found.state
-            self._stored.recall(found)
+            self._stored.import_state(found)
 
-    def backwards(self) -> Iterator[Entry]:
+    def iter_newest_first(self) -> Iterator[Entry]:
         """The entries, the newest first, as far back as they are not folded into a snapshot.
 
         Raises:
             LogError: If one is damaged or of a newer version.
         """
-        return (entry for _, entry in self._stored.backwards())
+        return (entry for _, entry in self._stored.iter_newest_first())
 
     def intents(self, state: State) -> Iterator[tuple[int, Entry]]:
         """Yield the intents that count, the newest first, each with its generation.
@@ -142,14 +142,14 @@ class EpochLog:
             state: What the log says; its newest intent is not read again.
 
         Raises:
-            LogError: As `backwards`.
+            LogError: As `iter_newest_first`.
         """
         yielded = 0
         if state.intent is not None:  # a state from another process of this driver may lack it
             yielded = state.intent_number
             yield state.intent_generation, state.intent
         voided: set[int | None] = set()
-        for number, entry in self._stored.backwards():
+        for number, entry in self._stored.iter_newest_first():
             if entry.kind == "adopted":
                 return  # an operator has decided what the target contains
             if entry.kind == "void":
@@ -215,7 +215,7 @@ class EpochLog:
             CommitRejected: If the log holds the epoch, or a later one, already.
             CommitUnknown: If the storage failed while the entry was being created.
         """
-        before = self.recent(generation)  # whatever has come since has taken the next number
+        before = self.cached_state(generation)  # whatever has come since has taken the next number
         # The owner entry is the last one of all: what stands after it has used it up.
         if not 0 < generation == before.owner == before.number:
             raise self._fenced(generation, before)
@@ -257,7 +257,7 @@ class EpochLog:
         if state.owner != generation:
             raise self._fenced(generation, state)
 
-    def note_finished(self, state: State) -> None:
+    def mark_finished(self, state: State) -> None:
         """Remember that everything the newest intent of a state names is visible."""
         # By its nonce, since a log that was begun anew has the same numbers. In memory only: the
         # next owner entry writes it down, for nothing.
@@ -305,7 +305,7 @@ class EpochLog:
         if self._append(state, new_entry("adopted", epoch=epoch, claim=claim)) is None:
             raise self._fenced(state.owner, self.state())
 
-    def fold(self, state: State) -> None:
+    def compact(self, state: State) -> None:
         """Keep the folder small: now and then snapshot a state, and remove what is not needed.
 
         What is removed is covered by the snapshot before; a little each time.

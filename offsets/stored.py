@@ -64,16 +64,16 @@ class StoredEntries:
         self.listing = listing
         self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
 
-    def seen(self, state: State) -> Handover:
+    def export_state(self, state: State) -> Handover:
         """A state that this process has read, as another one may take it over."""
         version = self._seen[1] if self._seen[0] == state.nonce else ""
         return Handover(state=state, version=version)
 
-    def recall(self, seen: Handover) -> None:
+    def import_state(self, seen: Handover) -> None:
         """Know the entry at the end of a state again, as who has seen it does."""
         self._seen = (seen.state.nonce, seen.version)
 
-    def backwards(self) -> Iterator[tuple[int, Entry]]:
+    def iter_newest_first(self) -> Iterator[tuple[int, Entry]]:
         """Yield the entries with their numbers, the newest first, as far as they are not folded.
 
         Raises:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.numbered import NumberedJobOptions
     from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
     from krishiv_spark.sinks.values import (
+        CommittedEpoch,
         Epoch,
         Guarantee,
-        Mark,
         OutputMode,
         Ownership,
         Salvaged,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AtLeastOnceWriter",
+    "CommittedEpoch",
     "Epoch",
     "FileName",
     "FolderWithin",
@@ -46,7 +47,6 @@ __all__ = [
     "LoggedJob",
     "LoggedWriter",
     "LostIntentError",
-    "Mark",
     "NameWithin",
     "NumberedJobOptions",
     "OutputMode",

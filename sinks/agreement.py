@@ -24,7 +24,7 @@ from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.history import check_not_overtaken, held_mark
+from krishiv_spark.sinks.history import check_not_overtaken, to_committed_epoch
 from krishiv_spark.sinks.participant import Participant, TargetRecord
 
 __all__ = ["check_targets", "note_epoch"]
@@ -177,7 +177,7 @@ def _needed(
 
 def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetRecord) -> None:
     """Compare the number and the digest; marks without a digest have the number alone."""
-    committed, mark = held_mark(state), record.mark
+    committed, mark = to_committed_epoch(state), record.mark
     newest = -1 if committed is None else committed.epoch
     if record.generation is not None and record.generation > state.number:
         raise _ahead(log, query, newest, f"{record.target} has a later epoch")

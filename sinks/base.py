@@ -26,9 +26,9 @@ from typing_extensions import Self, TypeVar
 
 from krishiv_spark.options import Options
 from krishiv_spark.sinks.values import (
+    CommittedEpoch,
     Epoch,
     Guarantee,
-    Mark,
     OutputMode,
     Ownership,
     Salvaged,
@@ -38,9 +38,9 @@ from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = [
     "AtLeastOnceWriter",
+    "CommittedEpoch",
     "Epoch",
     "Guarantee",
-    "Mark",
     "OutputMode",
     "Ownership",
     "Publisher",
@@ -90,7 +90,7 @@ class TwoPhaseCommitter(Publisher[StagedT]):
     """
 
     @abstractmethod
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         """The newest epoch that the external system itself says it holds for the query. Driver.
 
         Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
@@ -100,7 +100,7 @@ class TwoPhaseCommitter(Publisher[StagedT]):
             Its number and digest, as `publish` was given them, or None when it holds none.
         """
 
-    def peek_committed(self, query: str) -> Mark | None:
+    def peek_committed(self, query: str) -> CommittedEpoch | None:
         """Return the newest epoch, as `last_committed`, and change nothing. Planner.
 
         It is asked before a query starts. The default, None, says that this cannot be told.
@@ -134,7 +134,7 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     """True if users empty the target, or lose it at a restart, and the query goes on with it. For
     numbered batches an empty target is then a warning, and no error."""
 
-    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
+    _init_args: tuple[tuple[Any, ...], dict[str, Any]]
     _is_sealed = False
 
     def __init__(
@@ -210,15 +210,15 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember of what it is made."""
         made = super().__new__(cls)
-        made._made_of = args, kwargs
+        made._init_args = args, kwargs
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """It travels as what it was made of: nothing that was done to it since comes along."""
-        return _made_anew, (type(self), *self._made_of)
+        return _reconstruct, (type(self), *self._init_args)
 
     @final
-    def sealed(self) -> Self:
+    def freeze(self) -> Self:
         """The same, and from now on it is an error to set an attribute. The lifecycle does this."""
         self._is_sealed = True
         return self
@@ -235,10 +235,10 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         super().__setattr__(name, value)
 
 
-def _made_anew(
+def _reconstruct(
     kind: type[Writer[Any, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Writer[Any, Any]:
-    return kind(*args, **kwargs).sealed()
+    return kind(*args, **kwargs).freeze()
 
 
 class TwoPhaseWriter(Writer[StagedT, PlanT], TwoPhaseCommitter[StagedT]):
@@ -292,7 +292,7 @@ class SupportsGenerations(Protocol):
         """
         ...
 
-    def begun_here(self, query: str, number: int) -> Epoch | None:
+    def find_own_generation(self, query: str, number: int) -> Epoch | None:
         """The newest generation, if this Spark application has begun it for an epoch. Committer.
 
         Tasks that failed have told nobody which generation they were of.
@@ -319,10 +319,10 @@ class SupportsRecall(Protocol):
     Nothing may depend on it but how much there is to look up: what was seen may have changed.
     """
 
-    def seen(self, query: str) -> str:
+    def export_state(self, query: str) -> str:
         """What is known of a query that was begun. Planner, last of all; it goes to each task."""
         ...
 
-    def recall(self, query: str, seen: str) -> None:
-        """Take over what `seen` has returned in the planner. Committer, first of all."""
+    def import_state(self, query: str, seen: str) -> None:
+        """Take over what `export_state` has returned in the planner. Committer, first of all."""
         ...

@@ -21,7 +21,7 @@ from typing import Any
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.offsets.offset import Value, canonical_json
 from krishiv_spark.runtime.lru import LruCache
-from krishiv_spark.sinks.base import Mark, Writer
+from krishiv_spark.sinks.base import CommittedEpoch, Writer
 from krishiv_spark.sinks.numbered import JobNumber, NumberedJobOptions
 from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
@@ -99,7 +99,7 @@ class BatchRecord:
         """Name of the file in the checkpoint's folder `krishiv`."""
         return f"{self.name}.{sha256(self.target.encode()).hexdigest()[:12]}{RECORD_SUFFIX}"
 
-    def check(self, job: JobNumber, mark: Mark | None) -> tuple[int, ...]:
+    def check(self, job: JobNumber, mark: CommittedEpoch | None) -> tuple[int, ...]:
         """Refuse a target that lacks a batch which was committed into it. Planner.
 
         A record that cannot be read is logged, and nothing is refused by it.
@@ -201,7 +201,7 @@ class BatchRecord:
     def _path(self) -> str:
         return str(StoreUrl.parse(self.checkpoint.location) / KRISHIV / self.file)
 
-    def _report_missing(self, lost: int, job: JobNumber, mark: Mark | None) -> None:
+    def _report_missing(self, lost: int, job: JobNumber, mark: CommittedEpoch | None) -> None:
         """Raise or log that the target lacks a batch."""
         if mark is None and self.may_be_empty:
             _log.warning(
@@ -272,7 +272,7 @@ def _lacks(batches: Iterable[int], number: int, committed: int) -> bool:
     return max(_before(batches, number), default=_NO_BATCH) > committed
 
 
-def _again(mark: Mark | None) -> str:
+def _again(mark: CommittedEpoch | None) -> str:
     """Return the way on that has the missing batches written again."""
     if mark is None:
         return ""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
-from krishiv_spark.sinks.base import Epoch, Mark
-from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
+from krishiv_spark.sinks.identity import is_already_committed
 
 __all__ = [
     "ADOPT",
@@ -16,8 +16,8 @@ __all__ = [
     "check_history",
     "check_not_overtaken",
     "check_target",
-    "held_mark",
     "operators_claim",
+    "to_committed_epoch",
 ]
 
 ADOPT = (
@@ -28,12 +28,16 @@ ADOPT = (
 )
 
 
-def held_mark(state: State) -> Mark | None:
+def to_committed_epoch(state: State) -> CommittedEpoch | None:
     """What a log says the target holds."""
     epoch, offsets = state.committed_epoch, state.committed_offsets
     if epoch is None:
         return None
-    return Mark(epoch) if offsets is None else Mark(epoch, offsets.digest, offsets.shown)
+    return (
+        CommittedEpoch(epoch)
+        if offsets is None
+        else CommittedEpoch(epoch, offsets.digest, offsets.shown)
+    )
 
 
 def operators_claim(query: str, state: State) -> Claim:
@@ -138,7 +142,7 @@ def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: S
         CheckpointMismatch: If the checkpoint is older than the log, or the log than the checkpoint.
     """
     # For its errors: whether there is work to do, the tasks and the committer ask for themselves.
-    is_held(epoch, held_mark(state))
+    is_already_committed(epoch, to_committed_epoch(state))
     if state.offsets is not None:
         _check_follows(log, planned, state.offsets)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
-__all__ = ["is_held", "tell_of_gap"]
+__all__ = ["is_already_committed", "warn_of_epoch_gap"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _WRITE_ALL_AGAIN = (
 )
 
 
-def is_held(epoch: Epoch, mark: Mark | None) -> bool:
+def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:
     """Whether a sink holds an epoch already, so that it has to be skipped. Anywhere.
 
     Args:
@@ -65,7 +65,7 @@ def is_held(epoch: Epoch, mark: Mark | None) -> bool:
     )
 
 
-def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
+def warn_of_epoch_gap(epoch: Epoch, mark: CommittedEpoch | None) -> None:
     """Warn of epochs that the sink holds nothing of, though the sources have gone on. Planner.
 
     An epoch without rows leaves no mark, so that may be as it should. Or what the sink writes to
@@ -101,7 +101,7 @@ def tell_of_gap(epoch: Epoch, mark: Mark | None) -> None:
         )
 
 
-def _check_query(epoch: Epoch, mark: Mark) -> None:
+def _check_query(epoch: Epoch, mark: CommittedEpoch) -> None:
     """A name that a user has given says nothing of whether Spark's query is still the same."""
     planned = epoch.offsets
     if planned is None or not planned.is_unseen or mark.digest in {None, planned.digest}:
@@ -113,7 +113,7 @@ def _check_query(epoch: Epoch, mark: Mark) -> None:
     )
 
 
-def _check_follows(epoch: Epoch, mark: Mark) -> None:
+def _check_follows(epoch: Epoch, mark: CommittedEpoch) -> None:
     planned = epoch.offsets
     if planned is None or planned.may_follow(mark.digest):
         return

@@ -23,13 +23,13 @@ from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.runtime.workers import application
 from krishiv_spark.sinks.agreement import check_targets, note_epoch
-from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Salvaged, TwoPhaseCommitter
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Salvaged, TwoPhaseCommitter
 from krishiv_spark.sinks.history import (
     check_first,
     check_history,
     check_target,
-    held_mark,
     operators_claim,
+    to_committed_epoch,
 )
 from krishiv_spark.sinks.participant import LostIntentError, ModelT, Participant
 
@@ -75,15 +75,15 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self._begun = state.owner
         return Ownership(state.owner, state.generations, self._salvaged(log, state))
 
-    def seen(self, query: str) -> str:
+    def export_state(self, query: str) -> str:
         """What the log says, with the own owner entry at its end. See `SupportsRecall`."""
-        return self.log(query).seen()
+        return self.log(query).export_state()
 
-    def recall(self, query: str, seen: str) -> None:
+    def import_state(self, query: str, seen: str) -> None:
         """Spare the committer what it would read: all since the newest snapshot, if it is new."""
-        self.log(query).recall(seen)
+        self.log(query).import_state(seen)
 
-    def begun_here(self, query: str, number: int) -> Epoch | None:
+    def find_own_generation(self, query: str, number: int) -> Epoch | None:
         """The newest generation, if its owner entry names this application and the epoch."""
         state = self.log(query).state()
         claim = state.claim
@@ -112,13 +112,13 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     ) -> State:
         # In this order: what is swept is of generations that can publish no more, and that have no
         # intent which is not finished. Folded last, when all before the own entry is settled.
-        state, clean = self._take_over(log, claim, check)
+        state, clean = self._acquire(log, claim, check)
         self.participant.sweep(claim.query, state.owner, clean=clean)
-        self._finish_unattended()
-        log.fold(state)
+        self._finish_orphaned_jobs()
+        log.compact(state)
         return state
 
-    def _take_over(
+    def _acquire(
         self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None
     ) -> tuple[State, bool]:
         """Own the log, with its newest intent finished or voided, and known to be so.
@@ -160,32 +160,32 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             return  # only the tasks know which epoch it is
         is_again = state.committed_epoch == epoch.number
         if is_again and state.intent is not None and not log.is_finished(state):
-            self.participant.verify_held(epoch, self.loaded(log, state.intent.staged))
+            self.participant.verify_committed_target(epoch, self.decode(log, state.intent.staged))
         check_history(log, epoch, epoch.offsets, state)
-        self._note_over(log, epoch, state)
+        self._mark_previous_finished(log, epoch, state)
         self._check_agreement(log, epoch.query, state)
 
     def _check_agreement(self, log: EpochLog, query: str, state: State) -> None:
         """Refuse a log that is older than a target, or a target that is older than the log."""
-        check_targets(log, self.participant, query, state, partial(self.loaded, log))
+        check_targets(log, self.participant, query, state, partial(self.decode, log))
 
-    def _note_over(self, log: EpochLog, epoch: Epoch, state: State) -> None:
+    def _mark_previous_finished(self, log: EpochLog, epoch: Epoch, state: State) -> None:
         """Spark plans an epoch when it has written down that the one before is over."""
         if state.committed_epoch is not None and state.committed_epoch < epoch.number:
-            log.note_finished(state)
+            log.mark_finished(state)
 
     def _salvaged(self, log: EpochLog, state: State) -> Salvaged[ModelT] | None:
         if state.salvaged_epoch is None:
             return None
-        return Salvaged(state.salvaged_epoch, self.loaded(log, state.salvaged or []))
+        return Salvaged(state.salvaged_epoch, self.decode(log, state.salvaged or []))
 
-    def _finish_unattended(self) -> None:
+    def _finish_orphaned_jobs(self) -> None:
         """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
 
         A job that is alive finishes at the same time, which does no harm. One that cannot be
         finished is nobody's reason to stop.
         """
-        for job in self.participant.unattended():
+        for job in self.participant.orphaned_jobs():
             try:
                 self.roll_forward(job.log, job.query, job.log.state())
             except Exception as error:  # noqa: BLE001  whatever its disk, its log or its store raise
@@ -197,12 +197,12 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     # --- committer
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         """The newest epoch with an intent, made wholly visible first."""
         log = self.log(query)
-        state = log.state() if self._begun is None else log.recent(self._begun)
+        state = log.state() if self._begun is None else log.cached_state(self._begun)
         self.roll_forward(log, query, state)
-        return held_mark(state)
+        return to_committed_epoch(state)
 
     def publish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """Log the intent, then finish it. Whatever dies after the intent, the epoch is true."""
@@ -212,10 +212,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if not self._streaming:
             # Since the plan, another job may have died after its intent: who overwrites takes away
             # what that one has published, or its rows would come back with the next writer.
-            self._finish_unattended()
+            self._finish_orphaned_jobs()
         whole, state = self._intend(log, epoch, epoch.generation, staged)
         self.participant.finish(epoch, whole)
-        log.note_finished(state)
+        log.mark_finished(state)
         if not self._streaming:
             self._forget_done(epoch.query)
 
@@ -231,7 +231,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         try:
             # The void of an epoch comes before the owner entry of whoever stages it again, so a
             # look that is as old as that entry has seen it.
-            found = self._salvaged(log, log.recent(generation))
+            found = self._salvaged(log, log.cached_state(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]
@@ -302,9 +302,9 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         def check(state: State) -> None:
             check_target(log, given, state)
             if state.committed_epoch is not None and is_over(state.committed_epoch):
-                log.note_finished(state)
+                log.mark_finished(state)
             if not takes_back:
-                check_targets(log, self.participant, query, state, partial(self.loaded, log))
+                check_targets(log, self.participant, query, state, partial(self.decode, log))
 
         claim = operators_claim(query, log.state())
         self._begin(log, claim, check)
@@ -318,7 +318,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         state = log.state()
         if state.intent is None or log.is_finished(state):
             return state.committed_epoch, ()
-        return state.committed_epoch, self.loaded(log, state.intent.staged)
+        return state.committed_epoch, self.decode(log, state.intent.staged)
 
     # --- anybody
 
@@ -338,11 +338,11 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         epoch = Epoch(query, state.intent.epoch, state.intent_generation, state.committed_offsets)
         was_finished = self.participant.is_finished(epoch)
         if not was_finished:
-            self.participant.salvage(epoch, self.loaded(log, state.intent.staged))
-        log.note_finished(state)
+            self.participant.finish_or_salvage(epoch, self.decode(log, state.intent.staged))
+        log.mark_finished(state)
         return was_finished
 
-    def loaded(self, log: EpochLog, staged: Sequence[object]) -> tuple[ModelT, ...]:
+    def decode(self, log: EpochLog, staged: Sequence[object]) -> tuple[ModelT, ...]:
         """Return what `stage` returned, from the JSON of an entry of a log.
 
         Raises:

@@ -21,7 +21,7 @@ from krishiv_spark.memory.rows import EncodedRows, encode
 from krishiv_spark.memory.store import Store, open_store, quoted
 from krishiv_spark.memory.upserts import check_kept_keys, check_keys, upserted
 from krishiv_spark.options import ByteSize, DistinctNames
-from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task, TwoPhaseWriter
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.spark.query_target import QueryTarget
 
@@ -127,7 +127,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         name = self.options.name or self.options.path
         return None if name is None else QueryTarget.of("krishiv-memory", name)
 
-    def peek_committed(self, query: str) -> Mark | None:
+    def peek_committed(self, query: str) -> CommittedEpoch | None:
         """Driver: as `last_committed`, which changes nothing either."""
         return self.last_committed(query)
 
@@ -136,7 +136,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         del task, plan
         return encode(batches, self.schema, self.options.bound().refuse)
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         """Driver: the newest epoch that has a number in the store.
 
         Raises:
@@ -148,7 +148,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         number, header = newest
         if self.mode is not OutputMode.REPLACE and not self.options.allow_mixed_keys:
             check_kept_keys(self._keys, header.keys)
-        return Mark(number, header.digest)
+        return CommittedEpoch(number, header.digest)
 
     def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
         """Driver: one file takes the epoch's number, whole."""

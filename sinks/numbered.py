@@ -15,7 +15,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import BatchMismatch, CheckpointMismatch
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, checked_id
 
 __all__ = [
@@ -161,7 +161,7 @@ def number_of_job(options: object) -> JobNumber | None:
     return options.job if isinstance(options, NumberedJobOptions) else None
 
 
-def is_done(job: JobNumber, mark: Mark | None) -> bool:
+def is_done(job: JobNumber, mark: CommittedEpoch | None) -> bool:
     """Whether a sink holds a batch job already, or one that comes after it. Anywhere.
 
     Args:
@@ -184,7 +184,7 @@ def is_done(job: JobNumber, mark: Mark | None) -> bool:
     return True
 
 
-def check_writer(job: JobNumber, mark: Mark | None) -> None:
+def check_writer(job: JobNumber, mark: CommittedEpoch | None) -> None:
     """Refuse a batch of a name under which another query has written. Anywhere.
 
     Args:
@@ -210,7 +210,7 @@ def check_writer(job: JobNumber, mark: Mark | None) -> None:
     )
 
 
-def check_same(epoch: Epoch, mark: Mark) -> None:
+def check_same(epoch: Epoch, mark: CommittedEpoch) -> None:
     """Refuse a batch whose rows are not those that the sink holds under its number.
 
     Raises:

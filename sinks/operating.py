@@ -78,7 +78,7 @@ class Operator:
             OptionError: If there is no log.
             LogError: If its epochs went to another target than the options name.
             CheckpointMismatch: If the log or the target is an older copy.
-            CommitUnknown: If what became of the intent cannot be found out; see `assume`.
+            CommitUnknown: If what became of the intent cannot be found out; see `force_outcome`.
         """
         if self._log.state().number == 0:
             raise OptionError(
@@ -88,7 +88,7 @@ class Operator:
             )
         self._committer.resolve(self._query, self._is_over)
 
-    def assume(self, *, committed: bool) -> None:
+    def force_outcome(self, *, committed: bool) -> None:
         """Settle the newest intent by decree.
 
         Args:
@@ -112,10 +112,10 @@ class Operator:
         if intent is None or intent.epoch is None:
             raise LogError(f"the epoch log {self._log} has changed: run the command again")
         epoch = Epoch(self._query, intent.epoch, taken.intent_generation, taken.committed_offsets)
-        staged = self._committer.loaded(self._log, intent.staged)
-        self._participant.assume(epoch, staged, committed=committed)
+        staged = self._committer.decode(self._log, intent.staged)
+        self._participant.force_outcome(epoch, staged, committed=committed)
         if committed:
-            self._log.note_finished(taken)
+            self._log.mark_finished(taken)
             self._log.begin(operators_claim(self._query, taken))  # its entry says that it is
         else:
             self._log.void(taken)
@@ -182,7 +182,7 @@ class Operator:
         """Return the same as `adopt` without changing anything; raises likewise."""
         self._check_no_open_intent()
         planned = self._newest_held(newest)
-        self._participant.verify_adopted(self._query, -1 if planned is None else planned.epoch)
+        self._participant.verify_adoption(self._query, -1 if planned is None else planned.epoch)
         if planned is not None:
             self._check_rows(planned)
         return planned

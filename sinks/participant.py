@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitRejected, OptionError, SinkError
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.replays import Replay
 
 __all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant", "TargetRecord"]
@@ -61,12 +61,12 @@ class TargetRecord(NamedTuple):
 
     Attributes:
         target: Names the target in messages.
-        mark: See `Participant.newest_mark`.
+        mark: See `Participant.newest_epoch`.
         generation: See `Participant.newest_generation`.
     """
 
     target: str
-    mark: Mark | None = None
+    mark: CommittedEpoch | None = None
     generation: int | None = None
 
 
@@ -130,7 +130,7 @@ class Participant(ABC, Generic[ModelT]):
             LostIntentError: If something that the intent names can never become visible.
         """
 
-    def salvage(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
+    def finish_or_salvage(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """`finish`, for an intent of an earlier driver, or one whose end is not known. Driver.
 
         Raises:
@@ -178,7 +178,7 @@ class Participant(ABC, Generic[ModelT]):
             OptionError: If its options contradict what the target has recorded of it.
         """
 
-    def newest_mark(self, query: str) -> Mark | None:
+    def newest_epoch(self, query: str) -> CommittedEpoch | None:
         """Return the newest epoch that the target itself records for a query. Planner.
 
         Override it if `finish` stores `Epoch.number` and `Epoch.digest` in the target, in one step
@@ -192,7 +192,7 @@ class Participant(ABC, Generic[ModelT]):
     def newest_generation(self, query: str) -> int | None:
         """Return the newest generation whose epoch the target records as finished. Planner.
 
-        As `newest_mark`, for a target in which `finish` stores `Epoch.generation`.
+        As `newest_epoch`, for a target in which `finish` stores `Epoch.generation`.
         """
         del query
         return None
@@ -212,7 +212,7 @@ class Participant(ABC, Generic[ModelT]):
             True if the target has the epoch, or if that cannot be told. None if the epoch left
             nothing by which the target could be compared.
         """
-        generation, mark = self.newest_generation(epoch.query), self.newest_mark(epoch.query)
+        generation, mark = self.newest_generation(epoch.query), self.newest_epoch(epoch.query)
         if generation is None and mark is None:
             return True
         has_generation = generation is not None and generation >= (epoch.generation or 0)
@@ -222,7 +222,7 @@ class Participant(ABC, Generic[ModelT]):
 
     def records(self, query: str) -> Sequence[TargetRecord]:
         """Return the record of each target; a participant with several targets overrides this."""
-        mark, generation = self.newest_mark(query), self.newest_generation(query)
+        mark, generation = self.newest_epoch(query), self.newest_generation(query)
         return [TargetRecord(self._name, mark, generation)]
 
     def targets_without(self, epoch: Epoch, staged: Sequence[ModelT]) -> Sequence[str] | None:
@@ -242,7 +242,7 @@ class Participant(ABC, Generic[ModelT]):
     def _name(self) -> str:
         return self.target() or type(self).__name__
 
-    def verify_held(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
+    def verify_committed_target(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         """Refuse to skip an epoch whose place in the target is no longer there. Planner.
 
         Args:
@@ -272,13 +272,13 @@ class Participant(ABC, Generic[ModelT]):
                 then it has left nothing, but for stragglers among its tasks.
         """
 
-    def unattended(self) -> Iterable[LoggedJob]:
+    def orphaned_jobs(self) -> Iterable[LoggedJob]:
         """Who else has written into the target, and has no next driver if its own dies. Driver."""
         return ()
 
     # --- operator
 
-    def assume(self, epoch: Epoch, staged: Sequence[ModelT], *, committed: bool) -> None:
+    def force_outcome(self, epoch: Epoch, staged: Sequence[ModelT], *, committed: bool) -> None:
         """Take an intent for committed, or for aborted; make that as true as can be. Operator.
 
         Args:
@@ -292,7 +292,7 @@ class Participant(ABC, Generic[ModelT]):
         del epoch, staged, committed
         raise SinkError(f"{type(self).__name__} cannot assume the outcome of an epoch")
 
-    def verify_adopted(self, query: str, epoch: int) -> None:
+    def verify_adoption(self, query: str, epoch: int) -> None:
         """Refuse to begin a log anew at an epoch. Operator.
 
         Args:

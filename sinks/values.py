@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from krishiv_spark.offsets.planned import PlannedOffsets
 
-__all__ = ["Epoch", "Guarantee", "Mark", "OutputMode", "Ownership", "Salvaged", "Task"]
+__all__ = ["CommittedEpoch", "Epoch", "Guarantee", "OutputMode", "Ownership", "Salvaged", "Task"]
 
 StagedT = TypeVar("StagedT")
 
@@ -79,7 +79,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Mark:
+class CommittedEpoch:
     """What the external system itself says it holds of a query.
 
     Attributes:

@@ -13,14 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from krishiv_spark.offsets import Offset
 from krishiv_spark.sources.base import Limit
 
-__all__ = ["Landed", "SupportsHandover", "SupportsTakeover"]
+__all__ = ["SupportsBackfillSource", "SupportsBackfillTarget", "TableProvenance"]
 
 O = TypeVar("O", bound=Offset)  # noqa: E741  the letter that the contract uses for an offset
 O_co = TypeVar("O_co", bound=Offset, covariant=True)
 
 
 @dataclass(frozen=True)
-class Landed(Generic[O]):
+class TableProvenance(Generic[O]):
     """What is in a table at one moment, and where the source stood that it came from.
 
     Attributes:
@@ -35,10 +35,10 @@ class Landed(Generic[O]):
 
 
 @runtime_checkable
-class SupportsHandover(Protocol[O]):
+class SupportsBackfillSource(Protocol[O]):
     """Ability of what is read first: it ends, and says where its rows come from."""
 
-    def landed(self, by: str | None, snapshot: int | None) -> Landed[O]:
+    def provenance(self, by: str | None, snapshot: int | None) -> TableProvenance[O]:
         """All that is there now, and where the source of it stood, both of one moment. Driver.
 
         Args:
@@ -51,7 +51,7 @@ class SupportsHandover(Protocol[O]):
         """
         ...
 
-    def rest(self, start: O, limit: Limit) -> O:
+    def latest_within(self, start: O, limit: Limit) -> O:
         """The end of the next batch of what was there, exclusive; `start` at its end. Driver.
 
         As `StreamReader.latest`, but blind for whatever has come later.
@@ -60,10 +60,10 @@ class SupportsHandover(Protocol[O]):
 
 
 @runtime_checkable
-class SupportsTakeover(Protocol[O_co]):
+class SupportsBackfillTarget(Protocol[O_co]):
     """Ability of what is read then: it begins where another query stands."""
 
-    def take_over(self, offset: Mapping[str, Any]) -> O_co:
+    def start_from_offset(self, offset: Mapping[str, Any]) -> O_co:
         """Where to begin, so that nothing is missing after another query's offset. Driver.
 
         Args:
@@ -75,7 +75,7 @@ class SupportsTakeover(Protocol[O_co]):
         """
         ...
 
-    def named_start(self) -> O_co:
+    def configured_start(self) -> O_co:
         """Where the options say to begin, looked up now. Driver.
 
         Raises:

@@ -13,7 +13,7 @@ from krishiv_spark.options import Options
 from krishiv_spark.runtime.workers import local_folder
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["naming_full_disks"]
+__all__ = ["explain_disk_full"]
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSING: Final = (*_FULL, errno.EROFS)
@@ -32,7 +32,7 @@ _OF_ROUTES: Final = ("path", "warehouse", "location")
 
 
 @contextlib.contextmanager
-def naming_full_disks(options: Options) -> Iterator[None]:
+def explain_disk_full(options: Options) -> Iterator[None]:
     """Turn a full or read-only disk into an error that states the folders and the way on.
 
     Args:

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.lifecycle.plans import Plan, Staged
-from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.lifecycle.telling import message_before_traceback
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
+    CommittedEpoch,
     Epoch,
-    Mark,
     OutputMode,
     Publisher,
     TwoPhaseCommitter,
@@ -54,12 +54,12 @@ class _JobWrite(Write, DataSourceArrowWriter):
         del committer
         return {Epoch(self._name, number, None if self._plan is None else self._plan.generation)}
 
-    @sentence_first
+    @message_before_traceback
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, once all tasks have succeeded."""
         self._commit(messages, self._job_epoch)
 
-    @sentence_first
+    @message_before_traceback
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark: driver, when a task or the commit has failed."""
         self._abort(messages, self._job_epoch)
@@ -122,7 +122,7 @@ class NumberedWrite(_JobWrite):
             "Leave it out, or have the sink write exactly once"
         )
 
-    def _done(self, committer: Publisher[Any], query: str) -> Mark | None:
+    def _done(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
         from krishiv_spark.sinks.logged import LogCommitter, LostIntentError
 
         try:
@@ -140,17 +140,17 @@ class NumberedWrite(_JobWrite):
             committer.verify_target(query)  # as `begin` does, which would fence who is further on
         return mark
 
-    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
+    def _mark(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
         return mark_of(committer, query)
 
-    def _check_mark(self, epoch: Epoch, mark: Mark | None) -> None:
+    def _check_mark(self, epoch: Epoch, mark: CommittedEpoch | None) -> None:
         check_writer(self._job, mark)
         super()._check_mark(epoch, mark)
         # What was committed before need not be in a target that this batch overwrites.
         if self._record is not None and self._writer.mode is not OutputMode.REPLACE:
             self._recorded = self._record.check(self._job, mark)
 
-    def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
+    def _holds(self, epoch: Epoch, mark: CommittedEpoch | None) -> bool:
         del epoch
         return is_done(self._job, mark)
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from krishiv_spark.errors import SinkError
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.sinks.base import Epoch, Mark, Task
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Task
 
 if TYPE_CHECKING:
     from krishiv_spark.arrow.checksums import RowChecksum
@@ -44,7 +44,7 @@ class Plan:
     query: str | None
     generation: int | None = None
     offsets: PlannedOffsets | None = None
-    mark: Mark | None = None
+    mark: CommittedEpoch | None = None
     payload: Any = None
     generations: int = 0
     seen: str | None = None

@@ -11,9 +11,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from krishiv_spark.errors import OffsetError
-from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.full_disks import explain_disk_full
 from krishiv_spark.lifecycle.row_schema import RowSchema
-from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.lifecycle.telling import message_before_traceback
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import check_watermark
 from krishiv_spark.runtime.workers import tune_worker
@@ -27,7 +27,7 @@ from krishiv_spark.sources.base import (
     SupportsMovingStart,
 )
 from krishiv_spark.spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
-from krishiv_spark.spark.logs import lines_are_of
+from krishiv_spark.spark.logs import set_log_context
 from krishiv_spark.storage import be_patient
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     tune_worker()
     be_patient()
-    lines_are_of(reader.options.log_level, **_about(TaskContext.get()))
+    set_log_context(reader.options.log_level, **_about(TaskContext.get()))
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):
@@ -140,16 +140,16 @@ class BatchRead(_Travels, DataSourceReader):
         if isinstance(reader, SupportsFilters) and hasattr(DataSourceReader, "pushFilters"):
             self.pushFilters: Any = _Push(reader)
 
-    @sentence_first
+    @message_before_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Spark: planner process, once."""
         tune_worker()
-        lines_are_of(self._reader.options.log_level)
+        set_log_context(self._reader.options.log_level)
         first = self._reader.initial()
         start = _pinned(self._reader, first) if isinstance(first, Start) else first
         return _slices(self._reader, start, self._reader.latest(start, UNLIMITED))
 
-    @sentence_first
+    @message_before_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Spark: executor, once per attempt of a task."""
         return _rows(self._reader, self._row_schema, partition)
@@ -171,11 +171,11 @@ class _StreamRead(_Travels, DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handed": deque(maxlen=_HANDED)}  # executors ask for no position
 
-    @sentence_first
+    @message_before_traceback
     def initialOffset(self) -> dict[str, Any]:
         return self._reader.initial().to_dict()
 
-    @sentence_first
+    @message_before_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._load(start), self._load(end)
         self._stand_between(first, last)
@@ -183,11 +183,11 @@ class _StreamRead(_Travels, DataSourceStreamReader):
             return []
         return _slices(self._reader, first, last)
 
-    @sentence_first
+    @message_before_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self._reader, self._row_schema, partition)
 
-    @sentence_first
+    @message_before_traceback
     def commit(self, end: dict[str, Any]) -> None:
         position = self._load(end)
         if not isinstance(position, Start):
@@ -208,12 +208,12 @@ class _StreamRead(_Travels, DataSourceStreamReader):
 
     def _next(self, start: Offset, limit: Limit) -> dict[str, Any]:
         tune_worker()
-        lines_are_of(self._reader.options.log_level)
+        set_log_context(self._reader.options.log_level)
         if isinstance(start, Start):
             return self._hand(_pinned(self._reader, start))
         options = self._reader.options
         check_watermark(start.watermark, options.late_rows, options.max_event_time_ahead)
-        with naming_full_disks(options):  # of what it remembers
+        with explain_disk_full(options):  # of what it remembers
             end: Offset = self._reader.latest(start, limit)
         return self._hand(end)
 
@@ -234,12 +234,12 @@ class _PlainStreamRead(_StreamRead):
         self._initial: Offset | None = None
         self._is_end_from_initial = False
 
-    @sentence_first
+    @message_before_traceback
     def initialOffset(self) -> dict[str, Any]:
         initial = self._initial = self._reader.initial()
         return initial.to_dict()
 
-    @sentence_first
+    @message_before_traceback
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the form of 4.0 and 4.1
         self._is_end_from_initial = self._position is None
         start = self._reader.initial() if self._position is None else self._position
@@ -262,7 +262,7 @@ class _PlainStreamRead(_StreamRead):
 class _LimitedStreamRead(_StreamRead):
     """PySpark 4.2 and later: Spark says where the query stands, and knows read limits."""
 
-    @sentence_first
+    @message_before_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -281,7 +281,7 @@ class _LimitedStreamRead(_StreamRead):
             return spark.ReadMaxBytes(limit.bytes)
         return spark.ReadMaxRows(limit.rows) if limit.rows is not None else spark.ReadAllAvailable()
 
-    @sentence_first
+    @message_before_traceback
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return dict(self._reader.backlog()) if isinstance(self._reader, SupportsBacklog) else None
 
@@ -290,7 +290,7 @@ class _LimitedStreamRead(_StreamRead):
 class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # by version  # pyright: ignore[reportGeneralTypeIssues]  # absent in 4.0 and 4.1
     """PySpark 4.2 and later, over a reader that can end."""
 
-    @sentence_first
+    @message_before_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         self._reader.freeze()  # type: ignore[attr-defined]  # chosen in stream_read for this ability
 

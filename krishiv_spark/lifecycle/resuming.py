@@ -18,7 +18,7 @@ from krishiv_spark.options import Options
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
 from krishiv_spark.sinks.history import check_first, check_history, check_target
-from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.identity import is_already_committed
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.query_target import QueryTarget
 
@@ -107,7 +107,7 @@ def _check_epochs(
     epoch = Epoch(query, planned.epoch, offsets=planned)
     if not isinstance(committer, LogCommitter):
         if isinstance(committer, TwoPhaseCommitter):
-            is_held(epoch, committer.peek_committed(query))  # for its error
+            is_already_committed(epoch, committer.peek_committed(query))  # for its error
         return
     log = committer.log(query)
     state = log.state()

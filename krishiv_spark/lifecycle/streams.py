@@ -15,13 +15,13 @@ from pyspark.sql.datasource import (
 from krishiv_spark.errors import LogError
 from krishiv_spark.lifecycle.plans import Plan
 from krishiv_spark.lifecycle.resuming import check_resumption, record_target
-from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.lifecycle.telling import message_before_traceback
 from krishiv_spark.lifecycle.writing import Write, mark_of
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import (
+    CommittedEpoch,
     Epoch,
-    Mark,
     Publisher,
     SupportsGenerations,
     TwoPhaseCommitter,
@@ -108,24 +108,24 @@ class StreamWrite(Write, _StreamArrowWriter, DataSourceArrowWriter):  # type: ig
             )
         return PlannedOffsets.unseen(epoch, context.getLocalProperty(QUERY_ID_PROPERTY) or "")
 
-    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
+    def _mark(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
         return mark_of(committer, query)
 
     def _silent(self, committer: Publisher[Any], number: int) -> set[Epoch]:
         query = self._query()
         if query is None or not isinstance(committer, SupportsGenerations):
             return set()
-        epoch = committer.begun_here(query, number)
+        epoch = committer.find_own_generation(query, number)
         return set() if epoch is None else {epoch}
 
-    @sentence_first
+    @message_before_traceback
     def commit(  # type: ignore[override]  # streams name the batch, batches do not
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
         """Spark: commit process (driver), once all tasks have succeeded."""
         self._commit(messages, batchId)
 
-    @sentence_first
+    @message_before_traceback
     def abort(  # type: ignore[override]  # as `commit`
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:

@@ -24,7 +24,7 @@ from krishiv_spark.errors import KrishivError
 from krishiv_spark.messages.exception_chains import raise_alone, scrub
 from krishiv_spark.runtime.workers import is_of_spark
 
-__all__ = ["sentence_first"]
+__all__ = ["message_before_traceback"]
 
 MethodT = TypeVar("MethodT", bound="Callable[..., Any]")
 
@@ -33,7 +33,7 @@ _OURS = (KrishivError, PicklingError)
 that there is to know."""
 
 
-def sentence_first(method: MethodT) -> MethodT:
+def message_before_traceback(method: MethodT) -> MethodT:
     """For a method that Spark calls: of an error of ours, the text comes before the traceback.
 
     No error leaves it with a secret of the options, nor with what looks like a login. Python 3.10

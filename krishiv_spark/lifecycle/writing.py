@@ -13,15 +13,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CheckpointMismatch, Fenced, SinkError
-from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.full_disks import explain_disk_full
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged, epoch_of
-from krishiv_spark.lifecycle.telling import sentence_first
+from krishiv_spark.lifecycle.telling import message_before_traceback
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.runtime.workers import tune_worker, with_quick_acks
 from krishiv_spark.sinks.base import (
+    CommittedEpoch,
     Epoch,
-    Mark,
     OutputMode,
     Publisher,
     SupportsGenerations,
@@ -30,9 +30,9 @@ from krishiv_spark.sinks.base import (
     TwoPhaseCommitter,
     Writer,
 )
-from krishiv_spark.sinks.identity import is_held, tell_of_gap
+from krishiv_spark.sinks.identity import is_already_committed, warn_of_epoch_gap
 from krishiv_spark.spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
-from krishiv_spark.spark.logs import lines_are_of
+from krishiv_spark.spark.logs import set_log_context
 from krishiv_spark.storage import be_patient
 
 __all__ = ["Write", "mark_of"]
@@ -44,7 +44,7 @@ class Write:
     """What streams and batches have in common."""
 
     def __init__(self, writer: Writer[Any, Any]) -> None:
-        self._writer = writer.sealed()
+        self._writer = writer.freeze()
         self._plan: Plan | None = None
 
     def known_secrets(self) -> set[str]:
@@ -52,12 +52,12 @@ class Write:
         found: set[str] = self._writer.options.secrets()
         return found
 
-    @sentence_first
+    @message_before_traceback
     def __getstate__(self) -> dict[str, Any]:
         """Plan the epoch. Spark pickles a writer at one place: the planner, before any task."""
         if self._plan is None:
             try:
-                with naming_full_disks(self._writer.options):
+                with explain_disk_full(self._writer.options):
                     self._plan = self._begin()
             except Exception as error:  # noqa: BLE001  it is raised as the only one that passes
                 clean = scrub(error, self.known_secrets())
@@ -88,12 +88,12 @@ class Write:
             # A checkpoint that was rolled back is refused before any row moves.
             self._check_mark(epoch, mark)
         if isinstance(committer, TwoPhaseCommitter):
-            tell_of_gap(epoch, mark)
+            warn_of_epoch_gap(epoch, mark)
         # After all that refuses: a query that was refused since it is another one is not recorded.
         self._record_query(query)
         if owns is None:
             return Plan(query, None, offsets, mark, payload)
-        seen = committer.seen(query) if isinstance(committer, SupportsRecall) else None
+        seen = committer.export_state(query) if isinstance(committer, SupportsRecall) else None
         return Plan(query, owns.generation, offsets, mark, payload, owns.generations, seen)
 
     def _planned(self) -> tuple[str | None, PlannedOffsets | None]:
@@ -105,7 +105,7 @@ class Write:
 
     def _tell_of(self, query: str | None, epoch: int | None, **more: object) -> None:
         """Anywhere: name in each line of the log what this process is about."""
-        lines_are_of(self._writer.options.log_level, query=query, epoch=epoch, **more)
+        set_log_context(self._writer.options.log_level, query=query, epoch=epoch, **more)
 
     def _check_checkpoint(self, committer: Publisher[Any], offsets: PlannedOffsets | None) -> None:
         """Planner: refuse one from which rows would be written again; nothing has changed yet."""
@@ -117,23 +117,23 @@ class Write:
         """Planner: of the epoch; None if only its tasks know it."""
         return None if offsets is None else offsets.epoch
 
-    def _done(self, committer: Publisher[Any], query: str) -> Mark | None:
+    def _done(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
         """Planner: the mark of what is held for certain, so that nothing has to be begun."""
         del committer, query
         return None
 
-    def _mark(self, committer: Publisher[Any], query: str) -> Mark | None:
+    def _mark(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
         raise NotImplementedError
 
-    def _holds(self, epoch: Epoch, mark: Mark | None) -> bool:
+    def _holds(self, epoch: Epoch, mark: CommittedEpoch | None) -> bool:
         """Anywhere: whether the sink, by its mark, has an epoch already."""
-        return is_held(epoch, mark)
+        return is_already_committed(epoch, mark)
 
-    def _check_mark(self, epoch: Epoch, mark: Mark | None) -> None:
+    def _check_mark(self, epoch: Epoch, mark: CommittedEpoch | None) -> None:
         """Planner: refuse an epoch that does not fit the newest one in the sink."""
         self._holds(epoch, mark)  # for its error
 
-    @sentence_first
+    @message_before_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         tune_worker()
@@ -163,7 +163,7 @@ class Write:
 
     def _staged(self, staged: Staged, batches: Iterator[pa.RecordBatch], plan: Plan) -> Staged:
         """Task: the message with what `Writer.stage` returns."""
-        with naming_full_disks(self._writer.options):
+        with explain_disk_full(self._writer.options):
             payload = self._writer.stage(batches, staged.task, plan.payload)
         _log.info("staged" if payload is not None else "staged nothing")
         return replace(staged, payload=payload)
@@ -195,7 +195,7 @@ class Write:
         staged = [message.payload for message in received if message.payload is not None]
         committer = self._writer.committer()
         if isinstance(committer, SupportsRecall) and (seen := received[0].seen) is not None:
-            committer.recall(epoch.query, seen)
+            committer.import_state(epoch.query, seen)
         if self._is_held(committer, epoch, staged):
             _check_owner(committer, epoch)
         elif any(message.skipped for message in received):
@@ -208,7 +208,7 @@ class Write:
         # Without rows there is nothing to add; but what is replaced goes all the same, and a batch
         # job is over only when it has published.
         elif staged or self._writer.mode is OutputMode.REPLACE or not self._writer.streaming:
-            with naming_full_disks(self._writer.options):
+            with explain_disk_full(self._writer.options):
                 committer.publish(epoch, staged)
             self._published(epoch)
             _log.info("published what %d tasks have staged", len(staged))
@@ -258,7 +258,7 @@ class Write:
         raise NotImplementedError
 
 
-def mark_of(committer: Publisher[Any], query: str) -> Mark | None:
+def mark_of(committer: Publisher[Any], query: str) -> CommittedEpoch | None:
     """What the external system says that it holds of a query; None if it cannot tell.
 
     Raises:
@@ -267,10 +267,10 @@ def mark_of(committer: Publisher[Any], query: str) -> Mark | None:
     if not isinstance(committer, TwoPhaseCommitter):
         return None
     mark = committer.last_committed(query)
-    if not isinstance(mark, Mark | None):
+    if not isinstance(mark, CommittedEpoch | None):
         raise TypeError(
             f"last_committed() of {type(committer).__name__} returned {mark!r}: return "
-            "Mark(epoch, digest) with what publish() was given, or None"
+            "CommittedEpoch(epoch, digest) with what publish() was given, or None"
         )
     return mark
 

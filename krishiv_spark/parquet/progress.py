@@ -169,7 +169,7 @@ class QueryLog(ABC):
         voided: set[int | None] = set()
         # The newest first: whether an intent counts is said by the void, the adoption or the
         # replacement after it.
-        for entry in self.log.backwards():
+        for entry in self.log.iter_newest_first():
             if entry.kind == "adopted":
                 break  # an operator has said what the target holds, whatever stands before
             if entry.kind == "void":

@@ -9,7 +9,7 @@ from krishiv_spark.errors import QueryFailed
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.spark.jvm import WriterSays, writer_says
-from krishiv_spark.spark.start_check import StartCheck
+from krishiv_spark.spark.preflight import PreflightRequest
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -67,7 +67,7 @@ def _update(name: str) -> str:
 
 
 def _ask(said: WriterSays, *, new_target: bool) -> None:
-    asked = StartCheck(said.rows.schema.json(), said.mode == "complete", new_target)
+    asked = PreflightRequest(said.rows.schema.json(), said.mode == "complete", new_target)
     reader = said.rows.sparkSession.read.format(said.format)
-    given: Any = asked.added_to(said.options)
+    given: Any = asked.to_options(said.options)
     _ = reader.options(**given).load().schema  # under Connect, that is when it is asked

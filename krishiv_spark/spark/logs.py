@@ -16,7 +16,7 @@ from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.terminal import show_lines, show_text
 from krishiv_spark.runtime.workers import is_of_spark
 
-__all__ = ["lines_are_of", "write_to_terminal"]
+__all__ = ["set_log_context", "write_to_terminal"]
 
 _root = logging.getLogger("krishiv_spark")
 
@@ -52,7 +52,7 @@ class _OneLine(logging.Formatter):
         return show_lines(redact(self.hide(super().formatException(ei))))
 
 
-def lines_are_of(level: str, **about: object) -> None:
+def set_log_context(level: str, **about: object) -> None:
     """Say what the lines of this process are of, from here on, and which of them are written.
 
     Planner, committer, task; elsewhere it does nothing. Where somebody has given Python's root

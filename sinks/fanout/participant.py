@@ -94,9 +94,9 @@ class FanoutParticipant(Participant[StagedParts]):
         """
         self._end(epoch, staged, lambda part, own, items: part.finish(own, items))
 
-    def salvage(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
+    def finish_or_salvage(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
         """Driver: as `finish`."""
-        self._end(epoch, staged, lambda part, own, items: part.salvage(own, items))
+        self._end(epoch, staged, lambda part, own, items: part.finish_or_salvage(own, items))
 
     def _end(self, epoch: Epoch, staged: Sequence[StagedParts], verb: _Verb) -> None:
         visible: dict[str, tuple[Any, ...]] = {}
@@ -182,10 +182,10 @@ class FanoutParticipant(Participant[StagedParts]):
         found = (part for part in parts if isinstance(part, dict))
         return {name for part in found for name in self._parts if part.get(name)}
 
-    def verify_held(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
+    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
         """Planner: each part."""
         for route, part in self._parts.items():
-            part.verify_held(part_of_epoch(epoch, route), self._of(route, staged))
+            part.verify_committed_target(part_of_epoch(epoch, route), self._of(route, staged))
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: each part."""
@@ -197,23 +197,25 @@ class FanoutParticipant(Participant[StagedParts]):
         for route, part in self._parts.items():
             part.sweep(part_of_query(query, route), generation, clean=clean)
 
-    def unattended(self) -> Iterator[LoggedJob]:
+    def orphaned_jobs(self) -> Iterator[LoggedJob]:
         """Planner: batch jobs in the targets, whose logs are there."""
         # Their intents are of a target's own kind, and of no route.
         return iter(())
 
     # --- operator
 
-    def assume(self, epoch: Epoch, staged: Sequence[StagedParts], *, committed: bool) -> None:
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedParts], *, committed: bool
+    ) -> None:
         """Operator: each part."""
         for route, part in self._parts.items():
             own = part_of_epoch(epoch, route)
-            part.assume(own, self._of(route, staged), committed=committed)
+            part.force_outcome(own, self._of(route, staged), committed=committed)
 
-    def verify_adopted(self, query: str, epoch: int) -> None:
+    def verify_adoption(self, query: str, epoch: int) -> None:
         """Operator: each part."""
         for route, part in self._parts.items():
-            part.verify_adopted(part_of_query(query, route), epoch)
+            part.verify_adoption(part_of_query(query, route), epoch)
 
     def plan_replay(self, replay: Replay) -> list[str]:
         """Operator: each part; one that cannot go back keeps all from it."""

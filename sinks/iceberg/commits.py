@@ -33,7 +33,7 @@ from krishiv_spark.iceberg.embedded import CatalogReplacedError, catalog_file_of
 from krishiv_spark.iceberg.internals import remove_written
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.messages.redaction import excerpt
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.expiry import remove_expired
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
@@ -261,7 +261,7 @@ class Committer:
                 "the table and continues"
             )
 
-    def _newest_mark(self, table: Table) -> Mark | None:
+    def _newest_mark(self, table: Table) -> CommittedEpoch | None:
         """The query's mark in the table, if it is of the epoch or a later one."""
         newest = marks.last_committed_epoch(table.metadata, self._epoch.query)
         return newest if newest is not None and newest.epoch >= self._epoch.number else None

@@ -14,7 +14,7 @@ from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.sinks.base import Epoch, Mark, TwoPhaseCommitter
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.target import StagedDataFiles
 from krishiv_spark.storage.paths import url_scheme
@@ -151,7 +151,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Operator: the table was changed by other means than this committer."""
         self._in_hand.forget()
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         """Driver: the newest epoch in the table's own mark; enrols a query that has none.
 
         Raises:
@@ -159,7 +159,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """
         self.check_key(query)
         self.enrol(query)
-        return self.newest_mark(query)
+        return self.newest_epoch(query)
 
     def check_key(self, query: str | None) -> None:
         """Driver: refuse upserts by another key than the table's. See `KeyRule`.
@@ -174,14 +174,14 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
         return KeyRule(self._options, effect.keys, effect.replaces, query, is_decided)
 
-    def newest_mark(self, query: str) -> Mark | None:
+    def newest_epoch(self, query: str) -> CommittedEpoch | None:
         """Driver: as `last_committed`; changes nothing."""
         from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
 
         return last_committed_epoch(self.table().metadata, query)
 
-    def peek_committed(self, query: str) -> Mark | None:
-        """Driver: as `newest_mark`; None of a table that is not there."""
+    def peek_committed(self, query: str) -> CommittedEpoch | None:
+        """Driver: as `newest_epoch`; None of a table that is not there."""
         from krishiv_spark.sinks.iceberg.tables import find_table
 
         if self._in_hand.peek() is None:
@@ -189,7 +189,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             if found is None:
                 return None
             self._in_hand.put(found)
-        return self.newest_mark(query)
+        return self.newest_epoch(query)
 
     def enrol(self, query: str) -> None:
         """Driver: make sure that the catalog keeps the mark of a new query. See `enrol_query`.
@@ -201,7 +201,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         table = self.table()
         if has_key(table.metadata, query) or not is_marked(query, self._options.txn_app_id):
             return
-        if (mark := self.newest_mark(query)) is not None:
+        if (mark := self.newest_epoch(query)) is not None:
             warn_once(
                 _log,
                 f"{table.metadata.table_uuid} {query}",

@@ -24,7 +24,7 @@ from krishiv_spark.iceberg.query_marks import (
     query_of,
 )
 from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def outdated(metadata: TableMetadata, query: str) -> list[str]:
     return [name for name in found if name == own or name not in alive]
 
 
-def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
+def last_committed_epoch(metadata: TableMetadata, query: str) -> CommittedEpoch | None:
     """The newest epoch of a query that the table holds.
 
     The property decides. Without one (a batch job, or somebody has removed it), it is the newest
@@ -143,7 +143,7 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> Mark | None:
             "of an epoch: set it to the epoch that the table really has"
         )
     _check_newest(metadata, query, epoch)
-    return Mark(epoch, digest_of(metadata.properties, query, number))
+    return CommittedEpoch(epoch, digest_of(metadata.properties, query, number))
 
 
 def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
@@ -172,7 +172,7 @@ def is_marked(query: str, txn_app_id: str | None) -> bool:
     return txn_app_id is not None or not query.startswith(BATCH_PREFIX)
 
 
-def has_epoch(metadata: TableMetadata, newest: Mark, epoch: Epoch) -> bool:
+def has_epoch(metadata: TableMetadata, newest: CommittedEpoch, epoch: Epoch) -> bool:
     """Return True if a table has an epoch of a query, and not another one of its number.
 
     Args:
@@ -205,10 +205,10 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
     return -1 if any(query_of(one) == query for one in later) else None
 
 
-def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[Mark]:
+def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[CommittedEpoch]:
     for snapshot in metadata.snapshots:
         if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
-            yield Mark(_number_of(summary, query), summary.get(_DIGEST))
+            yield CommittedEpoch(_number_of(summary, query), summary.get(_DIGEST))
 
 
 def _number_of(summary: Summary, query: str) -> int:

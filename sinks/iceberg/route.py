@@ -23,7 +23,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.sinks.base import Epoch, Mark, Ownership, Task
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
@@ -181,7 +181,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         return False
 
     def _check_number_is_free(self, epoch: Epoch) -> None:
-        mark = self._committer.newest_mark(epoch.query)
+        mark = self._committer.newest_epoch(epoch.query)
         if mark is not None and mark.epoch >= epoch.number:
             raise CheckpointMismatch(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query "
@@ -198,7 +198,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         """
         from krishiv_spark.sinks.iceberg.marks import has_epoch
 
-        newest = self._committer.newest_mark(epoch.query)
+        newest = self._committer.newest_epoch(epoch.query)
         if newest is None or newest.epoch < epoch.number:
             return False
         return has_epoch(self._committer.table().metadata, newest, epoch)
@@ -225,18 +225,18 @@ class IcebergParticipant(Participant[StagedForTable]):
         """
         self._committer.check_key(query)
 
-    def newest_mark(self, query: str) -> Mark | None:
+    def newest_epoch(self, query: str) -> CommittedEpoch | None:
         """Planner: the property that comes with the rows; the table was just loaded."""
-        return self._committer.newest_mark(query)
+        return self._committer.newest_epoch(query)
 
     def contains(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> bool | None:
         """Planner: by its mark, which an epoch without rows for the table does not leave."""
         if not staged:
             return None
-        mark = self._committer.newest_mark(epoch.query)
+        mark = self._committer.newest_epoch(epoch.query)
         return mark is not None and mark.epoch >= epoch.number
 
-    def verify_held(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
+    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Planner: the table is the one that the epoch went into."""
         now = str(self._committer.table().metadata.table_uuid)
         if any(item.table != now for item in staged):
@@ -249,7 +249,7 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: a query without a log must not have a mark in the table, and can have one."""
-        mark = self._committer.newest_mark(query)
+        mark = self._committer.newest_epoch(query)
         if mark is not None:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
@@ -265,7 +265,9 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     # --- operator
 
-    def assume(self, epoch: Epoch, staged: Sequence[StagedForTable], *, committed: bool) -> None:
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedForTable], *, committed: bool
+    ) -> None:
         """Operator: bring the epoch in if that can be; a snapshot that is there stays.
 
         Raises:
@@ -280,13 +282,13 @@ class IcebergParticipant(Participant[StagedForTable]):
                 f"remove the property 'krishiv.epoch.{epoch.query}'"
             )
 
-    def verify_adopted(self, query: str, epoch: int) -> None:
+    def verify_adoption(self, query: str, epoch: int) -> None:
         """Operator: the table's mark must not be ahead.
 
         Raises:
             LogError: If it is: epochs up to it would be passed over.
         """
-        mark = self._committer.newest_mark(query)
+        mark = self._committer.newest_epoch(query)
         if mark is not None and mark.epoch > epoch:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "

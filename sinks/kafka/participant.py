@@ -114,7 +114,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             ) from error
         self._close(epoch, staged)
 
-    def salvage(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+    def finish_or_salvage(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
         """Driver: `finish`, unless a part was lost and nothing is visible: then nothing shall be.
 
         Raises:
@@ -176,7 +176,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
             _log.warning("the end offsets of the newest epoch's topics are unknown: %s", error)
             return True
 
-    def verify_held(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
+    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedTransaction]) -> None:
         """Planner: its topics are those that the cluster has by these names."""
         wrote = {name: number for item in staged for name, number in item.topics}
         # As it is now: what this process remembers may be of the removed topic.
@@ -230,7 +230,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
         """
         raise OptionError(kafka_cannot(replay.checkpoint, replay.first))
 
-    def assume(self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool) -> None:
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedTransaction], *, committed: bool
+    ) -> None:
         """Operator: end what is still open that way; what has ended otherwise stays as it is."""
         named = [item.transaction for item in staged]
         for transaction, error in transactions.end(self._client, named, commit=committed).items():

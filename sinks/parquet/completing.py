@@ -104,7 +104,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         except StorageError as error:
             raise self._unknown(epoch, error) from error
 
-    def salvage(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> None:
+    def finish_or_salvage(self, epoch: Epoch, staged: Sequence[StagedUploads]) -> None:
         """Driver: `finish`, unless an upload is gone: then nothing more shall become visible.
 
         Raises:
@@ -187,7 +187,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         self._table.log_of(query).forget_mark_from(generation)
         discard_open(self._table, Epoch(query, -1, generation), self._view.is_owner)
 
-    def unattended(self) -> Iterator[StoreTableLog]:
+    def orphaned_jobs(self) -> Iterator[StoreTableLog]:
         """Driver: batch jobs, whose drivers may have died.
 
         Looked for as often as `sweep` does, and by whoever overwrites.
@@ -201,7 +201,9 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
     # --- operator
 
-    def assume(self, epoch: Epoch, staged: Sequence[StagedUploads], *, committed: bool) -> None:
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedUploads], *, committed: bool
+    ) -> None:
         """Operator: complete what can be, or abort the rest and take away what is visible.
 
         Files that the epoch has replaced do not come back.

@@ -98,7 +98,7 @@ class TableParticipant(Participant[StagedT]):
             return self.folder.visible()
         return (name for name, _ in self._files_of(epoch.query))
 
-    def verify_adopted(self, query: str, epoch: int) -> None:
+    def verify_adoption(self, query: str, epoch: int) -> None:
         """Operator: the names of files have the numbers of their epochs, by which they are read."""
         newest = max((file.epoch for _, file in self._files_of(query)), default=-1)
         if newest > epoch:

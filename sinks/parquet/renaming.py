@@ -207,7 +207,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def _generations(self, query: str) -> list[str]:
         return list_folder(self._table, os.path.dirname(staged_within(query, 0)))
 
-    def unattended(self) -> Iterator[TableLog]:
+    def orphaned_jobs(self) -> Iterator[TableLog]:
         """Planner: batch jobs, whose drivers may have died; streams have a next driver.
 
         A job whose log is in another store, and not where the option ``epochLog`` says, is left
@@ -219,7 +219,9 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
     # --- operator
 
-    def assume(self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool) -> None:
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool
+    ) -> None:
         """Operator: show the files that are there, or take away those that are visible already.
 
         Files that the epoch has replaced do not come back. When files are taken away, what is

@@ -23,7 +23,7 @@ from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader
 from krishiv_spark.sources.chain.kinds import reader_of
 from krishiv_spark.sources.chain.options import FORMAT, ChainOptions, Place
 from krishiv_spark.sources.chain.position import ChainOffset
-from krishiv_spark.sources.handover import Landed
+from krishiv_spark.sources.handover import TableProvenance
 
 __all__ = ["ChainOffset", "ChainOptions", "ChainPart", "ChainReader"]
 
@@ -53,7 +53,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
     def __init__(self, options: ChainOptions, schema: pa.Schema | None, *, streaming: bool) -> None:
         super().__init__(options, schema, streaming=streaming)
         self._parts: dict[Place, Any] = {}
-        self._landed: Landed[Any] | None = None
+        self._landed: TableProvenance[Any] | None = None
         self._is_frozen = False
         self._reading: Place | None = None
         self._has_asked = False
@@ -91,7 +91,11 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
             landed = self._look()
             if self._is_frozen:
                 then.freeze()  # anew: the ends that it has may lie before the seam
-        seam = then.named_start() if landed.offset is None else then.take_over(landed.offset)
+        seam = (
+            then.configured_start()
+            if landed.offset is None
+            else then.start_from_offset(landed.offset)
+        )
         self._ask(seam)
         _log.info("%s: the table as of %s, then from %s", FORMAT, landed.by, seam.to_json())
         return ChainOffset(first=landed.begin, then=seam)
@@ -99,7 +103,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
     def latest(self, start: ChainOffset, limit: Limit) -> ChainOffset:
         """See `StreamReader`. Of the table as long as there is something of it."""
         self._check(start)
-        first = self._part("first").rest(start.first, self._limit("first", limit))
+        first = self._part("first").latest_within(start.first, self._limit("first", limit))
         if first != start.first:
             self._ask(start.then)
             if limit != UNLIMITED:
@@ -177,8 +181,8 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
     def _limit(self, place: Place, asked: Limit) -> Limit:
         return asked if asked == UNLIMITED else self.options.limit_of(place)
 
-    def _look(self) -> Landed[Any]:
-        landed: Landed[Any] = self._part("first").landed(
+    def _look(self) -> TableProvenance[Any]:
+        landed: TableProvenance[Any] = self._part("first").provenance(
             self.options.landed_by, self.options.snapshot
         )
         return landed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.query_marks import EPOCH_KEY, query_of
-from krishiv_spark.sources.handover import Landed
+from krishiv_spark.sources.handover import TableProvenance
 from krishiv_spark.sources.iceberg.history import History, operation_of, when
 from krishiv_spark.sources.iceberg.lander import BY_HAND, NAME_IT, Lander, lander_of
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
@@ -33,8 +33,8 @@ _KEEPS_ROWS = {"replace", "delete"}
 
 def rows_landed(
     options: IcebergSourceOptions, table: Table, by: str | None, snapshot: int | None
-) -> Landed[IcebergOffset]:
-    """All rows of a table, and where they come from; see `SupportsHandover`.
+) -> TableProvenance[IcebergOffset]:
+    """All rows of a table, and where they come from; see `SupportsBackfillSource`.
 
     Raises:
         OptionError: If that is not certain.
@@ -45,7 +45,7 @@ def rows_landed(
     history = History.of_branch(name, metadata, None)
     if snapshot is not None:
         found = metadata.snapshot_by_id(snapshot) or history.named(snapshot, "snapshot")
-        return Landed(_begin(table, found), None, f"snapshot {snapshot}")
+        return TableProvenance(_begin(table, found), None, f"snapshot {snapshot}")
     if history.head is None:
         raise OptionError(
             f"{FORMAT}: table {name} has no snapshot yet, so the end of its rows is unknown: "
@@ -56,7 +56,7 @@ def rows_landed(
     if by is None:
         _check_alone(history, lander)
     told = f"query {lander.query}, epoch {lander.epoch}"
-    return Landed(_begin(table, history.head), lander.offset, told)
+    return TableProvenance(_begin(table, history.head), lander.offset, told)
 
 
 def _begin(table: Table, snapshot: Snapshot | None) -> IcebergOffset:

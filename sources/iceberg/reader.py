@@ -22,7 +22,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.rows import ScanTaskGroup, cut, read_part, task_bytes
 from krishiv_spark.iceberg.scan import ScanProjection
 from krishiv_spark.sources.base import Limit, StreamReader
-from krishiv_spark.sources.handover import Landed
+from krishiv_spark.sources.handover import TableProvenance
 from krishiv_spark.sources.iceberg.changelog.columns import INSERT, as_changes
 from krishiv_spark.sources.iceberg.changelog.rows import ChangePart, compare, read_changes
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
@@ -94,16 +94,16 @@ class IcebergReader(StreamReader[IcebergOffset, ScanTaskGroup | ChangePart]):
         """See `SupportsFilters`."""
         self._pushed = tuple(filters)
 
-    def landed(self, by: str | None, snapshot: int | None) -> Landed[IcebergOffset]:
-        """See `SupportsHandover`."""
+    def provenance(self, by: str | None, snapshot: int | None) -> TableProvenance[IcebergOffset]:
+        """See `SupportsBackfillSource`."""
         from krishiv_spark.sources.iceberg.landing import rows_landed
 
         return rows_landed(self.options, open_table(self.options), by, snapshot)
 
-    def rest(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
-        """See `SupportsHandover`. At the end no table is opened."""
+    def latest_within(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
+        """See `SupportsBackfillSource`. At the end no table is opened."""
         is_over = start.spot is None or start.spot.file is None
-        return start if is_over else self._stream.rest(start, limit)
+        return start if is_over else self._stream.latest_within(start, limit)
 
     # --- rows
 

@@ -70,7 +70,7 @@ class SnapshotStream:
         table = self._loaded(start.table)
         return self._next(table, self._history(table), start, limit)
 
-    def rest(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
+    def latest_within(self, start: IcebergOffset, limit: Limit) -> IcebergOffset:
         """The same within the snapshot of `start`, whatever has come after it."""
         table = self._loaded(start.table)
         name, metadata = self._options.table_name, table.metadata

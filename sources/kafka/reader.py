@@ -83,14 +83,14 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         end = planner.plan_end(position, limit)
         return start if end is position else end.to_offset()
 
-    def take_over(self, offset: Mapping[str, Any]) -> KafkaOffset:
-        """See `SupportsTakeover`. Asks no broker."""
+    def start_from_offset(self, offset: Mapping[str, Any]) -> KafkaOffset:
+        """See `SupportsBackfillTarget`. Asks no broker."""
         from krishiv_spark.sources.kafka.takeover import taken_over
 
         return taken_over(self.options, offset)
 
-    def named_start(self) -> KafkaOffset:
-        """See `SupportsTakeover`."""
+    def configured_start(self) -> KafkaOffset:
+        """See `SupportsBackfillTarget`."""
         from krishiv_spark.sources.kafka.takeover import begun_at, check_exact
 
         check_exact(self.options)

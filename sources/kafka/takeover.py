@@ -28,7 +28,7 @@ def taken_over(options: KafkaSourceOptions, given: Mapping[str, Any]) -> KafkaOf
         given: The offset, as Spark keeps it.
 
     Raises:
-        OptionError: See `SupportsTakeover`.
+        OptionError: See `SupportsBackfillTarget`.
         OffsetError: If the offset is damaged, or of a newer version.
     """
     _refuse_starts(options)

@@ -25,7 +25,7 @@ from tenacity import retry, retry_if_result, stop_after_delay
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
 SECRET = "hunter3-very-secret"
 
@@ -140,7 +140,7 @@ def about_to_publish(life):
     life.epoch(0, numbered(0))
     staged = life.stage(1, numbered(1))
     committer = life.writer(numbered(1)).committer()
-    assert committer.last_committed("query-1") == Mark(0)
+    assert committer.last_committed("query-1") == CommittedEpoch(0)
     return committer, staged
 
 

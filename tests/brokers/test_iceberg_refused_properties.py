@@ -20,7 +20,7 @@ from sink_life import rows as rows_of_life
 from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.sinks.base import Mark, OutputMode
+from krishiv_spark.sinks.base import CommittedEpoch, OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from servers.forwarding import Message, forwarding
@@ -252,7 +252,7 @@ def test_a_late_request_does_not_overwrite_the_mark_of_a_faster_driver(place):
     with catalog_that(place, overtake) as (options, sent):
         life = IcebergLife(place.warehouse, **options)
         committer = life.writer(numbered(0)).committer()
-        assert committer.last_committed("query-1") == Mark(0)
+        assert committer.last_committed("query-1") == CommittedEpoch(0)
     assert any(b"set-properties" in one.body for one in sent)
     with place.table() as table:
         assert table.properties["krishiv.epoch.query-1"] == "0"

@@ -284,8 +284,8 @@ def test_a_committed_epoch_is_not_taken_for_one_in_a_removed_topic(broker, proxy
         found.topic_id = uuid.uuid4()
 
     proxy.change(topic, stale)
-    participant.verify_held(Epoch("q", 3, 1), staged)
+    participant.verify_committed_target(Epoch("q", 3, 1), staged)
     assert proxy.is_done
     proxy.change(topic, stale, times=10_000)
     with pytest.raises(LogError, match=f"the previous topic {topic},"):
-        participant.verify_held(Epoch("q", 3, 1), staged)
+        participant.verify_committed_target(Epoch("q", 3, 1), staged)

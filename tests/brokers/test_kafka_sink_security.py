@@ -132,7 +132,7 @@ def test_a_refusal_behind_the_intent_is_not_answered_with_a_restart(bench):
     epoch, staged = bench.stage(writer)
     transactions.begin(bench.anybody, staged.transaction.transactional_id, 60_000)
     with pytest.raises(CommitUnknown, match="ACL READ") as failed:
-        writer.committer().participant.salvage(epoch, [staged])
+        writer.committer().participant.finish_or_salvage(epoch, [staged])
     assert "restart" not in str(failed.value)
 
 

@@ -251,7 +251,7 @@ def test_an_epoch_that_is_visible_in_part_is_for_the_operator(table, monkeypatch
     with pytest.raises(PlanningFailed, match=r"CommitUnknown: .*resolve --assume committed"):
         table.life().plan()
     committer = driver._make().committer()
-    Operator(committer, "q1", Nowhere()).assume(committed=how == "committed")
+    Operator(committer, "q1", Nowhere()).force_outcome(committed=how == "committed")
     table.life().epoch(0, rows(0, 10), rows(10, 10))
     assert len(table.onlooker.ids()) == ids
 
@@ -274,7 +274,7 @@ def test_what_is_left_of_an_epoch_in_doubt_is_kept_for_the_operator(table, monke
     with pytest.raises(PlanningFailed, match="CommitUnknown"):
         table.life().plan()
     committer = driver._make().committer()
-    Operator(committer, "q1", Nowhere()).assume(committed=True)
+    Operator(committer, "q1", Nowhere()).force_outcome(committed=True)
     assert table.onlooker.ids() == list(range(10, 20))
 
 
@@ -282,7 +282,7 @@ def test_a_driver_that_is_late_completes_nothing_that_was_taken_back(table, monk
     driver = table.life()
     messages = staged(driver, 0, rows(0, 10), rows(10, 10))
     table.die_in_commit(driver, messages, monkeypatch)
-    Operator(driver._make().committer(), "q1", Nowhere()).assume(committed=False)
+    Operator(driver._make().committer(), "q1", Nowhere()).force_outcome(committed=False)
     late = [file.upload for message in messages for file in message.payload.files]
     assert [table.uploads.complete(upload) for upload in late] == [False, False]
     table.life().epoch(0, rows(0, 10), rows(10, 10))

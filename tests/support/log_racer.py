@@ -35,7 +35,7 @@ def epochs(folder: Path, count: int) -> list[int]:
         except (CommitRejected, Fenced):
             continue
         published.append(epoch)
-        log.fold(state)
+        log.compact(state)
     return published
 
 

@@ -12,7 +12,7 @@ from krishiv_spark.lifecycle.jobs import BatchWrite
 from krishiv_spark.lifecycle.plans import Staged
 from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
-from krishiv_spark.sinks.identity import is_held
+from krishiv_spark.sinks.identity import is_already_committed
 from krishiv_spark.testing import FILES, Fault
 from krishiv_spark.testing.processes.pool import Pool
 
@@ -43,7 +43,7 @@ class Life:
         plan = self._planned._plan
         task = Task(self._query, epoch, partition, attempt, plan.generation)
         staged = Staged(task, None, plan.offsets, seen=plan.seen)
-        if is_held(staged.epoch, plan.mark):
+        if is_already_committed(staged.epoch, plan.mark):
             return staged
         return replace(
             staged, payload=self._planned._writer.stage(iter([batch]), task, plan.payload)

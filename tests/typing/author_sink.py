@@ -17,10 +17,10 @@ from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.options import ByteSize, Duration, Names, Options, SecretStr
 from krishiv_spark.sinks import (
     AtLeastOnceWriter,
+    CommittedEpoch,
     Epoch,
     Guarantee,
     LogCommitter,
-    Mark,
     OutputMode,
     Ownership,
     Participant,
@@ -66,9 +66,9 @@ class FolderWriter(TwoPhaseWriter[Part]):
         (self.options.path / name).write_text("\n".join(lines))
         return Part(name) if lines else None
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         mark = self.options.path / query
-        return Mark(int(mark.read_text()), "digest") if mark.exists() else None
+        return CommittedEpoch(int(mark.read_text()), "digest") if mark.exists() else None
 
     def publish(self, epoch: Epoch, staged: Sequence[Part]) -> None:
         for part in staged:
@@ -88,7 +88,7 @@ class FencedWriter(FolderWriter):
         assert_type(epoch.digest, str | None)
         return Ownership(len(epoch.query))
 
-    def begun_here(self, query: str, number: int) -> Epoch | None:
+    def find_own_generation(self, query: str, number: int) -> Epoch | None:
         return Epoch(query, number, 1)
 
     def check_owner(self, epoch: Epoch) -> None:
@@ -167,7 +167,7 @@ def uses_of_the_contract(writer: Writer[Part], log: EpochLog) -> None:
     committer = writer.committer()
     assert_type(committer, Publisher[Part])
     if isinstance(committer, TwoPhaseCommitter):
-        assert_type(committer.last_committed("q"), Mark | None)
+        assert_type(committer.last_committed("q"), CommittedEpoch | None)
     if isinstance(committer, SupportsGenerations):
         assert_type(committer.begin(Epoch("q", 0)).generation, int)
     generation = log.begin().owner

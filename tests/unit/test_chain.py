@@ -241,7 +241,7 @@ def test_what_is_wrong_is_said_before_anything_is_read():
 def landed(folder, by=None, snapshot=None, **more):
     given = {"table": "db.t", "warehouse": str(folder), **more}
     options = IcebergSourceOptions.parse(given, "krishiv-iceberg")
-    return IcebergReader(options, None, streaming=True).landed(by, snapshot)
+    return IcebergReader(options, None, streaming=True).provenance(by, snapshot)
 
 
 def test_the_seam_is_where_the_query_stood_that_has_written_the_newest_snapshot(tmp_path):
@@ -466,7 +466,7 @@ def taken(offset, **more):
     if {"assign", "subscribePattern"} & more.keys():
         del given["subscribe"]
     options = KafkaSourceOptions.parse(given, "krishiv-kafka")
-    return KafkaReader(options, None, streaming=True).take_over(offset)
+    return KafkaReader(options, None, streaming=True).start_from_offset(offset)
 
 
 def test_the_position_is_taken_over_without_its_event_time():
@@ -530,7 +530,7 @@ def test_a_start_that_is_not_exact_is_refused(more):
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **more}
     reader = KafkaReader(KafkaSourceOptions.parse(given, "krishiv-kafka"), None, streaming=True)
     with pytest.raises(OptionError, match="'startingOffsets' must specify the offset"):
-        reader.named_start()
+        reader.configured_start()
 
 
 # --- for people

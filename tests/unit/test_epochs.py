@@ -58,7 +58,7 @@ PROBED = 2
 def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
     """What a driver does for an epoch that is not held yet."""
     state = log.intend(log.begin().owner, epoch, staged)
-    log.fold(state)
+    log.compact(state)
     return state
 
 
@@ -392,7 +392,7 @@ def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[J
             except (Fenced, CommitRejected):
                 continue
             told.append(name)
-            log.fold(state)
+            log.compact(state)
 
     return work
 
@@ -482,15 +482,15 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(driver=drivers)
     def fold(self, driver: int) -> None:
-        self.logs[driver].fold(self.logs[driver].state())
+        self.logs[driver].compact(self.logs[driver].state())
 
     @rule(driver=drivers)
     def hand_over(self, driver: int) -> None:
         """The planner's process to the committer's, which is new, or has seen earlier epochs."""
         if self.entries[-1:] == ["owner"] and self.generations[driver] == len(self.entries):
-            seen = self.logs[driver].seen()
+            seen = self.logs[driver].export_state()
             for log in (EpochLog(self.journal, self.fold_every), self.logs[driver - 1]):
-                log.recall(seen)
+                log.import_state(seen)
                 assert log.state().number == len(self.entries)
                 self.logs[driver] = log
 
@@ -561,7 +561,7 @@ def test_each_epoch_is_once_whatever_calls_fail(faults, fold_every):
                     continue
                 state = log.intend(generation, len(told), "x")
                 told.append(len(told))
-                log.fold(state)
+                log.compact(state)
         except (ConnectionResetError, SinkError):
             continue
     check(journal, EpochLog(journal))
@@ -622,7 +622,7 @@ def test_a_crash_within_a_fold_harms_nothing(removed):
         state = log.intend(log.begin().owner, epoch, [epoch])
     log._journal = FaultyAt(journal, "remove", Fault.LOST_CALL, removed)
     try:
-        log.fold(state)
+        log.compact(state)
     except ConnectionResetError:
         assert journal.list().entries
     for later in (log, EpochLog(journal, fold_every=4)):
@@ -792,7 +792,7 @@ def test_a_committer_reads_nothing_that_its_planner_has_read(versioned):
     for epoch in range(20):
         publish(planner, epoch)
     generation, committer = planner.begin().owner, EpochLog(journal)
-    committer.recall(planner.seen())
+    committer.import_state(planner.export_state())
     looks = journal.during(committer.state)
     assert looks == Counter(list=1, read=0 if versioned else 1)
     state = committer.intend(generation, 20, ["a"])
@@ -805,11 +805,11 @@ def test_what_a_planner_has_seen_holds_no_more_when_another_takes_over():
     publish(planner, 0)
     generation = planner.begin().owner
     other.begin()
-    committer.recall(planner.seen())
+    committer.import_state(planner.export_state())
     with pytest.raises(Fenced):
         committer.intend(generation, 1, ["a"])
     committer = EpochLog(journal)
-    committer.recall(planner.seen())
+    committer.import_state(planner.export_state())
     assert committer.state().owner == other.state().owner
 
 
@@ -820,24 +820,24 @@ def test_what_a_planner_has_seen_of_a_log_that_is_gone_is_not_believed():
     planner.begin()
     journal.names.clear()
     generation = EpochLog(journal).begin().owner
-    committer.recall(planner.seen())
+    committer.import_state(planner.export_state())
     assert committer.state().owner == generation == 1
 
 
 def test_what_a_planner_has_seen_is_short_however_much_a_finished_intent_names():
     planner = EpochLog(ModelJournal())
     state = publish(planner, 0, [f"file {number}" for number in range(10_000)])
-    planner.note_finished(state)
+    planner.mark_finished(state)
     planner.begin(claim(1))
-    assert len(planner.seen()) < 2_000
+    assert len(planner.export_state()) < 2_000
 
 
 def test_what_a_planner_has_seen_is_not_taken_for_finished_unless_it_is():
     journal = ModelJournal()
     planner, committer = EpochLog(journal), EpochLog(journal)
     state = publish(planner, 0, ["a"])
-    committer.recall(planner.seen())
-    assert committer.recent(state.owner) == state
+    committer.import_state(planner.export_state())
+    assert committer.cached_state(state.owner) == state
     assert not committer.is_finished(state)
 
 
@@ -990,7 +990,7 @@ def write_every_form(folder: Path) -> EpochLog:
     log = EpochLog(open_journal(folder), fold_every=4, query="query-1")
     for epoch in range(3):
         state = log.begin(claim(epoch))
-        log.fold(state)
+        log.compact(state)
         log.intend(state.owner, epoch, [{"files": [], "folder": "x"}])
     log.void(log.state(), [])
     log.adopt(log.begin(Claim(query="query-1")), claim(5))
@@ -1021,7 +1021,7 @@ def write_named(folder: Path) -> None:
     for epoch in range(2):
         state = log.begin(Claim(query="orders"))
         offsets = PlannedOffsets.unseen(epoch, "spark's")
-        log.note_finished(log.intend(state.owner, epoch, [], offsets))
+        log.mark_finished(log.intend(state.owner, epoch, [], offsets))
 
 
 @pytest.mark.parametrize(("write", "form"), [(write_every_form, "claims"), (write_named, "named")])

@@ -176,7 +176,7 @@ def test_no_pointer_sends_a_delegation_token_to_another_host(server, caplog):
     view = TableLogView(lambda _: True, lambda _: None)
     participant = kind.participant(options, OutputMode.REPLACE, view, streaming=False)
     with caplog.at_level(logging.WARNING):
-        assert [*participant.unattended()] == []
+        assert [*participant.orphaned_jobs()] == []
     assert "in another store than the table" in caplog.text
     with suppress(KrishivError):
         [*store_orphans(kind.table, 0.0)]

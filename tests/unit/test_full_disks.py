@@ -10,7 +10,7 @@ from sink_life import Life, rows
 from tables import look
 
 from krishiv_spark.errors import CommitUnknown, StorageError
-from krishiv_spark.lifecycle.full_disks import naming_full_disks
+from krishiv_spark.lifecycle.full_disks import explain_disk_full
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
@@ -28,14 +28,14 @@ def options(**more):
 def test_folders_on_disks_are_shown_with_their_space(tmp_path, number):
     given = options(warehouse=f"{tmp_path}/not/there", location="s3://bucket/t")
     said = rf"bytes for what tasks put aside \(.*bytes for 'warehouse' \({tmp_path}/not/there\)"
-    with pytest.raises(StorageError, match=said) as error, naming_full_disks(given):
+    with pytest.raises(StorageError, match=said) as error, explain_disk_full(given):
         raise OSError(number, "as PyArrow says it")
     assert "bucket" not in str(error.value)
 
 
 def test_a_file_that_the_system_names_is_shown(tmp_path):
     given = KafkaSinkOptions.parse({"kafka.bootstrap.servers": "h:1"}, "krishiv-kafka")
-    with pytest.raises(StorageError, match=f": {tmp_path}/x on this"), naming_full_disks(given):
+    with pytest.raises(StorageError, match=f": {tmp_path}/x on this"), explain_disk_full(given):
         raise OSError(errno.ENOSPC, "full", f"{tmp_path}/x")
 
 
@@ -48,7 +48,7 @@ def test_the_folders_of_a_fan_out_s_routes_are_shown(tmp_path):
     }
     parsed = FanoutOptions.parse(given, "krishiv-fanout")
     said = rf"'route.a.path' \({tmp_path}/a\).*'route.b.warehouse' \({tmp_path}/b\)"
-    with pytest.raises(StorageError, match=said), naming_full_disks(parsed):
+    with pytest.raises(StorageError, match=said), explain_disk_full(parsed):
         raise OSError(errno.ENOSPC, "full")
 
 
@@ -88,7 +88,7 @@ def disk(tmp_path):
 def test_a_disk_without_inodes_has_bytes_and_takes_no_file(disk):
     folder = disk("size=1m,nr_inodes=4").folder
     said = rf"No space left .* bytes, but no inode \(no new file\) for 'warehouse' \({folder}\)"
-    with pytest.raises(StorageError, match=said), naming_full_disks(options(warehouse=str(folder))):
+    with pytest.raises(StorageError, match=said), explain_disk_full(options(warehouse=str(folder))):
         use_up_inodes(folder)
 
 
@@ -103,13 +103,13 @@ def test_a_disk_that_has_become_read_only_is_named(disk):
     said = rf"Read-only .* read-only for 'warehouse' \({mounted.folder}\).*mounted for writing"
     with (
         pytest.raises(StorageError, match=said),
-        naming_full_disks(options(warehouse=str(mounted.folder))),
+        explain_disk_full(options(warehouse=str(mounted.folder))),
     ):
         (mounted.folder / "x").touch()
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
-    with pytest.raises(PermissionError), naming_full_disks(options(warehouse=str(tmp_path))):
+    with pytest.raises(PermissionError), explain_disk_full(options(warehouse=str(tmp_path))):
         raise PermissionError(errno.EACCES, "no")
 
 

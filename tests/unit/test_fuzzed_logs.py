@@ -110,7 +110,7 @@ def fuzz(kind, folder, seconds, seed):
             state = log.state()
             assert isinstance(state, State)
             if state.intent is not None:
-                loaded = committer.loaded(log, state.intent.staged)
+                loaded = committer.decode(log, state.intent.staged)
                 assert not any(outside(text) for text in texts([x.model_dump() for x in loaded]))
                 used += 1
         except LogError:
@@ -237,6 +237,6 @@ def test_no_part_of_a_forged_fanout_is_published_before_all_are_checked(tmp_path
     bad = {**FILES, "removes": ["../../precious"]}
     for parts in ({"good": [FILES], "bad": [bad]}, {"good": [bad], "bad": [FILES]}):
         with pytest.raises(LogError, match=r"precious' is not a path within a folder"):
-            committer.loaded(log, [{"parts": parts}])
+            committer.decode(log, [{"parts": parts}])
     with pytest.raises(KrishivError):
-        committer.loaded(log, [{"parts": {"good": [7]}}])
+        committer.decode(log, [{"parts": {"good": [7]}}])

@@ -29,8 +29,8 @@ from krishiv_spark.options import Options
 from krishiv_spark.sinks import identity
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
+    CommittedEpoch,
     Epoch,
-    Mark,
     OutputMode,
     Ownership,
     Task,
@@ -46,7 +46,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 class Outside:
     """The external system that the writers of a test write to, and every call to it."""
 
-    held: dict[str, Mark] = field(default_factory=dict)
+    held: dict[str, CommittedEpoch] = field(default_factory=dict)
     rows: dict[tuple[str, int], list] = field(default_factory=dict)
     calls: list[tuple] = field(default_factory=list)
     generation: int = 0
@@ -86,7 +86,7 @@ class Recorder(TwoPhaseWriter[list]):
             found += batch.column("id").to_pylist()
         return found or None
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         self.outside.calls.append(("last_committed", query))
         return self.outside.held.get(query)
 
@@ -94,7 +94,7 @@ class Recorder(TwoPhaseWriter[list]):
         self.outside.calls.append(("publish", epoch, list(staged)))
         assert (epoch.query, epoch.number) not in self.outside.rows
         self.outside.rows[epoch.query, epoch.number] = sorted(x for part in staged for x in part)
-        self.outside.held[epoch.query] = Mark(epoch.number, epoch.digest)
+        self.outside.held[epoch.query] = CommittedEpoch(epoch.number, epoch.digest)
 
     def discard(self, staged: Sequence[list]) -> None:
         self.outside.calls.append(("discard", list(staged)))
@@ -110,7 +110,7 @@ class Fencing(Recorder):
         self.outside.generation += 1
         return Ownership(self.outside.generation)
 
-    def begun_here(self, query: str, number: int) -> Epoch | None:
+    def find_own_generation(self, query: str, number: int) -> Epoch | None:
         return Epoch(query, number, self.outside.generation) if self.outside.generation else None
 
     def abandon(self, epoch: Epoch) -> None:
@@ -125,12 +125,12 @@ class Fencing(Recorder):
 class Recalling(Fencing):
     """One whose planner has something to tell to its committer."""
 
-    def seen(self, query: str) -> str:
+    def export_state(self, query: str) -> str:
         self.outside.calls.append(("seen", query))
         return f"generation {self.outside.generation}"
 
-    def recall(self, query: str, seen: str) -> None:
-        self.outside.calls.append(("recall", query, seen))
+    def import_state(self, query: str, seen: str) -> None:
+        self.outside.calls.append(("import_state", query, seen))
 
 
 class Printer(AtLeastOnceWriter[list]):
@@ -195,9 +195,9 @@ def test_planning_checks_takes_over_and_looks_in_this_order_and_once(make, outsi
 
 @pytest.mark.parametrize("way", [pickle, cloudpickle], ids=lambda way: way.__name__)
 def test_the_plan_reaches_the_tasks(make, outside, way):
-    outside.held["q"] = Mark(4)
+    outside.held["q"] = CommittedEpoch(4)
     loaded = way.loads(way.dumps(StreamWrite(make(Fencing), "q")))
-    assert loaded._plan == Plan("q", 1, mark=Mark(4))
+    assert loaded._plan == Plan("q", 1, mark=CommittedEpoch(4))
 
 
 def test_every_epoch_is_planned_anew(make):
@@ -318,7 +318,7 @@ def test_rows_come_in_the_declared_types(make, in_task):
 
 
 def test_a_replayed_epoch_consumes_no_rows(make, outside, in_task):
-    outside.held["q"] = Mark(3)
+    outside.held["q"] = CommittedEpoch(3)
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=3)
     rows = batches(1, 2)
@@ -374,8 +374,8 @@ def test_a_committer_is_told_first_what_the_planner_has_seen_last(make, outside,
     message = write.write(batches(1))
     outside.calls.clear()
     StreamWrite(make(Recalling), "q").commit([message], 0)
-    assert outside.calls[0] == ("recall", "q", "generation 1")
-    assert outside.names() == ["recall", "last_committed", "publish"]
+    assert outside.calls[0] == ("import_state", "q", "generation 1")
+    assert outside.names() == ["import_state", "last_committed", "publish"]
 
 
 def test_a_commit_plans_nothing(make, outside):
@@ -385,7 +385,7 @@ def test_a_commit_plans_nothing(make, outside):
 
 
 def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside):
-    outside.held["q"] = Mark(2)
+    outside.held["q"] = CommittedEpoch(2)
     StreamWrite(make(), "q").commit([Staged(task(2), [1]), Staged(task(2, 1), None)], 2)
     assert outside.calls == [("last_committed", "q"), ("discard", [[1]])]
 
@@ -394,7 +394,7 @@ def test_a_commit_of_a_held_epoch_discards_and_does_not_publish(make, outside):
 def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(
     make, outside, generation
 ):
-    outside.held["q"], outside.generation = Mark(2), 2
+    outside.held["q"], outside.generation = CommittedEpoch(2), 2
     write = StreamWrite(make(Fencing), "q")
     with nullcontext() if generation == 2 else pytest.raises(Fenced):
         write.commit([Staged(task(2, generation=generation), [1])], 2)
@@ -403,13 +403,13 @@ def test_a_driver_that_was_taken_over_from_learns_it_from_a_held_epoch_too(
 
 def test_a_commit_looks_at_the_truth_of_now_and_not_at_that_of_the_plan(make, outside):
     write = shipped(StreamWrite(make(), "q"))
-    outside.held["q"] = Mark(0)
+    outside.held["q"] = CommittedEpoch(0)
     write.commit([Staged(task(0), [1])], 0)
     assert "publish" not in outside.names()
 
 
 def test_an_epoch_that_tasks_skipped_and_the_sink_lacks_by_now_is_refused(make, outside, in_task):
-    outside.held["q"] = Mark(0)
+    outside.held["q"] = CommittedEpoch(0)
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=0)
     message = write.write(batches(1))
@@ -490,7 +490,7 @@ def test_what_spark_planned_reaches_publish(make, outside, in_task, checkpoint):
     run(make, in_task, checkpoint(_0=5), 0)
     planned = PlannedOffsets.of(0, {}, {"0": "5"})
     assert outside.calls[-1] == ("publish", Epoch("q", 0, None, planned), [[0]])
-    assert outside.held["q"] == Mark(0, planned.digest)
+    assert outside.held["q"] == CommittedEpoch(0, planned.digest)
 
 
 def test_an_epoch_that_is_repeated_is_skipped(make, outside, in_task, checkpoint):
@@ -523,13 +523,13 @@ def test_an_epoch_that_begins_elsewhere_than_the_held_one_ended_is_refused(
 
 
 def test_an_epoch_before_the_held_one_is_refused(make, outside, checkpoint):
-    outside.held["q"] = Mark(17, shown="0: 99")
+    outside.held["q"] = CommittedEpoch(17, shown="0: 99")
     with pytest.raises(PlanningFailed, match=r"at epoch 1, .*has epoch 17 .*\(up to 0: 99\)"):
         shipped(StreamWrite(make(), "q", checkpoint(_0=5, _1=9)))
 
 
 def test_a_mark_without_a_digest_is_known_by_its_number(make, outside, in_task, checkpoint):
-    outside.held["q"] = Mark(0)
+    outside.held["q"] = CommittedEpoch(0)
     run(make, in_task, checkpoint(_0=5), 0)
     assert "publish" not in outside.names()
 
@@ -537,11 +537,11 @@ def test_a_mark_without_a_digest_is_known_by_its_number(make, outside, in_task, 
 @pytest.mark.parametrize(
     ("held", "ends", "gap"),
     [
-        (Mark(0, "x-end of 0"), {"_2": 9, "_3": 9}, "epochs 1 to 2,"),
+        (CommittedEpoch(0, "x-end of 0"), {"_2": 9, "_3": 9}, "epochs 1 to 2,"),
         (None, {"_2": 9, "_3": 9}, "epochs 0 to 2,"),
-        (Mark(0, PlannedOffsets.of(0, {}, {"0": "9"}).digest), {"_2": 9, "_3": 9}, None),
-        (Mark(2, PlannedOffsets.of(2, {}, {"0": "9"}).digest), {"_2": 9, "_3": 11}, None),
-        (Mark(0), {"_2": 9, "_3": 9}, None),
+        (CommittedEpoch(0, PlannedOffsets.of(0, {}, {"0": "9"}).digest), {"_2": 9, "_3": 9}, None),
+        (CommittedEpoch(2, PlannedOffsets.of(2, {}, {"0": "9"}).digest), {"_2": 9, "_3": 11}, None),
+        (CommittedEpoch(0), {"_2": 9, "_3": 9}, None),
         (None, {"_0": 9}, None),
     ],
     ids=["older", "new", "idle since", "next", "without a digest", "first"],
@@ -568,7 +568,7 @@ def test_a_task_of_an_epoch_that_the_checkpoint_has_left_is_fenced(make, in_task
 
 
 def test_a_task_of_an_epoch_before_the_held_one_is_refused(make, outside, in_task):
-    outside.held["q"] = Mark(3)
+    outside.held["q"] = CommittedEpoch(3)
     write = shipped(StreamWrite(make(), "q"))
     in_task(epoch=2)
     with pytest.raises(CheckpointMismatch, match=r"at epoch 2, .* has epoch 3"):
@@ -577,7 +577,7 @@ def test_a_task_of_an_epoch_before_the_held_one_is_refused(make, outside, in_tas
 
 @pytest.mark.parametrize("owner", [1, 2])
 def test_a_commit_before_the_held_epoch_is_refused_or_fenced(make, outside, owner):
-    outside.held["q"], outside.generation = Mark(3), owner
+    outside.held["q"], outside.generation = CommittedEpoch(3), owner
     with pytest.raises(CheckpointMismatch if owner == 1 else Fenced):
         StreamWrite(make(Fencing), "q").commit([Staged(task(2, generation=1), [1])], 2)
     assert outside.names() == ["last_committed", "discard", "check_owner"]
@@ -585,7 +585,9 @@ def test_a_commit_before_the_held_epoch_is_refused_or_fenced(make, outside, owne
 
 def test_an_author_is_told_what_last_committed_has_to_return(make, outside):
     outside.held["q"] = 4
-    with pytest.raises(PlanningFailed, match=r"last_committed\(\) of Recorder .*Mark\(epoch"):
+    with pytest.raises(
+        PlanningFailed, match=r"last_committed\(\) of Recorder .*CommittedEpoch\(epoch"
+    ):
         shipped(StreamWrite(make(), "q"))
 
 

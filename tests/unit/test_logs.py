@@ -22,7 +22,7 @@ def log(monkeypatch):
 
 
 def test_a_line_says_when_where_and_of_what(log, capfd):
-    logs.lines_are_of("warning", query="q", epoch=17, task=None)
+    logs.set_log_context("warning", query="q", epoch=17, task=None)
     log.warning("something")
     log.info("nothing of interest")
     (line,) = capfd.readouterr().err.splitlines()
@@ -32,10 +32,10 @@ def test_a_line_says_when_where_and_of_what(log, capfd):
 
 
 def test_what_comes_next_takes_the_place_of_what_was(log, capfd):
-    logs.lines_are_of("info", query="q", epoch=17, task=3)
-    logs.lines_are_of("info")
+    logs.set_log_context("info", query="q", epoch=17, task=3)
+    logs.set_log_context("info")
     log.info("of no query")
-    logs.lines_are_of("info", query="q", epoch=18, task=0)
+    logs.set_log_context("info", query="q", epoch=18, task=0)
     log.info("staged")
     first, second = capfd.readouterr().err.splitlines()
     assert first.endswith("INFO krishiv_spark.somewhere: of no query")
@@ -44,13 +44,13 @@ def test_what_comes_next_takes_the_place_of_what_was(log, capfd):
 
 def test_who_has_a_handler_keeps_it(log, capfd):
     log.addHandler(logging.StreamHandler(sys.stdout))
-    logs.lines_are_of("info", query="q")
+    logs.set_log_context("info", query="q")
     log.info("something")
     assert capfd.readouterr() == ("something\n", "")
 
 
 def test_other_processes_are_left_alone():
     before = logging.getLogger("krishiv_spark").level
-    logs.lines_are_of("debug", query="q")
+    logs.set_log_context("debug", query="q")
     assert logging.getLogger("krishiv_spark").level == before
     assert not logging.getLogger("krishiv_spark").handlers

@@ -30,7 +30,7 @@ from krishiv_spark.memory.log import Log, sweep
 from krishiv_spark.memory.results import NamedResult
 from krishiv_spark.memory.store import open_store, quoted
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.sinks.base import Epoch, Mark, OutputMode, Task
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Task
 from krishiv_spark.sinks.memory import MemorySinkOptions, MemoryWriter
 from krishiv_spark.sources.base import (
     UNLIMITED,
@@ -133,7 +133,7 @@ class TestEpochs:
         assert writer().last_committed("q") is None
         for epoch in (0, 1, 2):
             publish(writer(), "q", epoch, epoch)
-            assert writer().last_committed("q") == Mark(epoch)
+            assert writer().last_committed("q") == CommittedEpoch(epoch)
         assert writer().last_committed("other") is None
 
     @pytest.mark.parametrize("epoch", [0, 1])
@@ -168,7 +168,7 @@ class TestEpochs:
             with pytest.raises(KeyboardInterrupt):
                 publish(writer(**named), "q", 1, 2)
         assert shown("q") == [1]
-        assert writer(**named).last_committed("q") == Mark(0)
+        assert writer(**named).last_committed("q") == CommittedEpoch(0)
         publish(writer(**named), "q", 1, 2)
         assert shown("q") == [1, 2]
 
@@ -224,7 +224,7 @@ class TestEpochs:
     def test_an_empty_folder_behind_the_newest_epoch_is_no_epoch(self, root: Path) -> None:
         publish(writer(), "q", 0, 1)
         (root / "queries" / "q" / "epochs" / "00" / "00" / "00" / "00" / "01").mkdir()
-        assert writer().last_committed("q") == Mark(0)
+        assert writer().last_committed("q") == CommittedEpoch(0)
 
 
 class TestBounds:
@@ -233,7 +233,7 @@ class TestBounds:
         with pytest.raises(CommitRejected, match=r"4 rows .* maxRows is 3 .*dropOldest"):
             publish(writer(maxRows="3"), "q", 1, 3, 4)
         assert shown("q") == [1, 2]
-        assert writer().last_committed("q") == Mark(0)
+        assert writer().last_committed("q") == CommittedEpoch(0)
         publish(writer(maxRows="3"), "q", 1, 3)
         assert shown("q") == [1, 2, 3]
 
@@ -255,7 +255,7 @@ class TestBounds:
         for epoch in range(4):
             publish(sink, "q", epoch, 2 * epoch, 2 * epoch + 1)
         assert shown("q") == [4, 5, 6, 7]
-        assert writer().last_committed("q") == Mark(3)
+        assert writer().last_committed("q") == CommittedEpoch(3)
         assert len(files(root)) == 2
         publish(sink, "q", 4, 8, 9, 10)
         assert shown("q") == [8, 9, 10]
@@ -267,7 +267,7 @@ class TestBounds:
         assert shown("q") == [2, 3, 4]
         publish(sink, "q", 2, 5)
         assert shown("q") == [5]
-        assert writer().last_committed("q") == Mark(2)
+        assert writer().last_committed("q") == CommittedEpoch(2)
 
     def test_a_crash_before_old_files_are_removed_shows_nothing_old(
         self, monkeypatch: pytest.MonkeyPatch, root: Path
@@ -279,7 +279,7 @@ class TestBounds:
             with pytest.raises(KeyboardInterrupt):
                 publish(sink, "q", 1, 2)
         assert shown("q") == [2]
-        assert writer().last_committed("q") == Mark(1)
+        assert writer().last_committed("q") == CommittedEpoch(1)
         publish(sink, "q", 2, 3)
         assert len(files(root)) == 1
 
@@ -291,7 +291,7 @@ class TestBounds:
         assert len(files(root)) == 1
         publish(sink, "q", 2)
         assert shown("q") == []
-        assert writer(OutputMode.REPLACE).last_committed("q") == Mark(2)
+        assert writer(OutputMode.REPLACE).last_committed("q") == CommittedEpoch(2)
 
     def test_replace_is_bounded_by_one_epoch(self) -> None:
         sink = writer(OutputMode.REPLACE, maxRows="2")

@@ -14,8 +14,8 @@ from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.jobs.output_targets import JobTargets, describe_output
 from krishiv_spark.options.references import Referenced
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.spark.preflight import PreflightRequest
 from krishiv_spark.spark.query_target import QueryTarget
-from krishiv_spark.spark.start_check import StartCheck
 
 QUERY = "0f-1"
 
@@ -120,10 +120,10 @@ def test_a_new_checkpoint_has_no_query(tmp_path):
 
 
 def test_a_server_of_an_earlier_version_is_asked_in_its_own_form():
-    (asked,) = StartCheck("{}", overwrite=False).added_to({}).values()
+    (asked,) = PreflightRequest("{}", overwrite=False).to_options({}).values()
     assert json.loads(asked) == ["{}", False]
-    given = StartCheck("{}", overwrite=False, new_target=True)
-    assert StartCheck.asked_in(given.added_to({})) == given
+    given = PreflightRequest("{}", overwrite=False, new_target=True)
+    assert PreflightRequest.from_options(given.to_options({})) == given
 
 
 # --- jobs

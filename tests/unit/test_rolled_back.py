@@ -546,8 +546,10 @@ def test_a_route_without_rows_does_not_have_the_log_read_back_after_each_pause(
     start_again()
     fan.run(4)
     reads = []
-    original = StoredEntries.backwards
-    monkeypatch.setattr(StoredEntries, "backwards", lambda self: reads.append(1) or original(self))
+    original = StoredEntries.iter_newest_first
+    monkeypatch.setattr(
+        StoredEntries, "iter_newest_first", lambda self: reads.append(1) or original(self)
+    )
     for epoch in range(5, 9):
         fan.run(epoch)
     assert not reads

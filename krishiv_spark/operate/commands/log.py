@@ -88,7 +88,7 @@ def resolve(
     if assume is None:
         operator.resolve()
     else:
-        operator.assume(committed=assume == "committed")
+        operator.force_outcome(committed=assume == "committed")
     say("done")
 
 

@@ -104,7 +104,7 @@ class _LogTarget:
         # is finished, before anything of it is taken back.
         self.settle()
         self._committer.participant.take_back(replay)
-        self._committer.participant.verify_adopted(replay.query, replay.before.epoch)
+        self._committer.participant.verify_adoption(replay.query, replay.before.epoch)
         log, target = self._log, self._committer.participant.target()
         state = log.begin(operators_claim(self._query, log.state()))
         # What the target records of the epochs that went is no newer epoch of this log.

@@ -23,7 +23,7 @@ class SinkCopies(ConnectorSuite[SinkUnderTest]):
     ) -> None:
         """An older checkpoint and its older epoch log agree; the target's own record is newer.
 
-        For a sink over an epoch log whose target records epochs (`Participant.newest_mark`,
+        For a sink over an epoch log whose target records epochs (`Participant.newest_epoch`,
         `Participant.newest_generation`). Without a record, epochs are written a second time.
         """
         _skip_without_record(play, declared)
@@ -55,4 +55,4 @@ def _skip_without_record(play: SinkPlayer, declared: SinkUnderTest) -> None:
     with play.driver(writing="append") as driver:
         driver.expect_well(*GOOD_EPOCH)
         if not driver.has_target_record():
-            pytest.skip("the target records no epoch: Participant.newest_mark")
+            pytest.skip("the target records no epoch: Participant.newest_epoch")

@@ -17,7 +17,7 @@ from krishiv_spark.arrow.schemas import arrow_schema
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.iceberg.changes import Append
 from krishiv_spark.sinks.iceberg.commits import Committer
 from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
@@ -132,7 +132,7 @@ class ViewKeeper:
             return job
         return replace(job, rows=checksum_of(changes, self._view))
 
-    def _holds(self, table: Table, job: JobNumber) -> Mark | None:
+    def _holds(self, table: Table, job: JobNumber) -> CommittedEpoch | None:
         """The mark of the batch, if the table has it.
 
         Raises:
@@ -163,8 +163,8 @@ class ViewKeeper:
     def _was_overtaken(self, base: int | None, job: JobNumber) -> bool:
         """Whether somebody else has changed the table, so that it is worth another attempt."""
         metadata = open_table(self._options).metadata
-        is_held = is_done(job, last_committed_epoch(metadata, job.name))
-        return not is_held and metadata.current_snapshot_id != base
+        is_already_committed = is_done(job, last_committed_epoch(metadata, job.name))
+        return not is_already_committed and metadata.current_snapshot_id != base
 
     # --- writing
 

@@ -54,10 +54,10 @@ class TakesAFailedLookForNo(ByHand):
         try:
             super().publish(epoch, staged)
         except sqlite3.OperationalError:
-            if not self.is_held(epoch):
+            if not self.is_already_committed(epoch):
                 super().publish(epoch, staged)
 
-    def is_held(self, epoch):
+    def is_already_committed(self, epoch):
         with contextlib.suppress(sqlite3.OperationalError):
             held = self.last_committed(epoch.query)
             return held is not None and held.epoch == epoch.number

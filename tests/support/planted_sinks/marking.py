@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
-from krishiv_spark.sinks.base import Epoch, Mark
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import (
     TABLES,
@@ -86,7 +86,7 @@ class OrdersMarksByTheClock(DatabaseWriter):
         latest = (
             "SELECT epoch, digest FROM marks NATURAL JOIN times WHERE query = ? ORDER BY at DESC"
         )
-        return next((Mark(*found) for found in ask(self.folder, latest, query)), None)
+        return next((CommittedEpoch(*found) for found in ask(self.folder, latest, query)), None)
 
 
 @on_our_base
@@ -187,7 +187,7 @@ class LooksForAnyQuery(DatabaseWriter):
     def last_committed(self, query):
         del query
         newest = ask(self.folder, "SELECT max(epoch) FROM marks")[0][0]
-        return None if newest is None else Mark(newest)
+        return None if newest is None else CommittedEpoch(newest)
 
 
 @on_pyspark
@@ -215,7 +215,7 @@ class ComparesEpochsAsText(DatabaseWriter):
 
     def last_committed(self, query):
         newest = super().last_committed(query)
-        return None if newest is None else Mark(int(newest.epoch), newest.digest)
+        return None if newest is None else CommittedEpoch(int(newest.epoch), newest.digest)
 
 
 @on_our_base
@@ -376,7 +376,7 @@ class BelievesNames(FolderParticipant):
 class RecordsTheFirstEpoch(RecordingParticipant):
     """Its record never moves on: a log that is older than the target looks as new as that."""
 
-    def newest_mark(self, query):
+    def newest_epoch(self, query):
         return min(self.records_of(query), default=None, key=lambda mark: mark.epoch)
 
     def contains(self, epoch, staged):

@@ -2,7 +2,7 @@
 
 import json
 
-from krishiv_spark.sinks.base import Mark
+from krishiv_spark.sinks.base import CommittedEpoch
 from planted_sinks.outside import on_our_base
 from planted_sinks.twins import NumberedWriter
 
@@ -17,7 +17,7 @@ class MarksBesideItsTarget(NumberedWriter):
 
     def last_committed(self, query):
         file = self.beside(query)
-        return Mark(*json.loads(file.read_text())) if file.exists() else None
+        return CommittedEpoch(*json.loads(file.read_text())) if file.exists() else None
 
     def beside(self, query):
         return self.folder.with_name(f"{self.folder.name}-{query}")
@@ -29,4 +29,4 @@ class ForgetsWhoWrote(NumberedWriter):
 
     def last_committed(self, query):
         found = super().last_committed(query)
-        return None if found is None else Mark(found.epoch)
+        return None if found is None else CommittedEpoch(found.epoch)

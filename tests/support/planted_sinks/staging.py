@@ -10,7 +10,7 @@ from planted_sinks.twins import (
     DatabaseWriter,
     Part,
     TableWriter,
-    newest_mark,
+    newest_epoch,
     on_pyspark,
     transaction,
 )
@@ -178,7 +178,7 @@ class KeepsItsRunInAList(DatabaseWriter):
         return f"{self.runs[0]}/{super().name(task)}"
 
 
-remembered_mark = functools.cache(newest_mark)
+remembered_mark = functools.cache(newest_epoch)
 
 
 @on_our_base

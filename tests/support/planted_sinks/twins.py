@@ -21,8 +21,8 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
+    CommittedEpoch,
     Guarantee,
-    Mark,
     OutputMode,
     TwoPhaseWriter,
     Writer,
@@ -61,9 +61,9 @@ def ask(folder, query, *values) -> list:
         return db.execute(query, values).fetchall()
 
 
-def newest_mark(folder, query) -> Mark | None:
+def newest_epoch(folder, query) -> CommittedEpoch | None:
     newest = "SELECT epoch, digest FROM marks WHERE query = ? ORDER BY epoch DESC LIMIT 1"
-    return next((Mark(*found) for found in ask(folder, newest, query)), None)
+    return next((CommittedEpoch(*found) for found in ask(folder, newest, query)), None)
 
 
 def visible_rows(folder) -> Iterator[dict]:
@@ -144,7 +144,7 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
             db.execute(f"{into} VALUES {values}", [v for row in rows for v in (*place, *row)])
 
     def last_committed(self, query):
-        return newest_mark(self.folder, query)
+        return newest_epoch(self.folder, query)
 
     def publish(self, epoch, staged):
         with transaction(self.folder) as db:
@@ -434,12 +434,12 @@ class RecordingParticipant(FolderParticipant):
     def record(self, epoch):
         return self.folder / f"record-{epoch.query}-{epoch.number:06}"
 
-    def newest_mark(self, query):
+    def newest_epoch(self, query):
         return max(self.records_of(query), default=None, key=lambda mark: mark.epoch)
 
     def records_of(self, query):
         found = self.folder.glob(f"record-{query}-*")
-        return [Mark(*json.loads(file.read_text())) for file in found]
+        return [CommittedEpoch(*json.loads(file.read_text())) for file in found]
 
 
 class FolderWriter(Writer[Piece]):

@@ -125,7 +125,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "snapshot first": Mutation(
         "The snapshot is written before anything is removed.",
-        [(EpochLog, "fold", switches.fold_removing_first)],
+        [(EpochLog, "compact", switches.fold_removing_first)],
         Kind({"sink": "shelf", "fold_every": 2}, _DEATHS, ("replace", "remove")),
     ),
     "probe": Mutation(
@@ -136,7 +136,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "held": Mutation(
         "An epoch that is held is skipped.",
-        [(writing, "is_held", switches.false), (logs, "is_held", switches.false)],
+        [
+            (writing, "is_already_committed", switches.false),
+            (logs, "is_already_committed", switches.false),
+        ],
         Kind({"sink": "shelf"}, _DEATHS, ("take", "/commits/")),
     ),
     "left behind": Mutation(
@@ -189,7 +192,7 @@ MUTATIONS: dict[str, Mutation] = {
         "The log itself says that an intent is finished before its ids are used again.",
         [
             (EpochLog, "is_finished", switches.finished_by_all),
-            (LogCommitter, "_take_over", switches.take_over_once),
+            (LogCommitter, "_acquire", switches.take_over_once),
         ],
         Kind({"sink": "kafka"}, _LOSSES | _RIVALS, ("EndTxn", "create")),
     ),
@@ -197,7 +200,7 @@ MUTATIONS: dict[str, Mutation] = {
         "What Spark has written down as over is finished.",
         [
             (SparkCheckpoint, "is_committed", switches.false),
-            (LogCommitter, "_note_over", switches.nothing),
+            (LogCommitter, "_mark_previous_finished", switches.nothing),
         ],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
         always=[*_FEW_IDS, (KafkaParticipant, "_in_log", switches.outcome_as_it_is)],

@@ -137,7 +137,7 @@ class ShelfParticipant(Participant[Parcel]):
             lambda: parcel.name in shelf.shown or parcel.generation not in shelf.rooms,
         )
 
-    def assume(self, epoch: Epoch, staged: Sequence[Parcel], *, committed: bool) -> None:
+    def force_outcome(self, epoch: Epoch, staged: Sequence[Parcel], *, committed: bool) -> None:
         for parcel in staged:
             work: Callable[[], Any] = partial(self._shelf.show, parcel)
             if not committed:

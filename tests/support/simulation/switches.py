@@ -90,7 +90,7 @@ def begin_without_recovery(
 ) -> State:
     state = log.begin(claim, check)
     committer.participant.sweep(claim.query, state.owner, clean=False)
-    log.fold(state)
+    log.compact(state)
     return state
 
 
@@ -100,7 +100,7 @@ def begin_recovering_late(
     state = log.begin(claim, check)
     committer.participant.sweep(claim.query, state.owner, clean=False)
     committer.roll_forward(log, claim.query, state)
-    log.fold(state)
+    log.compact(state)
     return state
 
 

@@ -156,7 +156,7 @@ class _Process:
             self._replay.believes(self, state.number)
 
     def _fold(self) -> None:
-        self._log.fold(self._log._known)
+        self._log.compact(self._log._known)
 
     # --- Journal
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.options import Options
-from krishiv_spark.sinks import Epoch, Mark, Task, TwoPhaseWriter
+from krishiv_spark.sinks import CommittedEpoch, Epoch, Task, TwoPhaseWriter
 
 __all__ = ["SketchSinkOptions", "SketchWriter"]
 
@@ -30,7 +30,7 @@ class SketchWriter(TwoPhaseWriter[str]):
         """Bring the rows of a task where they are durable and invisible; executor."""
         raise NotImplementedError
 
-    def last_committed(self, query: str) -> Mark | None:
+    def last_committed(self, query: str) -> CommittedEpoch | None:
         """What the external system itself says it holds; driver."""
         raise NotImplementedError
 

@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["StartCheck"]
+__all__ = ["PreflightRequest"]
 
 _KEY = "krishivstartcheck"
 
 
 @dataclass(frozen=True)
-class StartCheck:
+class PreflightRequest:
     """What a query is to be started with, besides the options of its sink.
 
     Attributes:
@@ -30,19 +30,19 @@ class StartCheck:
     overwrite: bool
     new_target: bool = False
 
-    def added_to(self, options: Mapping[str, str]) -> dict[str, str]:
+    def to_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Options of a reader that ask it."""
         # A server of an earlier version knows two parts.
         more = [True] if self.new_target else []
         return {**options, _KEY: json.dumps([self.schema, self.overwrite, *more])}
 
     @classmethod
-    def asked_in(cls, options: Mapping[str, str]) -> StartCheck | None:
+    def from_options(cls, options: Mapping[str, str]) -> PreflightRequest | None:
         """The question in the options of a reader; None if there is none."""
         text = next((text for key, text in options.items() if key.lower() == _KEY), None)
         return None if text is None else cls(*json.loads(text))
 
     @staticmethod
-    def is_asked_by(key: str) -> bool:
+    def is_option(key: str) -> bool:
         """Whether an option is the question, and none of the sink's."""
         return key.lower() == _KEY
