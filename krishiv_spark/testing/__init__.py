@@ -1,4 +1,4 @@
-"""The conformance kit: proves a connector by playing Spark's part and letting things go wrong.
+"""The conformance kit: it proves a connector by playing Spark's part while faults are injected.
 
     class TestMySink(SinkConformance):
         def sink(self, folder):
@@ -7,9 +7,9 @@
 Needs ``pip install "krishiv-spark[testing]"``, and a system that can fork (Linux, macOS).
 """
 
-from krishiv_spark.testing.drivers.copies import back_up_folder
-from krishiv_spark.testing.drivers.epochs import EpochDriver
-from krishiv_spark.testing.drivers.reading import SourceDriver
+from krishiv_spark.testing.drivers.queries import back_up_folder
+from krishiv_spark.testing.drivers.sink_driver import EpochDriver
+from krishiv_spark.testing.drivers.source_driver import SourceDriver
 from krishiv_spark.testing.processes.outside import FILES, OUTSIDE, SOCKETS, SQLITE, Look, Outside
 from krishiv_spark.testing.real_spark.driver import SparkDriver
 from krishiv_spark.testing.rows import Row

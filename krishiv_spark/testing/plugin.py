@@ -15,7 +15,7 @@ __all__ = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Pytest's hook."""
+    """Add the kit's options; a hook of pytest."""
     parser.addoption(
         "--spark", action="store_true", help="conformance kit: run the cases on real Spark too"
     )
@@ -32,25 +32,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw",
         type=int,
         metavar="SEED",
-        help="conformance kit: which of them; drawn anew in each run unless it is given",
+        help="conformance kit: seed of the draw of --one-in; default: a new seed in each run",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Pytest's hook; with pytest-xdist the workers get the options as they are afterwards."""
+    """Set defaults; a hook of pytest. Workers of pytest-xdist get the options that result."""
     if config.option.draw is None:
         config.option.draw = secrets.randbelow(1_000_000)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Pytest's hook."""
+    """Report the draw; a hook of pytest."""
     return _drawn(config)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Pytest's hook: what failed may need the same draw to be seen again."""
+    """Report the draw after failures, which may need it to be repeated; a hook of pytest."""
     drawn = _drawn(config)
     if drawn and terminalreporter.stats.get("failed"):
         terminalreporter.write_line(drawn)

@@ -1,4 +1,4 @@
-"""The rules, each said once, and the error of a connector that breaks one."""
+"""The rules, each defined once, and the error of a connector that breaks one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Broken", "Rule", "Violation"]
 
 
 class Rule(Enum):
-    """What a connector may be relied on for."""
+    """A property of a connector on which users may rely."""
 
     NO_ROW_LOST = "every row of an epoch whose commit returned is visible from then on"
     NO_ROW_TWICE = "no row is visible twice"
@@ -48,7 +48,7 @@ class Rule(Enum):
 
 
 class Violation(Exception):  # noqa: N818  it is no error of the program, and never leaves the kit
-    """A rule, and what was seen instead."""
+    """A rule, and the observation that breaks it."""
 
     def __init__(self, rule: Rule, seen: str) -> None:
         super().__init__(rule.value, seen)
@@ -57,11 +57,11 @@ class Violation(Exception):  # noqa: N818  it is no error of the program, and ne
 
 
 class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rule
-    """A connector breaks a rule. Prints what was promised, done and seen, and how to do it again.
+    """A broken rule of a connector, printed with the promise, the steps and the observation.
 
     Attributes:
         rule: The rule.
-        seen: What was seen instead.
+        seen: The observation.
         again: The steps, as a value that can be run again.
     """
 
@@ -81,7 +81,7 @@ class Broken(AssertionError):  # noqa: N818  it reads as a sentence with its rul
             "SEEN": found.seen,
             "AGAIN": "\n".join(filter(None, [_this_test(), _kept(again)])),
         }
-        body = "\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items() if text)
+        body = "\n".join(f"{name}\n{_indent(text)}" for name, text in parts.items() if text)
         super().__init__(f"\n{body}")
 
 
@@ -94,5 +94,5 @@ def _kept(again: object) -> str:
     return "" if again is None else f"or keep it: sequences = [{again!r}]"
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())

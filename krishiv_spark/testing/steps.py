@@ -1,4 +1,4 @@
-"""The language of the kit: what Spark does to a connector, and what may go wrong, as values.
+"""The language of the kit: the steps of Spark and of operators, and the faults, as values.
 
 A sequence of steps prints itself as the Python that makes it, so a failure can be copied into
 `SinkConformance.sequences` and is a test from then on.
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class _Printed:
-    """Prints as the call that makes it, without what is default."""
+    """A value that prints as the call that creates it, without defaults."""
 
     def __repr__(self) -> str:
         given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -58,15 +58,15 @@ class _Printed:
 
 @dataclass(frozen=True, repr=False)
 class Fault(_Printed):
-    """Something goes wrong at one call to the outside. The model is two bits.
+    """A fault at one call to the outside. The model is two bits.
 
     Attributes:
-        call: Which call of the step, from 0; a step that makes fewer calls goes well. -1 is the
-            step itself: all of it is done, but its answer is lost.
-        happened: Whether the call takes effect.
-        reported: Whether the caller lives to get an error; otherwise its process dies there.
-        lasting: Whether every later call of the step fails too, and does not happen: an outage,
-            which outlives whoever only tries again.
+        call: The index of the call in the step, from 0; a step with fewer calls succeeds. -1 is the
+            step itself: it is done completely, but its answer is lost.
+        happened: True if the call takes effect.
+        reported: True if the caller gets an error; otherwise its process dies there.
+        lasting: True if every later call of the step fails too, without effect: an outage,
+            which outlives a caller that only tries again.
     """
 
     call: int = -1
@@ -77,10 +77,10 @@ class Fault(_Printed):
 
 @dataclass(frozen=True, repr=False)
 class Faults(_Printed):
-    """Several calls of one step go wrong: one that fails, say, and then the look whether it did.
+    """Several faults in one step, such as a failed call and then the check of its outcome.
 
     Attributes:
-        each: One after the other; whoever dies at one meets no later one.
+        each: The faults in order; a process that dies at one meets no later one.
     """
 
     each: tuple[Fault, ...] = ()
@@ -88,10 +88,10 @@ class Faults(_Printed):
 
 @dataclass(frozen=True, repr=False)
 class Sleep(_Printed):
-    """The process falls asleep before one call to the outside, until `Resume`.
+    """The process sleeps before one call to the outside, until `Resume`.
 
     Attributes:
-        call: Which call of the step, from 0.
+        call: The index of the call in the step, from 0.
     """
 
     call: int = 0
@@ -99,10 +99,10 @@ class Sleep(_Printed):
 
 @dataclass(frozen=True, repr=False)
 class Kill(_Printed):
-    """The process is killed from outside, wherever it is: for calls that nobody can count.
+    """The process is killed from outside, at any point: for calls that cannot be counted.
 
     Attributes:
-        after_ms: How long the step has run by then; one that is done earlier goes well.
+        after_ms: Milliseconds after the start of the step; a step that ends earlier succeeds.
     """
 
     after_ms: float = 0.0
@@ -114,7 +114,7 @@ TrapAt: TypeAlias = Literal["latest", "plan", "read", "all"]
 
 
 class Step(_Printed):
-    """One thing that happens. Steps apply to the driver that is awake, of the chosen query."""
+    """One step. Steps apply to the driver that is awake, of the chosen query."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,9 +122,9 @@ class Begin(Step):
     """The planner begins an epoch: the one that was not committed, with its rows, or a new one.
 
     Attributes:
-        rows: How many rows the epoch has, if it is new.
-        tasks: Over how many tasks they are spread.
-        trap: What goes wrong in the planner.
+        rows: The number of rows of a new epoch.
+        tasks: The number of tasks.
+        trap: The fault in the planner.
     """
 
     rows: int = 4
@@ -137,10 +137,10 @@ class Stage(Step):
     """One attempt at a task.
 
     Attributes:
-        task: Number of the task within the epoch.
-        ends: "well"; "lost": a twin or retry that nobody hears of; "fails" or "dies" (kill -9)
+        task: The number of the task within the epoch.
+        ends: "well"; "lost": a twin or retry whose message is lost; "fails" or "dies" (kill -9)
             after half of the rows; "straggles": falls asleep there, until `Straggler`.
-        trap: What goes wrong at a call to the outside.
+        trap: The fault at a call to the outside.
     """
 
     task: int = 0
@@ -157,14 +157,14 @@ class Commit(Step):
 
 @dataclass(frozen=True, repr=False)
 class Abort(Step):
-    """Tasks have failed for good: `abort` with None for those without a message."""
+    """Tasks have failed permanently: `abort` with None for tasks without a message."""
 
     trap: Trap | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Stop(Step):
-    """``query.stop()``: no method is called, and Spark's driver-side processes live on."""
+    """``query.stop()``: no method is called, and Spark's driver-side processes continue to run."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,17 +189,17 @@ class Resume(Step):
 
 @dataclass(frozen=True, repr=False)
 class Straggler(Step):
-    """An attempt that straggled goes on to its end; nobody hears of it."""
+    """An attempt that straggled goes on to its end; its message is ignored."""
 
 
 @dataclass(frozen=True, repr=False)
 class RollBack(Step):
-    """The query is stopped, and its checkpoint restored from a copy of some epochs ago.
+    """The query is stopped, and its checkpoint restored from a copy that is some epochs old.
 
-    The rows of the epochs that it has forgotten are planned again, in the next one.
+    The rows of the missing epochs are planned again, in the next epoch.
 
     Attributes:
-        epochs: How many epochs it forgets, of those that it knows.
+        epochs: The number of epochs missing in the copy.
     """
 
     epochs: int = 1
@@ -207,14 +207,14 @@ class RollBack(Step):
 
 @dataclass(frozen=True, repr=False)
 class SetClock(Step):
-    """The wall clocks of all machines of the query are wrong from here on, or right again.
+    """The wall clocks of all machines of the query are wrong from now on, or right again.
 
     Python's ``time.time()``, ``time_ns()``, ``gmtime()`` and ``localtime()`` return another time.
     ``datetime.now()``, names that a module has imported from `time`, and the clocks of the file
     system and of the external system stay right.
 
     Attributes:
-        ahead_s: By how many seconds they are ahead; negative if they are behind.
+        ahead_s: Seconds by which they are ahead; negative if they are behind.
     """
 
     ahead_s: int = 0
@@ -225,7 +225,7 @@ class BackUp(Step):
     """An operator copies something between two epochs.
 
     Attributes:
-        what: "log": the checkpoint with the epoch log; "target": what `SinkUnderTest.backup`
+        what: "log": the checkpoint with the epoch log; "target": all that `SinkUnderTest.backup`
             copies.
     """
 
@@ -234,7 +234,7 @@ class BackUp(Step):
 
 @dataclass(frozen=True, repr=False)
 class PutBack(Step):
-    """The query is stopped, and the copy that `BackUp` has made is put back.
+    """The query is stopped, and the copy made by `BackUp` is restored.
 
     Attributes:
         what: As for `BackUp`.
@@ -245,7 +245,7 @@ class PutBack(Step):
 
 @dataclass(frozen=True, repr=False)
 class Expire(Step):
-    """The external system throws away what is staged, or of a source all rows that are there.
+    """The external system deletes all staged data, or all rows of a source.
 
     `SinkUnderTest.expire` and `SourceUnderTest.expire` do it.
     """
@@ -258,10 +258,10 @@ class OtherQuery(Step):
 
 @dataclass(frozen=True, repr=False)
 class Overwrite(Step):
-    """A batch job of somebody else takes the place of all rows in the target.
+    """Another user's batch job replaces all rows in the target.
 
     Attributes:
-        rows: How many it writes.
+        rows: The number of rows that it writes.
     """
 
     rows: int = 4
@@ -277,7 +277,7 @@ class Add(Step):
     """Rows are added to what a source reads, in one unit (a file, a push, a transaction).
 
     Attributes:
-        rows: How many.
+        rows: The number of rows.
     """
 
     rows: int = 3
@@ -285,15 +285,15 @@ class Add(Step):
 
 @dataclass(frozen=True, repr=False)
 class Trigger(Step):
-    """Spark looks for new rows, and runs a batch if there are some; or repeats the last batch.
+    """Spark checks for new rows, and runs a batch if there are some; or repeats the last batch.
 
     Attributes:
         ends: "well"; "unread": the end is logged, then the driver is killed; "unlogged": the rows
-            are read, but the driver is killed before Spark knows.
-        unplanned: So many rows are added after the end was chosen, before the batch is planned.
-        unread: So many rows are added after that, before the batch is read.
-        at: What the trap is for; "all" is each of them.
-        trap: What goes wrong at a call to the outside; the driver is restarted.
+            are read, but the driver is killed before Spark logs the batch.
+        unplanned: The number of rows added after the end was chosen, before the batch is planned.
+        unread: The number of rows added after that, before the batch is read.
+        at: The role to which the trap applies; "all" is each of them.
+        trap: The fault at a call to the outside; the driver is restarted.
     """
 
     ends: Literal["well", "unread", "unlogged"] = "well"
@@ -304,7 +304,7 @@ class Trigger(Step):
 
 
 class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more has no slots
-    """Steps in their order.
+    """Steps in order.
 
     Attributes:
         how: Arguments of the player, as `SinkPlayer.driver` and `SourcePlayer` take them:
@@ -314,7 +314,7 @@ class Sequence(tuple[Step, ...]):  # noqa: SLOT001  a tuple that carries more ha
     how: Mapping[str, Any]
 
     def __new__(cls, *steps: Step, **how: Any) -> Self:
-        """Make a sequence from its steps, in the form in which it prints itself."""
+        """Create a sequence from its steps, in the form in which it prints itself."""
         made = super().__new__(cls, steps)
         made.how = how
         return made

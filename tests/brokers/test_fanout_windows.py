@@ -16,7 +16,7 @@ from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.testing import Commit, Crash, Fault
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 LATE = {"kafka.transaction.timeout.ms": "4000"}

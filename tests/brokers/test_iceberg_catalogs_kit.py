@@ -10,15 +10,18 @@ from iceberg_catalogs import REMOTE
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
-from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.base import Suite
-from krishiv_spark.testing.suites.playing import (
+from krishiv_spark.testing.suites.base import (
     BEGIN,
     COMMIT,
     GOOD_EPOCH,
     OVERTAKEN,
     STAGED,
     SinkPlayer,
+    Suite,
+    trap_deaths,
+    trap_errors,
+    trap_late_deaths,
+    trap_sleeps,
 )
 
 pytestmark = pytest.mark.long  # the kit on two more catalogs; tests/kit has it on the embedded one
@@ -69,19 +72,19 @@ class TestKit(Suite):
 
     def test_a_commit_is_killed(self, play):
         """The driver may die before or after any call to the catalog."""
-        play.at_every_call(COMMIT, traps.deaths, before=STAGED)
+        play.at_every_call(COMMIT, trap_deaths, before=STAGED)
 
     def test_a_planner_is_killed(self, play):
         """The planner may die while it makes the table."""
-        play.at_every_call(BEGIN, traps.late_deaths)
+        play.at_every_call(BEGIN, trap_late_deaths)
 
     def test_an_unknown_outcome_is_looked_up(self, play):
         """Any call to the catalog may report an error although it happened, or because not."""
-        play.at_every_call(COMMIT, traps.errors, lambda _: GOOD_EPOCH, before=STAGED)
+        play.at_every_call(COMMIT, trap_errors, lambda _: GOOD_EPOCH, before=STAGED)
 
     test_a_replayed_epoch_adds_nothing = SinkConformance.test_a_replayed_epoch_adds_nothing
 
     def test_a_stale_driver_cannot_publish(self, play):
         """A driver that was believed dead wakes up at any call to the catalog."""
         woken = (*OVERTAKEN, Resume(), *GOOD_EPOCH)
-        play.at_every_call(COMMIT, traps.sleeps, lambda _: woken, before=STAGED)
+        play.at_every_call(COMMIT, trap_sleeps, lambda _: woken, before=STAGED)

@@ -19,7 +19,7 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.testing import Crash, SinkUnderTest
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 
 SETTINGS = {
     "broker.session.timeout.ms": "3600000",  # the cluster goes on to name a broker that is dead

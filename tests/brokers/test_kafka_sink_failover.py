@@ -19,7 +19,7 @@ from linked_brokers import open_linked
 
 from krishiv_spark.testing import Begin, Commit, Crash, Fault, Sleep, Stage, Switch, TakeOver
 from krishiv_spark.testing.steps import Resume
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED
 
 SEED = int(os.environ.get("KRISHIV_SEED", "0"))
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}

@@ -39,8 +39,8 @@ from krishiv_spark.testing import (
     TakeOver,
     back_up_folder,
 )
-from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+from krishiv_spark.testing.processes.write_roles import in_foreach_batch
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 
 TIMEOUT_MS = 4_000
 SETTINGS = {

@@ -10,7 +10,7 @@ from iceberg_onlooker import Onlooker, options
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
-from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
+from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
 def io_error(text):

@@ -18,9 +18,8 @@ from krishiv_spark.testing import (
     Switch,
     TakeOver,
 )
-from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
-from krishiv_spark.testing.suites.base import Suite
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, STAGED, SinkPlayer
+from krishiv_spark.testing.processes.write_roles import in_foreach_batch
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer, Suite
 
 
 @pytest.fixture(scope="class")

@@ -9,7 +9,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import MemoryDataSource
 from krishiv_spark.memory.store import open_store
 from krishiv_spark.testing import SinkConformance, SinkUnderTest, back_up_folder
-from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
+from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
 class _MemorySink(SinkConformance):

@@ -9,7 +9,7 @@ from parquet_files import rows, staged
 
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.testing import SinkConformance, SinkUnderTest, back_up_folder
-from krishiv_spark.testing.processes.numbered_jobs import in_foreach_batch
+from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
 class TestParquetSink(SinkConformance):

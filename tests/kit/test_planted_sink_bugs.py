@@ -13,8 +13,13 @@ from planted_sinks.outside import on_our_base
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.testing import Broken, Resume, Rule, SinkConformance, SinkUnderTest
-from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.playing import BEGIN, COMMIT, STAGED
+from krishiv_spark.testing.suites.base import (
+    BEGIN,
+    COMMIT,
+    STAGED,
+    trap_errors_and_deaths,
+    trap_sleeps,
+)
 from krishiv_spark.testing.suites.random_steps import play_at_random
 
 
@@ -258,7 +263,7 @@ def test_steps_that_fail_by_themselves_are_tried_at_no_call_and_so_are_no_succes
     suite = Suite()
     suite.planted = RefusesBatchJobs
     with playing(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
-        play.at_every_call(BEGIN, traps.errors_and_deaths, writing="batch append")
+        play.at_every_call(BEGIN, trap_errors_and_deaths, writing="batch append")
     assert caught.value.rule is Rule.WORKS
 
 
@@ -342,7 +347,7 @@ def test_who_locks_its_file_says_so_and_is_not_read_meanwhile(readable, tmp_path
     suite.declares = {"readable_while_writing": readable}
     fails = pytest.raises(Broken, match="READABLE") if readable else nullcontext()
     with playing(suite, tmp_path, "") as play, fails:
-        play.at_every_call(COMMIT, traps.sleeps, lambda _: (Resume(),), before=STAGED)
+        play.at_every_call(COMMIT, trap_sleeps, lambda _: (Resume(),), before=STAGED)
 
 
 @pytest.mark.soak

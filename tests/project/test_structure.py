@@ -102,7 +102,6 @@ DOORS = {  # to the private parts of PyIceberg, kafka-python, numba and PySpark
     "spark.jvm",
     "kafka.internals",
     "kafka.records.kept",
-    "testing.processes.numbered_jobs",
     "testing.processes.write_roles",
 }
 NOT_IMPORTED = {"pandas", "pyiceberg-core", "urllib3"}  # PySpark, PyIceberg and requests do that
@@ -161,7 +160,7 @@ def test_every_module_has_a_room():
 
 def test_a_file_name_means_one_module():
     names = Counter(path.stem for path in modules().values() if path.stem not in CONVENTIONAL)
-    assert {name: count for name, count in names.items() if count > 1} == REPEATED
+    assert not {name: n for name, n in names.items() if n > REPEATED.get(name, 1)}
 
 
 def test_no_arrow_points_up():

@@ -17,7 +17,7 @@ from lookers import DiskLooker
 from patience import PATIENCE
 from tables import look, make_input
 
-from krishiv_spark.testing.real_spark.process import DriverProcess
+from krishiv_spark.testing.real_spark.driver import DriverProcess
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="forks are for Linux, with pidfds"

@@ -11,7 +11,7 @@ import psutil
 from machines import Machine
 from patience import PATIENCE, await_none
 
-from krishiv_spark.testing.real_spark.process import DriverProcess
+from krishiv_spark.testing.real_spark.driver import DriverProcess
 
 SUPPORT = Path(__file__).parent
 

@@ -24,7 +24,7 @@ from krishiv_spark.kafka.outcomes import ONGOING, UNFINISHED
 from krishiv_spark.testing import Crash, EpochDriver, SinkUnderTest
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.steps import Step
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH
+from krishiv_spark.testing.suites.base import GOOD_EPOCH
 
 BROKERS, PARTITIONS = 3, 3
 SHORT_S, LONG_S = 1, 6

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 
 from krishiv_spark.testing import OUTSIDE, Fault
-from krishiv_spark.testing.processes.functions import NamedFunction
 from krishiv_spark.testing.processes.pool import Pool
-from krishiv_spark.testing.suites.playing import SinkPlayer
+from krishiv_spark.testing.processes.seam import NamedFunction
+from krishiv_spark.testing.suites.base import SinkPlayer
 
 
 class Client:

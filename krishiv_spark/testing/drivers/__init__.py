@@ -1,1 +1,1 @@
-"""Spark's part, played without a JVM: they do steps, tell a story, and ask the judge."""
+"""Drivers that play Spark's part without a JVM: they do steps, keep a story and check the rules."""

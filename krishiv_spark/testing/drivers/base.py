@@ -1,4 +1,4 @@
-"""What the drivers of sinks and sources have in common: a story, processes, and an end."""
+"""The base of the drivers of sinks and sources: a story, processes, and a clean end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Driver", "unheard", "words"]
 
 
 class Driver:
-    """Does steps, and tells what came of each.
+    """A driver that does steps and records the outcome of each.
 
     Args:
-        outside: What counts as a call to the outside.
-        promise: What the caller is after, for the message of a failure.
+        outside: The functions that count as calls to the outside.
+        promise: The promise that the caller checks, for the message of a failure.
         pool: Processes to use; None makes new ones.
 
     Attributes:
         done: The steps so far.
-        story: What came of them, a line each.
-        how: What a player needs beside the steps to do them again.
+        story: Their outcomes, a line each.
+        how: Arguments that a player needs beside the steps to repeat them.
     """
 
     def __init__(self, outside: Outside, promise: str, pool: Pool | None) -> None:
@@ -51,17 +51,17 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        """End what is running."""
+        """End all running processes."""
         if self._own_pool is not None:
             self._own_pool.close()
 
     def allows(self, step: Step) -> bool:
-        """Whether a step is possible now."""
+        """Return True if a step is possible now."""
         del step
         return True
 
     def do(self, step: Step) -> None:
-        """Do one step, and look.
+        """Do one step, then check the rules.
 
         Raises:
             Broken: If a rule is broken.
@@ -74,19 +74,19 @@ class Driver:
         self.judged(self._look)
 
     def run(self, sequence: Iterable[Step]) -> None:
-        """Do some steps; raises as `do`.
+        """Do some steps; raise as `do` does.
 
-        Those that have become impossible because an earlier one failed are passed over.
+        Steps that are impossible because an earlier one failed are skipped.
         """
         for step in sequence:
             if self.allows(step):
                 self.do(step)
 
     def judged(self, work: Callable[[], None]) -> None:
-        """Do some work; a violation becomes a readable failure.
+        """Run a check; turn a violation into a readable failure.
 
         Raises:
-            Broken: If the work has found that a rule is broken.
+            Broken: If the check raises a `Violation`.
         """
         try:
             work()
@@ -108,15 +108,15 @@ class Driver:
         self.tell(text, step)
 
     def _do(self, step: Step) -> str:
-        """Do a step; says what came of it."""
+        """Do a step; return its outcome."""
         raise NotImplementedError
 
     def _look(self) -> None:
-        """Compare what is with what should be."""
+        """Compare the visible rows with the expected ones."""
 
 
 def words(answer: Answer) -> str:
-    """An answer, for the story."""
+    """Return an answer as a line of the story."""
     if answer.outcome == "asleep":
         return f"falls asleep before {answer.value}"
     known = {"returned": "goes well", "died": f"its process dies{answer.value or ''}"}
@@ -124,7 +124,7 @@ def words(answer: Answer) -> str:
 
 
 def unheard(answer: Answer) -> str:
-    """The call that has failed, for the story, unless the error that came of it names it."""
+    """Return the failed call for the story, unless the error that resulted names it."""
     if not answer.sprung or answer.sprung in answer.error:
         return ""
     word = "although" if answer.survived else "after"

@@ -1,4 +1,4 @@
-"""What may, must and must not be visible, going by what Spark has been told."""
+"""The rows that may, must and must not be visible, given the answers that Spark has received."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEEN = {
 
 
 class Fate(Enum):
-    """What is known of an epoch."""
+    """The state of an epoch, as far as the driver knows it."""
 
     HIDDEN = "no commit was called: it must be invisible"
     OPEN = "a commit was called, but never returned: it may be visible"
@@ -37,10 +37,10 @@ class Unit:
     """An epoch of a query, or a batch job.
 
     Attributes:
-        name: For the story.
+        name: Its name in the story.
         rows: Numbers of its rows.
-        fate: What is known of it.
-        again: Whether older units had some of its rows already, which may be visible alone.
+        fate: Its state.
+        again: Its first rows, if older units contained them too: they may be visible alone.
     """
 
     name: str
@@ -49,22 +49,22 @@ class Unit:
     again: bool = False
 
     def open(self) -> None:
-        """A commit is being called."""
+        """Record that a commit is being called."""
         if self.fate is Fate.HIDDEN:
             self.fate = Fate.OPEN
 
     def settle(self) -> None:
-        """A commit has returned; of a unit that was replaced meanwhile, it has done nothing."""
+        """Record that a commit has returned; for a unit replaced meanwhile, it has done nothing."""
         if self.fate is not Fate.REPLACED:
             self.fate = Fate.SETTLED
 
 
 class Ledger:
-    """All units that were written to one sink, in their order.
+    """All units that were written to one sink, in order.
 
     Args:
-        sink: Its oracle is asked.
-        complete: Whether units replace one another.
+        sink: The sink, whose oracle is read.
+        complete: True if units replace one another.
     """
 
     def __init__(self, sink: SinkUnderTest, *, complete: bool) -> None:
@@ -76,7 +76,7 @@ class Ledger:
         self._written = 0
 
     def new(self, name: str, rows: int, again: range = range(0)) -> Unit:
-        """A unit with the next so many rows, and before them those of units before it."""
+        """Add a unit with this many new rows, after the rows of earlier units in `again`."""
         first = again.start if again else self._written
         self._written += rows
         unit = Unit(name, range(first, self._written), again=bool(again))
@@ -84,26 +84,26 @@ class Ledger:
         return unit
 
     def overwritten(self, by: Unit) -> None:
-        """A commit has returned that replaces whatever was there."""
+        """Record that a commit which replaces all rows has returned."""
         for unit in self._units:
-            # A commit that never returned has happened if readers have seen its rows.
+            # A commit that never returned has happened if readers have read its rows.
             if unit.fate is Fate.SETTLED or self._seen.issuperset(unit.rows):
                 unit.fate = Fate.REPLACED
                 self._seen -= set(unit.rows)
         by.settle()
 
     def check_refusal(self, unit: Unit) -> None:
-        """A commit was refused for certain: its rows must not have appeared just now.
+        """Check that the rows of a commit refused for certain have not become visible.
 
         Raises:
-            Violation: If they have.
+            Violation: If they have become visible.
         """
         new = self._visible().keys() - self._seen
         if unit.rows and new.issuperset(unit.rows):
             self._refuse(unit.rows, Rule.NO_IS_NO)
 
     def look(self) -> None:
-        """Compare what the oracle sees with the rules.
+        """Compare the oracle's rows with the rules.
 
         Raises:
             Violation: If one is broken.
@@ -118,10 +118,10 @@ class Ledger:
         self._seen |= counts.keys()
 
     def is_anything_visible(self) -> bool:
-        """Whether readers see any row.
+        """Return True if readers see any row.
 
         Raises:
-            Violation: If they fail.
+            Violation: If a reader fails.
         """
         return bool(self._visible())
 
@@ -167,7 +167,7 @@ class Ledger:
         settled = [i for i, unit in enumerate(self._units) if unit.fate is Fate.SETTLED]
         newest = settled[-1] if settled else -1
         results = {newest: set(self._units[newest].rows) if settled else set()}
-        # A commit that never returned may have put its epoch in the place of the newest that did.
+        # A commit that never returned may have replaced the epoch of the newest one that did.
         for i, unit in enumerate(self._units[newest + 1 :], newest + 1):
             if unit.fate is Fate.OPEN:
                 results[i] = set(unit.rows)
@@ -178,7 +178,7 @@ class Ledger:
             raise Violation(Rule.NEWEST_EPOCH_ONLY, f"visible: {ranges(seen) or 'nothing'}; {self}")
 
     def _go_on_from(self, found: list[int]) -> None:
-        """Readers see one of these units; it must not be older than what they saw before."""
+        """Record that readers see one of these units, not older than the last one they saw."""
         later = [i for i in found if i >= self._shown]
         if not later:
             shown, now = self._units[self._shown].name, ranges(self._units[found[-1]].rows)
@@ -188,7 +188,7 @@ class Ledger:
         self._shown = later[0]
 
     def _is_passing(self, seen: set[int], base: set[int], *later: set[int]) -> bool:
-        """Between two epochs, as a sink without whole epochs may be."""
+        """Return True if the rows are between two epochs, as a sink without whole epochs allows."""
         is_some = not self._sink.whole_epochs and bool(later)
         covered = base.union(*later)
         return is_some and seen <= covered and any(rows <= seen for rows in [base, *later])

@@ -1,8 +1,8 @@
-"""What counts as a call to the outside: files, SQLite, sockets, or what an author names.
+"""The functions that count as calls to the outside: files, SQLite, sockets, or an author's own.
 
 A connector needs no code for it. In the processes that play Spark's part, the functions by which
 Python reaches the outside are counted, and at one of them something can go wrong. What a C library
-does by itself (Arrow writing a file, librdkafka) is not seen: name the function that asks for it.
+does (Arrow writing a file, librdkafka) is not counted: name the Python function that calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["FILES", "OUTSIDE", "SOCKETS", "SQLITE", "Call", "Look", "Outside"]
 
 Outside = Mapping[str, Callable[[str], Exception]]
-"""What counts as a call: ``"module:attribute.path"`` to the error that it reports."""
+"""The calls that count: ``"module:attribute.path"`` to the error that each reports."""
 
 
 def _io_error(text: str) -> Exception:
@@ -48,25 +48,25 @@ SQLITE: Outside = {"sqlite3:connect": sqlite3.OperationalError}
 """SQLite: opening a database, each statement, commit and rollback."""
 
 OUTSIDE: Outside = {**FILES, **SOCKETS, **SQLITE}
-"""What is watched unless an author says otherwise."""
+"""The functions that are watched unless an author specifies others."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """The error of a function that only looks: to die at it is to die at the call before.
+    """The error of a function that only reads: death at it equals death at the previous call.
 
-    Such a call gets one fault and no death, which spares a suite time. Those of files that only
-    look are known, and so are statements that begin with SELECT in any function whose name ends
+    Such a call gets one fault and no death, which saves a suite time. Those of files that only
+    read are known, and so are statements that begin with SELECT in any function whose name ends
     in ``execute``.
 
     Args:
-        error: Makes the error from a text.
+        error: Creates the error from a text.
     """
 
     error: Callable[[str], Exception]
 
     def __call__(self, text: str) -> Exception:
-        """The error that is reported."""
+        """Return the error that is reported."""
         return self.error(text)
 
 
@@ -76,7 +76,7 @@ class Call:
 
     Attributes:
         text: The function and its arguments, shortened.
-        reads: Whether it only looks, so that nothing changes if the process dies there.
+        reads: True if it only reads, so that a death there changes nothing.
     """
 
     text: str
@@ -84,7 +84,7 @@ class Call:
 
     @classmethod
     def of(cls, name: str, args: tuple[Any, ...], *, reads: bool = False) -> Call:
-        """The call of a function by its name; one that is not known to read may still be."""
+        """Return the call of a function by its name; an unknown function counts as a write."""
         shown = [os.fspath(a) if isinstance(a, os.PathLike) else a for a in args]
         known = (_shorten(a) for a in shown if isinstance(a, str | bytes | int))
         return cls(f"{name}({', '.join(known)})", reads or _only_looks(name, args))

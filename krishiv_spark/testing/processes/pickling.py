@@ -1,4 +1,4 @@
-"""What travels, and how: as in Spark, so that what passes here passes there."""
+"""Values between processes, pickled as Spark pickles them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _unpicklable(value: object) -> str | None:
 
 
 def _parts(value: object) -> Iterator[tuple[object, object]]:
-    """Yield what a value is made of when it is pickled, each with its name."""
+    """Yield the parts that are pickled with a value, each with its name."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list | tuple | set | frozenset):
@@ -83,20 +83,20 @@ def _is_picklable(value: object) -> bool:
 
 
 def unpickled(data: bytes) -> Any:
-    """The value of some bytes."""
+    """Return the value of some bytes."""
     return _pickler.loads(data)
 
 
 def as_spark_gives(options: Mapping[str, str]) -> CaseInsensitiveDict:
-    """A user's options as a ``DataSource`` gets them: in lower case, found in any."""
+    """Return a user's options as a ``DataSource`` receives them: lower case, found in any case."""
     return CaseInsensitiveDict({key.lower(): value for key, value in options.items()})
 
 
 def of_class(made: Any, kinds: tuple[type, ...]) -> Any:
-    """What a ``DataSource`` has made.
+    """Return an object that a ``DataSource`` has created, after a check of its class.
 
     Raises:
-        TypeError: If it is of none of the classes that Spark takes.
+        TypeError: If it is of none of the classes that Spark accepts.
     """
     if not isinstance(made, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)

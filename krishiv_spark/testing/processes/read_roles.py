@@ -1,4 +1,4 @@
-"""What Spark's Python processes do with a source, one function each.
+"""The roles of Spark's Python processes for a source, one function each.
 
 Like `write_roles`, they call nothing but Spark's own methods. The reader that chooses offsets and
 plans lives as long as its process; tasks read with another instance, made in a planner and pickled
@@ -21,7 +21,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.testing.processes.memory import memory_peak
+from krishiv_spark.testing.processes.environment import memory_peak
 from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled
 from krishiv_spark.testing.rows import Row
 
@@ -54,7 +54,7 @@ _NO_PARTITION: Any = (
     if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
     else None
 )
-"""What Spark turns an empty plan of a batch into."""
+"""The partition list into which Spark turns the empty plan of a batch."""
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -66,11 +66,11 @@ else:
 
 @dataclass(frozen=True)
 class Load:
-    """What is read, as Spark knows it.
+    """The source to read, as Spark knows it.
 
     Attributes:
         source: The class that Spark registers.
-        options: What the user gave.
+        options: The user's options.
         schema: Columns that Spark expects.
     """
 
@@ -79,14 +79,14 @@ class Load:
     schema: pa.Schema
 
     def make(self) -> spark.DataSource:
-        """An instance, as Spark makes it."""
+        """Create an instance, as Spark creates it."""
         return self.source(options=as_spark_gives(self.options))
 
 
 Plan: TypeAlias = tuple[list[bytes], list[Row] | None]
-"""Pickled partitions; and what a simple reader has read when it chose the end, otherwise None.
+"""Pickled partitions, and the rows that a simple reader has read when it chose the end, if any.
 
-Spark takes such rows, and runs no task.
+Spark uses such rows and runs no task.
 """
 
 _open: Any = None
@@ -96,7 +96,7 @@ def open_reader(load: Load) -> bool:
     """``python_streaming_source_runner``: driver side, once per start of the query.
 
     Returns:
-        Whether the reader is told where the query stands.
+        True if the reader receives the position of the query.
     """
     global _open  # noqa: PLW0603  the reader of this process, as in Spark's runner
     _open = _stream_reader(load)
@@ -104,22 +104,22 @@ def open_reader(load: Load) -> bool:
 
 
 def initial() -> str:
-    """The initial offset, as text."""
+    """Return the initial offset, as text."""
     return json.dumps(_open.initialOffset())
 
 
 def choose(start: str, is_told: bool) -> str:
-    """The end of the next batch, as text; 4.2 and later ask for the backlog too."""
+    """Return the end of the next batch, as text; Spark 4.2 and later request the backlog too."""
     if not is_told:
         return json.dumps(_open.latestOffset())
     end = json.dumps(_open.latestOffset(json.loads(start), _default_limit()))
-    # Spark wants it as JSON: what cannot be written fails the query there.
+    # Spark wants it as JSON: an offset that cannot be written fails the query there.
     json.dumps(_open.reportLatestOffset())
     return end
 
 
 def _default_limit() -> Any:
-    """It goes to the JVM and back, as the name of its class and its fields."""
+    """Return the default limit as the JVM returns it: the name of its class and its fields."""
     from pyspark.sql.datasource_internal import ReadLimitRegistry
 
     limit = _open.getDefaultReadLimit()
@@ -127,25 +127,25 @@ def _default_limit() -> Any:
 
 
 def partitions(load: Load, start: str, end: str) -> Plan:
-    """``partitions_func`` of the same runner: what a batch consists of."""
+    """Return the partitions of a batch (``partitions_func`` of the same runner)."""
     span = json.loads(start), json.loads(end)
     found = _open.partitions(*span)
     len(found)  # Spark sends it first
-    parts = [pickled(partition, _OF_PARTITIONS) for partition in _checked(found)]
+    parts = [pickled(partition, _OF_PARTITIONS) for partition in _check_partitions(found)]
     # Only the wrapper that Spark puts around a simple reader has it.
     cached = getattr(_open, "getCache", lambda *_: None)(*span)
     return parts, None if cached is None else _as_rows(_arrow(load, cached))
 
 
 def committed(end: str) -> None:
-    """The hint that a batch is done."""
+    """Send the hint that a batch is committed."""
     _open.commit(json.loads(end))
 
 
 def freeze() -> bool:
-    """Tell the reader that the query shall end; False if it cannot."""
+    """Tell the reader that the query shall end; return False if it has no such method."""
     reader: Any = getattr(_open, "simple_reader", _open)
-    # Spark goes by the class, not by the method.
+    # Spark checks the class, not the method.
     is_told = isinstance(reader, _ENDING)
     if is_told:
         reader.prepareForTriggerAvailableNow()
@@ -153,9 +153,9 @@ def freeze() -> bool:
 
 
 def inferred(load: Load) -> pa.Schema | str | None:
-    """``create_data_source``: the schema that the source infers, None if it wants one.
+    """Return the inferred schema, None if the source needs one (``create_data_source``).
 
-    Text in Spark's language for schemas is read by the JVM: it is returned as it is.
+    Text in Spark's schema language is parsed by the JVM, so it is returned unchanged.
     """
     try:
         found: Any = load.make().schema()
@@ -165,7 +165,7 @@ def inferred(load: Load) -> pa.Schema | str | None:
 
 
 def rows_between(load: Load, start: str, end: str) -> int:
-    """How many rows a reader made anew finds between two positions; 0 if it refuses them."""
+    """Return the number of rows a new reader finds between two positions; 0 if it refuses them."""
     reader = _stream_reader(load)
     with contextlib.suppress(Exception):
         found = [reader.read(part) for part in reader.partitions(*map(json.loads, (start, end)))]
@@ -174,23 +174,23 @@ def rows_between(load: Load, start: str, end: str) -> int:
 
 
 def task_reader(load: Load) -> bytes:
-    """``plan_data_source_read`` of a stream: the reader for the tasks, pickled."""
+    """Return the reader for the tasks of a stream, pickled (``plan_data_source_read``)."""
     return pickled(of_class(_stream_reader(load), (spark.DataSourceStreamReader,)), _OF_READERS)
 
 
 def batch_partitions(load: Load) -> tuple[bytes, list[bytes]]:
-    """``plan_data_source_read`` of a batch: reader and partitions."""
+    """Return the reader and the partitions of a batch (``plan_data_source_read``)."""
     made = load.make().reader(schema=spark_schema(load.schema))
     of_class(made, (spark.DataSourceReader,))
     found: Any = made.partitions()
     if not isinstance(found, list):
         raise TypeError(f"partitions() returned a {type(found).__name__}; Spark wants a list")
-    parts = [pickled(part, _OF_PARTITIONS) for part in _checked(found) or [_NO_PARTITION]]
+    parts = [pickled(part, _OF_PARTITIONS) for part in _check_partitions(found) or [_NO_PARTITION]]
     return pickled(made, _OF_READERS), parts
 
 
-def _checked(found: Sequence[Any]) -> Sequence[Any]:
-    """Partitions of the class that Spark wants (``data_source_read_func``)."""
+def _check_partitions(found: Sequence[Any]) -> Sequence[Any]:
+    """Return the partitions if they have the class that Spark wants (``data_source_read_func``)."""
     for part in found:
         if not isinstance(part, spark.InputPartition):
             raise TypeError(f"partitions() holds {part!r}, which is no InputPartition")
@@ -198,20 +198,20 @@ def _checked(found: Sequence[Any]) -> Sequence[Any]:
 
 
 def rows(load: Load, reader: bytes, partition: bytes) -> list[Row]:
-    """The rows of one partition: executor."""
+    """Return the rows of one partition; runs in an executor."""
     return _as_rows(_read(load, reader, partition))
 
 
 def growth(load: Load, reader: bytes, few: Sequence[bytes], many: Sequence[bytes]) -> str:
-    """Read some partitions, then many, and forget the rows. In a new process.
+    """Read some partitions, then many, and drop the rows. Runs in a new process.
 
-    A process that was forked holds memory that was freed before, and would fill that first.
+    A forked process holds memory that was freed before, and would fill that first.
 
     Returns:
-        As JSON: bytes of the rows of the largest task among the many, and bytes by which the
-        process has grown over all of them, beyond what Spark holds: a task's partition.
+        JSON: the bytes of the rows of the largest task among the many, and the bytes by which the
+        process has grown over all of them, without the partition that Spark itself holds.
     """
-    for part in few:  # what is imported on the way is no part of what is held
+    for part in few:  # imports on the way do not count
         _size(load, reader, part)
     before = memory_peak()
     size = max(_size(load, reader, part) for part in many)
@@ -219,7 +219,7 @@ def growth(load: Load, reader: bytes, few: Sequence[bytes], many: Sequence[bytes
 
 
 def _size(load: Load, reader: bytes, part: bytes) -> int:
-    # Few rows a batch: PySpark itself gathers so many of a reader that yields tuples.
+    # Small batches: PySpark itself gathers this many rows of a reader that yields tuples.
     return sum(batch.nbytes for batch in _read(load, reader, part, most=500))
 
 
@@ -244,7 +244,7 @@ def _stream_reader(load: Load) -> Any:
     try:
         return source.streamReader(schema=schema)
     except NotImplementedError:
-        # It has a simple reader, which Spark wraps by this function.
+        # Spark wraps its simple reader by this function.
         from pyspark.sql.datasource_internal import _streamReader
 
         return _streamReader(source, schema)

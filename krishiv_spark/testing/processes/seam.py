@@ -1,39 +1,169 @@
-"""The seam between a connector and the outside: calls are counted, and one of them goes wrong."""
+"""The seam between a connector and the outside: it counts calls and lets one of them go wrong."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import inspect
 import os
 import signal
 import socket  # noqa: F401  here, so that a process that is forked need not import it
 import sqlite3
 import ssl  # noqa: F401  likewise
+import sys
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any
+from importlib import import_module
+from types import ClassMethodDescriptorType
+from typing import Any, ClassVar, TypeAlias
 
-from krishiv_spark.testing.processes.functions import Importers, NamedFunction
+from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.testing.processes.outside import SQLITE, Call, Look, Outside
 from krishiv_spark.testing.steps import Fault, Faults, Sleep, Trap
 
-__all__ = ["Seam", "die"]
+__all__ = ["Importers", "NamedFunction", "Seam", "die"]
+
+_Wrap: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """A function that an `Outside` names.
+
+    Attributes:
+        name: ``"module:attribute.path"``.
+        owner: The module or class that has it.
+        attribute: Its name there.
+        found: The value there; in a class the descriptor, which defines how it is bound.
+    """
+
+    name: str
+    owner: Any
+    attribute: str
+    found: Any
+
+    @classmethod
+    def of(cls, name: str) -> NamedFunction:
+        """Return the function of a name.
+
+        Raises:
+            ValueError: If no function has this name; the message names the nearest.
+            TypeError: If the name is not a function's.
+        """
+        module, _, path = name.partition(":")
+        *owners, attribute = path.split(".")
+        owner: Any = import_module(module)
+        for step in owners:
+            owner = cls._part(name, owner, step)
+        if not callable(found := cls._part(name, owner, attribute)):
+            kind = type(found).__name__
+            raise TypeError(f"outside names {name!r}, which is no function but of type {kind}")
+        look_up = inspect.getattr_static if isinstance(owner, type) else getattr
+        return cls(name, owner, attribute, look_up(owner, attribute))
+
+    @staticmethod
+    def _part(name: str, owner: Any, attribute: str) -> Any:
+        if not hasattr(owner, attribute):
+            hint = did_you_mean(attribute, dir(owner), "nothing in it has a name like that")
+            known = getattr(owner, "__name__", owner)
+            raise ValueError(f"outside names {name!r}, but {known} has no {attribute!r}: {hint}")
+        return getattr(owner, attribute)
+
+    def wrap(self, wrap: _Wrap) -> Any:
+        """Replace the function by a wrapper of it, for the rest of this process's life."""
+        made = self._bound_alike(wrap)
+        try:
+            setattr(self.owner, self.attribute, made)
+        except TypeError:
+            self._put_into_c_type(made)
+        return made
+
+    def _bound_alike(self, wrap: _Wrap) -> Any:
+        """Return a wrapper that is bound like the original: a function, static or class method."""
+        found = self.found
+        if isinstance(found, staticmethod):
+            return staticmethod(wrap(found.__func__))
+        if isinstance(found, classmethod):
+            return classmethod(wrap(found.__func__))
+        if isinstance(found, ClassMethodDescriptorType):
+            return classmethod(wrap(lambda kind, *a, **k: found.__get__(None, kind)(*a, **k)))
+        return wrap(found)
+
+    def _put_into_c_type(self, made: Any) -> None:
+        # A type written in C refuses new attributes, but looks them up in a dict behind its
+        # read-only view. This process only plays a part, and ends soon.
+        gc.get_referents(self.owner.__dict__)[0][self.attribute] = made
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(self.owner))
+
+
+class Importers:
+    """The modules that have imported a named function, and so would not see its replacement.
+
+    Determined before a process is forked: reading every module in it would cost more than the
+    fork, since every page that is touched there is copied.
+
+    Attributes:
+        found: For each name of a function, the namespaces that contain it, and under which name.
+    """
+
+    _known: ClassVar[dict[tuple[str, ...], Importers]] = {}
+
+    def __init__(self, outside: Outside) -> None:
+        self.found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in outside}
+        self._seen: set[str] = set()
+
+    @classmethod
+    def of(cls, outside: Outside) -> Importers:
+        """Search the modules of this process.
+
+        Raises:
+            ValueError, TypeError: If a name means no function.
+        """
+        known = cls._known.setdefault(tuple(outside), cls(outside))
+        known.look()
+        return known
+
+    @classmethod
+    def inherited(cls, outside: Outside) -> Importers:
+        """Return the importers that were known when this process was forked."""
+        return cls._known[tuple(outside)]
+
+    def look(self) -> None:
+        """Search the modules that are new since the last call."""
+        new = sys.modules.keys() - self._seen
+        if not new:
+            return
+        self._seen |= new
+        named = [NamedFunction.of(name) for name in self.found]
+        # By identity: comparing with any value of a module may raise, or run foreign code.
+        functions = {id(function.found): function.name for function in named}
+        for module in new:
+            family = module.partition(".")[0]
+            # Authors import `connect` from this module too.
+            if module == "sqlite3.dbapi2" or family not in sys.stdlib_module_names:
+                self._look_at(getattr(sys.modules[module], "__dict__", {}), functions)
+
+    def _look_at(self, names: dict[str, Any], functions: Mapping[int, str]) -> None:
+        for theirs, value in [*names.items()]:
+            if value is not None and id(value) in functions:
+                self.found[functions[id(value)]].append((names, theirs))
 
 
 def die() -> None:
-    """End this process as ``kill -9`` does: no handler runs, nothing is flushed."""
+    """End this process as ``kill -9`` does: no handler runs, no buffer is flushed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Seam:
-    """The calls of one process, and the trap that waits at one of them.
+    """The calls of one process, and the trap at one of them.
 
-    What a call does inside, and what an import reads, are no calls of their own.
+    Calls inside a call, and the reads of an import, are not counted.
 
     Attributes:
-        calls: Those that were made since it was armed.
+        calls: The calls since it was armed.
         sprung: The call at which the trap has reported an error.
     """
 
@@ -42,11 +172,11 @@ class Seam:
         self.sprung = ""
         self._trap: Trap | None = None
         self._counting = False
-        # Of each thread: what one does inside a call hides nothing that another one calls.
+        # One per thread: the inside of a call in one thread must not hide a call of another.
         self._inside = threading.local()
 
     def report(self, sleep: Callable[[str], None], last_words: Callable[[str], None]) -> None:
-        """Say who hears of what happens here; a process that only forks others has nobody.
+        """Set the functions that report events here; a process that only forks others has none.
 
         Args:
             sleep: Called with the name of a call; returns when the process shall go on.
@@ -59,11 +189,11 @@ class Seam:
         self.calls, self.sprung, self._trap, self._counting = [], "", trap, True
 
     def disarm(self) -> None:
-        """Stop counting: what follows is the kit's own."""
+        """Stop counting: the following calls are the kit's own."""
         self._counting = False
 
     def at_the_end(self) -> None:
-        """The step is done: its answer is lost, if that is the trap."""
+        """Mark the end of the step: its answer is lost, if that is the trap."""
         for fault in _faults(self._trap):
             if fault.call >= 0:
                 continue
@@ -72,24 +202,24 @@ class Seam:
             raise ConnectionResetError("injected: the step is done, but its answer is lost")
 
     def watch(self, outside: Outside) -> None:
-        """Put a counter around every function named. For the rest of this process' life.
+        """Put a counter around every named function, for the rest of this process's life.
 
-        `Importers` must have looked before the fork.
+        `Importers` must have searched before the fork.
         """
         importers = Importers.inherited(outside).found
         for name, error in outside.items():
-            counter = NamedFunction.of(name).wrap(partial(self._watched, name, error))
+            counter = NamedFunction.of(name).wrap(partial(self._watch_function, name, error))
             _set_in_old_pathlib(name.partition(":")[2], counter)
             for names, theirs in importers[name]:
                 names[theirs] = counter
 
-    def _watched(
+    def _watch_function(
         self, name: str, error: Callable[[str], Exception], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        known = self._watched_sqlite(error) if name == "sqlite3:connect" else function
-        return self._counted(_shown(name), known, error)
+        known = self._watch_sqlite(error) if name == "sqlite3:connect" else function
+        return self._count_calls(_shown(name), known, error)
 
-    def _counted(
+    def _count_calls(
         self, name: str, function: Callable[..., Any], error: Callable[[str], Exception]
     ) -> Callable[..., Any]:
         @wraps(function)
@@ -124,14 +254,14 @@ class Seam:
         if here is not None:
             return here
         outage = next((f for f in faults if f.lasting and 0 <= f.call < number), None)
-        # It lets nothing through: of its calls only the first may have happened.
+        # A lasting trap lets no call through: only the first of them may have taken effect.
         return None if outage is None else replace(outage, happened=False)
 
     def _go_wrong(
         self, fault: Fault, name: str, work: Callable[[], Any], error: Callable[[str], Exception]
     ) -> None:
         if fault.happened:
-            with contextlib.suppress(Exception):  # it fails by itself: that is how it happens
+            with contextlib.suppress(Exception):  # the call fails without a trap
                 work()
         if not fault.reported:
             self._die(f"{'after' if fault.happened else 'before'} {name}")
@@ -142,7 +272,7 @@ class Seam:
         self._last_words(f" {where}")
         die()
 
-    def _watched_sqlite(self, error: Callable[[str], Exception]) -> Callable[..., Any]:
+    def _watch_sqlite(self, error: Callable[[str], Exception]) -> Callable[..., Any]:
         class WatchedCursor(sqlite3.Cursor):
             pass
 
@@ -152,18 +282,18 @@ class Seam:
 
         methods = ("execute", "executemany", "executescript")
         for watched, names in (
-            # `with connection:` commits inside of C, and calls no `commit` that could be watched.
+            # `with connection:` commits inside C, and calls no `commit` that could be watched.
             (Watched, (*methods, "commit", "rollback", "__exit__")),
             (WatchedCursor, methods),
         ):
             for name in names:
                 original = getattr(watched.__base__, name)
-                setattr(watched, name, self._counted(f"sqlite3 {name}", original, error))
+                setattr(watched, name, self._count_calls(f"sqlite3 {name}", original, error))
         return partial(_connect, sqlite3.connect, Watched)
 
 
 def _faults(trap: Trap | None) -> tuple[Fault, ...]:
-    """What goes wrong at calls; a process that is killed from outside has none of it."""
+    """Return the faults at calls; a process that is killed from outside has none."""
     if isinstance(trap, Faults):
         return trap.each
     return (trap,) if isinstance(trap, Fault) else ()

@@ -1,4 +1,4 @@
-"""What a process does that plays a part of Spark's: it runs one function after the other."""
+"""The loop of a process that plays a part of Spark's: it runs one function after the other."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _seam: Seam | None = None
 
 @dataclass(frozen=True)
 class Answer:
-    """How a call in a process came out.
+    """The outcome of a call in a process.
 
     Attributes:
-        outcome: "returned", "raised", "died", or "asleep": it goes on with `Process.resume`.
-        value: What was returned; where it sleeps or has died.
-        error: The error's class and text.
-        kinds: Names of the classes that it is an instance of, and of those of its causes.
-        trace: Where the error was raised.
+        outcome: "returned", "raised", "died", or "asleep", which `Process.resume` ends.
+        value: The result; the call at which it sleeps or died.
+        error: The class and text of the error.
+        kinds: The names of the error's classes, and of its causes' classes.
+        trace: The traceback.
         sprung: The call at which a trap has reported an error.
-        calls: The calls to the outside that were made so far.
-        seconds: How long it took.
-        modules: What was imported on the way.
+        calls: The calls to the outside so far.
+        seconds: The duration.
+        modules: The modules imported on the way.
     """
 
     outcome: Literal["returned", "raised", "died", "asleep"]
@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def survived(self) -> bool:
-        """Whether a call failed, and who asked for it went on as if nothing had happened."""
+        """Return True if a call failed, and the function that made it still succeeded."""
         return self.outcome == "returned" and bool(self.sprung)
 
 
@@ -60,8 +60,8 @@ def serve(connection: Connection, seam: Seam) -> None:
     """Take calls from a connection and answer each, until it is closed.
 
     Args:
-        connection: Where `Process.call` sends.
-        seam: Watches what counts as a call to the outside.
+        connection: The other end of `Process.call`.
+        seam: The seam that counts calls to the outside.
     """
     global _seam  # noqa: PLW0603  one process, one seam
     _seam = seam
@@ -76,12 +76,12 @@ def serve(connection: Connection, seam: Seam) -> None:
             known = len(sys.modules)
             answer = _run(seam, function, args, trap)
             if answer.outcome == "raised":
-                gc.collect()  # cursors and locks that the traceback held: Spark's process would end
+                gc.collect()  # the traceback held cursors and locks: Spark's process would end
             connection.send(replace(answer, modules=_imported_after(known)))
 
 
 def here() -> Seam:
-    """The seam of the process that this runs in."""
+    """Return the seam of the current process."""
     if _seam is None:
         raise RuntimeError("not in a process of the kit")
     return _seam
@@ -93,7 +93,7 @@ def rest(why: str) -> None:
 
 
 def _imported_after(known: int) -> tuple[str, ...]:
-    """The modules that came to so many. The others are not touched: that would copy them."""
+    """Return the modules after the first `count`, without touching, and so copying, the others."""
     new = len(sys.modules) - known
     return tuple(islice(reversed(sys.modules), max(new, 0)))[::-1]
 
@@ -124,7 +124,8 @@ def _run(
 
 def _raised(error: Exception) -> Answer:
     causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__) is not None and cause not in causes:  # a ring is possible
+    # Causes can form a ring.
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
         causes.append(cause)
     kinds = frozenset(kind.__name__ for cause in causes for kind in type(cause).__mro__)
     text = f"{type(error).__name__}: {error}"
@@ -132,7 +133,7 @@ def _raised(error: Exception) -> Answer:
 
 
 def _forget(error: BaseException, outer: BaseException | None) -> None:
-    """Cut off what this process' parent was handling when it was forked."""
+    """Drop the exception that this process's parent was handling when it was forked."""
     while error.__context__ is not None:
         if error.__context__ is outer:
             error.__context__ = None

@@ -1,4 +1,4 @@
-"""What Spark's Python processes do with a sink, one function each.
+"""The roles of Spark's Python processes for a sink, one function each.
 
 They call nothing but Spark's own methods, so they drive any ``DataSource``. Each names the module
 of PySpark that it plays.
@@ -15,12 +15,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import Row as SparkRow
+from pyspark.sql.types import StructType
 from pyspark.sql.worker.write_into_data_source import (  # type: ignore[attr-defined]  # where each version has it
     ArrowTableToRowsConversion,  # pyright: ignore[reportPrivateImportUsage]  # likewise
 )
 
 from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
-from krishiv_spark.testing.processes.memory import give_back_memory, memory_now
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.testing.processes.environment import give_back_memory, memory_now
 from krishiv_spark.testing.processes.pickling import as_spark_gives, of_class, pickled, unpickled
 from krishiv_spark.testing.processes.seam import die
 from krishiv_spark.testing.processes.serving import here, rest
@@ -36,6 +38,7 @@ __all__ = [
     "forge",
     "growth",
     "has_target_record",
+    "in_foreach_batch",
     "locate_log",
     "locate_texts",
     "plan",
@@ -43,7 +46,7 @@ __all__ = [
 ]
 
 Messages: TypeAlias = Sequence[bytes | None]
-"""Pickled messages of all tasks; None for those that sent none."""
+"""Pickled messages of all tasks; None for a task that sent none."""
 
 _LONG_ROWS = 500
 
@@ -71,16 +74,16 @@ _STREAM_WRITERS = (
 
 @dataclass(frozen=True)
 class Job:
-    """What is written, as Spark knows it.
+    """The sink to write, as Spark knows it.
 
     Attributes:
         source: The class that Spark registers.
-        options: What the user gave.
+        options: The user's options.
         schema: Columns of the rows.
-        row: The row of a number.
+        row: The function from a number to its row.
         checkpoint: Location of the query's checkpoint; None for a batch job.
         query: Id of the streaming query; None for a batch job.
-        overwrite: Whether epochs replace one another.
+        overwrite: True if epochs replace one another.
     """
 
     source: type[spark.DataSource]
@@ -92,7 +95,7 @@ class Job:
     overwrite: bool
 
     def reordered(self) -> Job:
-        """The same with the columns in the opposite order."""
+        """Return the same job with the columns in the opposite order."""
         row = self.row
         return replace(self, schema=pa.schema([*self.schema][::-1]), row=lambda n: row(n)[::-1])
 
@@ -104,9 +107,9 @@ class Attempt:
     Attributes:
         epoch: Spark's batch id.
         task: Number of the task.
-        id: Of the attempt, unique within the application.
-        number: How often the task was tried before.
-        midway: What happens after half of its rows.
+        id: Spark's id of the attempt, unique within the application.
+        number: The number of earlier attempts of the task.
+        midway: The fault after half of its rows.
     """
 
     epoch: int
@@ -117,14 +120,14 @@ class Attempt:
 
 
 def plan(job: Job) -> bytes:
-    """``pyspark.sql.worker.write_into_data_source``: driver side, once per epoch."""
+    """Plan an epoch: driver side (``pyspark.sql.worker.write_into_data_source``)."""
     return pickled(_writer(job), _OF_PLANS)
 
 
 def write(job: Job, writer: bytes, numbers: Sequence[int], attempt: Attempt) -> bytes:
-    """The function that ``write_into_data_source`` sends to the tasks: executor."""
+    """Run the function that ``write_into_data_source`` sends to the tasks: executor."""
     _set_context(job, attempt)
-    batches = _fed(_batches(job, numbers), attempt)
+    batches = _feed(_batches(job, numbers), attempt)
     return _written(job, writer, batches)
 
 
@@ -138,19 +141,19 @@ def _written(job: Job, writer: bytes, batches: Iterator[pa.RecordBatch]) -> byte
 
 
 def commit(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
-    """``python_streaming_sink_runner``, or ``commit_data_source_write`` of a batch: driver."""
+    """Commit: driver (``python_streaming_sink_runner``; a batch: ``commit_data_source_write``)."""
     made, epochs = _driver_side(job, writer, epoch)
-    made.commit(_loaded(messages), *epochs)
+    made.commit(_load_writer(messages), *epochs)
 
 
 def abort(job: Job, writer: bytes, messages: Messages, epoch: int) -> None:
-    """As `commit`."""
+    """Abort, in the same process as `commit`."""
     made, epochs = _driver_side(job, writer, epoch)
-    made.abort(_loaded(messages), *epochs)
+    made.abort(_load_writer(messages), *epochs)
 
 
 def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
-    """Call the verb `discard` of a committer of ours, some times over."""
+    """Call `discard` of a committer of krishiv-spark's several times."""
     payloads = [unpickled(message).payload for message in messages]
     writer = _writer(job)._writer  # noqa: SLF001  the verb is the author's, Spark has none
     for _ in range(times):
@@ -158,34 +161,34 @@ def discard(job: Job, messages: Sequence[bytes], times: int) -> None:
 
 
 Location: TypeAlias = tuple[str, ...]
-"""Keys on the way to texts of one meaning in what tasks stage; the same for each item of a list."""
+"""The keys on the path to texts of one meaning in staged values; equal for each item of a list."""
 
 
 def locate_texts(job: Job, messages: Sequence[bytes]) -> list[Location]:
     """Return the locations of all texts in what the tasks of an epoch have staged."""
     del job
-    found = {place: None for item in _staged(messages) for place, _ in _texts(item, ())}
+    found = {place: None for item in _read_staged(messages) for place, _ in _texts(item, ())}
     return list(found)
 
 
 def forge(job: Job, messages: Sequence[bytes], location: Location, text: str) -> None:
-    """Append an intent to the epoch log of a sink of ours: what is staged, but for some texts.
+    """Append an intent to the epoch log of a sink of krishiv-spark's, with some texts replaced.
 
     Args:
-        job: What is written.
-        messages: Of the tasks of the epoch that was begun last.
-        location: Of the texts that are others.
-        text: What they are.
+        job: The job.
+        messages: The messages of the tasks of the newest epoch.
+        location: The location of the texts to replace.
+        text: The replacement.
     """
     committer = _writer(job)._writer.committer()  # noqa: SLF001  Spark has no verb for it
     epoch = unpickled(messages[0]).epoch
     log = committer.log(epoch.query)
-    staged = [_with_text(item, location, text) for item in _staged(messages)]
+    staged = [_with_text(item, location, text) for item in _read_staged(messages)]
     log.intend(log.state().owner, epoch.number, staged, epoch.offsets)
 
 
 def locate_log(job: Job) -> str:
-    """Return the location of the epoch log of a sink of ours."""
+    """Return the location of the epoch log of a sink of krishiv-spark's."""
     committer = _writer(job)._writer.committer()  # noqa: SLF001  Spark has no verb for it
     return str(committer.log(job.query))
 
@@ -197,8 +200,8 @@ def has_target_record(job: Job) -> bool:
     return any((record.mark, record.generation) != (None, None) for record in found)
 
 
-def _staged(messages: Sequence[bytes]) -> list[Any]:
-    """What tasks have staged, as an intent holds it."""
+def _read_staged(messages: Sequence[bytes]) -> list[Any]:
+    """Return the values that tasks have staged, as an intent contains them."""
     payloads = (unpickled(message).payload for message in messages)
     return [payload.model_dump(mode="json") for payload in payloads if payload is not None]
 
@@ -229,19 +232,19 @@ def _with_text(value: Any, location: Location, text: str) -> Any:
 
 
 def growth(job: Job, writer: bytes, attempt: Attempt, half: int) -> tuple[int, int]:
-    """Stage a task of long rows, and forget what came of it: executor.
+    """Stage a task of long rows, and drop the result: executor.
 
-    What a connector sets up, and buffers that are bounded, are there when half of the rows have
-    come. What it holds of each row grows over the other half.
+    Bounded buffers, and all that a connector sets up once, exist when half of the rows have
+    come. Memory that it uses per row grows over the other half.
 
     Args:
-        job: What is written.
-        writer: The planner's, pickled.
-        attempt: Which attempt this is.
-        half: Bytes, at least, of half of the rows.
+        job: The job.
+        writer: The planner's pickled writer.
+        attempt: The attempt.
+        half: The least number of bytes of half of the rows.
 
     Returns:
-        Bytes of the rows in that half, and bytes by which the process has grown over them.
+        The bytes of the rows in that half, and the bytes by which the process has grown over them.
     """
     here().disarm()  # the kit counts no calls here: a list of them would grow too
     give_back_memory()
@@ -253,7 +256,7 @@ def growth(job: Job, writer: bytes, attempt: Attempt, half: int) -> tuple[int, i
 
 @dataclass
 class _Meter:
-    """Rows that are made as they are asked for, and what the process held meanwhile."""
+    """Rows that are created on request, and the memory of the process meanwhile."""
 
     half: int
     size: int = 0
@@ -273,11 +276,11 @@ class _Meter:
 
 
 def _driver_side(job: Job, writer: bytes, epoch: int) -> tuple[Any, tuple[int, ...]]:
-    """A stream's writer is made anew and told the epoch; a batch job's is the planner's."""
+    """Return the driver's writer: a stream's is created again, a batch job's is the planner's."""
     return (unpickled(writer), ()) if job.query is None else (_writer(job), (epoch,))
 
 
-def _loaded(messages: Messages) -> list[Any]:
+def _load_writer(messages: Messages) -> list[Any]:
     return [None if message is None else unpickled(message) for message in messages]
 
 
@@ -307,18 +310,18 @@ def _set_context(job: Job, attempt: Attempt) -> None:
 
 
 def _batches(job: Job, numbers: Sequence[int]) -> list[pa.RecordBatch]:
-    """Two batches, so that a task can end between them; one for one row, none for none."""
+    """Return two batches, so that a task can end between them; one for one row, none for none."""
     half = (len(numbers) + 1) // 2
     return [_batch(job, part) for part in (numbers[:half], numbers[half:]) if part]
 
 
 def _batch(job: Job, numbers: Sequence[int]) -> pa.RecordBatch:
-    """Rows in the types in which Spark hands them over."""
+    """Return rows in the types in which Spark passes them."""
     schema = arrow_schema(spark_schema(job.schema))
     return pa.record_batch(columns(schema, [job.row(n) for n in numbers]), schema=schema)
 
 
-def _fed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:
+def _feed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:
     half = (len(batches) + 1) // 2
     yield from batches[:half]
     if attempt.midway == "fails":
@@ -331,7 +334,95 @@ def _fed(batches: Sequence[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.Rec
 
 
 def _rows(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[SparkRow]:
-    """As Spark's worker makes them; times are in the local zone of the process."""
+    """Return rows as Spark's worker creates them; times are in the local zone of the process."""
     for batch in batches:
         table = pa.Table.from_batches([batch])
         yield from ArrowTableToRowsConversion.convert(table, spark_schema(job.schema))
+
+
+_StreamArrowWriter: Any = getattr(
+    spark, "DataSourceStreamArrowWriter", spark.DataSourceStreamWriter
+)
+
+
+def in_foreach_batch(
+    source: type[spark.DataSource], name: str | None = None, *, ahead: int = 0
+) -> type[spark.DataSource]:
+    """Return the class of a format whose streams write by numbered jobs, as `each_batch` does.
+
+    Args:
+        source: The class that Spark registers.
+        name: The user's name for the query; None for its id.
+        ahead: The difference between the numbers and those of the checkpoint, as after batches that
+            went elsewhere.
+    """
+
+    class InForeachBatch(source):  # type: ignore[misc,valid-type]  # a class that the author gives
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  Spark's name
+            given = _Given(name, ahead)
+            return _NumberedBatches(source, self.options, schema, overwrite, given)
+
+    return InForeachBatch
+
+
+class _Given:
+    """The name and the numbers of the jobs, if they are not the usual ones."""
+
+    def __init__(self, name: str | None, ahead: int) -> None:
+        self.name, self.ahead = name, ahead
+
+
+class _NumberedBatches(_StreamArrowWriter, spark.DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
+    """The writer of a stream, as the kit knows it."""
+
+    def __init__(
+        self,
+        source: type[spark.DataSource],
+        options: Mapping[str, str],
+        schema: StructType,
+        overwrite: bool,
+        given: _Given,
+    ) -> None:
+        self._source, self._options, self._given = source, dict(options), given
+        self._schema, self._overwrite = schema, overwrite
+        self._checkpoint = SparkCheckpoint(options["checkpointLocation"])
+        self._planned: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the job, with which this is pickled."""
+        if self._planned is None:
+            self._planned = self._job(self._checkpoint.planned_offsets().epoch)
+        return self.__dict__
+
+    def _job(self, epoch: int) -> Any:
+        query = self._checkpoint.query_id()
+        job = {
+            "txnAppId": self._given.name or f"{query}-output",
+            "txnVersion": str(epoch + self._given.ahead),
+            "txnRepeats": "newest",
+            "txnCheckpoint": self._checkpoint.location,
+        }
+        if self._given.name is not None:
+            job["txnQueryId"] = query
+        return self._source({**self._options, **job}).writer(self._schema, self._overwrite)
+
+    @property
+    def _writer(self) -> Any:
+        """Return the author's writer, whose `discard` the kit calls."""
+        return self._job(0)._writer  # noqa: SLF001
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        """Spark: executor."""
+        return self._planned.write(iterator)
+
+    def commit(  # type: ignore[override]  # streams name the batch, batches do not
+        self, messages: list[Any], epoch: int
+    ) -> None:
+        """Spark: driver, in a process of its own."""
+        self._job(epoch).commit(messages)
+
+    def abort(  # type: ignore[override]  # as `commit`
+        self, messages: list[Any], epoch: int
+    ) -> None:
+        """Spark: driver, in a process of its own."""
+        self._job(epoch).abort(messages)

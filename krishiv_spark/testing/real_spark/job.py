@@ -1,4 +1,4 @@
-"""The driver program of `SparkDriver`: what a user would write, in an interpreter of its own."""
+"""The driver program of `SparkDriver`: a user's program, in an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
 from krishiv_spark.arrow.schemas import spark_schema
-from krishiv_spark.testing.processes.elsewhere import loaded_by_file
+from krishiv_spark.testing.processes.interpreters import loaded_by_file
 
 __all__ = ["SparkJob", "run"]
 
@@ -35,11 +35,11 @@ class SparkJob:
     """One run of a connector on Spark.
 
     Attributes:
-        kind: Name of the function that runs it.
-        source: The class that is registered.
-        options: What the user gives.
+        kind: The name of the function that runs it.
+        source: The class to register.
+        options: The user's options.
         schema: Columns of the rows.
-        folder: Where inputs, checkpoint and results are.
+        folder: The folder of inputs, checkpoint and results.
         mode: Output mode of a stream, save mode of a batch.
     """
 
@@ -51,12 +51,12 @@ class SparkJob:
     mode: str = "append"
 
     def of(self, *, mode: str) -> SparkJob:
-        """The same in another mode."""
+        """Return the same job in another mode."""
         return replace(self, mode=mode)
 
 
 def run(job: SparkJob) -> str:
-    """Run a job; prints STARTED when the query runs, and returns DONE."""
+    """Run a job; print STARTED when the query runs, and return DONE."""
     _let_workers_find(job.source.__module__)
     builder = SparkSession.builder.master("local[2,4]")  # a task may fail three times
     for key, value in _CONF.items():
@@ -74,7 +74,7 @@ def _say_started() -> None:
 
 
 def _let_workers_find(module: str) -> None:
-    # What was loaded by file has no name that a worker could import: it travels by value.
+    # Modules loaded by file have no name that a worker could import: they travel by value.
     if module in loaded_by_file:
         cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
 
@@ -114,7 +114,7 @@ def _input(reader: Any, job: SparkJob) -> DataFrame:
 
 
 def _flaky(rows: DataFrame, job: SparkJob) -> DataFrame:
-    """Task 1 fails after its first batch, the first time."""
+    """Let task 1 fail after its first batch, the first time."""
     return rows.mapInArrow(_fail_once, spark_schema(job.schema))
 
 

@@ -1,4 +1,4 @@
-"""The suite for an offset: inherit `OffsetConformance`, give examples, run pytest."""
+"""The suite for an offset: inherit `OffsetConformance`, return examples, run pytest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 from krishiv_spark.offsets import Offset
-from krishiv_spark.testing.processes.seeds import run_under_seed
+from krishiv_spark.testing.processes.interpreters import run_under_seed
 from krishiv_spark.testing.suites.base import Suite
 
 __all__ = ["OffsetConformance"]
@@ -24,19 +24,19 @@ class OffsetConformance(Suite):
     """Every case is a promise to checkpoints that outlive the version that wrote them.
 
     Attributes:
-        golden: Folder with a file for each text that was ever released,
+        golden: Folder with a file for each text that was released,
             ``<kind>-v<version>[-<what>].json``; None before the first release.
     """
 
     golden: ClassVar[Path | None] = None
 
     def offsets(self) -> Sequence[Offset]:
-        """Different offsets of one type, the earlier position first. Override it."""
+        """Return different offsets of one type, the earlier position first. Override it."""
         raise NotImplementedError(f"{type(self).__name__} needs a method offsets(self)")
 
     @pytest.fixture
     def examples(self) -> Sequence[Offset]:
-        """What `offsets` gives, checked to be enough."""
+        """Return `offsets`, after a check that they suffice."""
         found = self.offsets()
         assert len(found) > 1, "give two different offsets at least"
         assert len({type(offset) for offset in found}) == 1, "give offsets of one type"
@@ -49,19 +49,19 @@ class OffsetConformance(Suite):
             assert (again, again.to_json()) == (offset, offset.to_json())
 
     def test_spark_may_carry_it(self, examples: Sequence[Offset]) -> None:
-        """Spark carries a dict through ``json.dumps``: its keys are in order, as in our text."""
+        """Spark sends a dict through ``json.dumps``: its keys keep the order of the stored text."""
         for offset in examples:
             assert json.loads(json.dumps(offset.to_dict())) == json.loads(offset.to_json())
             assert json.dumps(offset.to_dict(), separators=(",", ":")) == offset.to_json()
 
     def test_equal_offsets_have_equal_texts(self, examples: Sequence[Offset]) -> None:
-        """Two texts of one position are two positions for Spark, and the other way round."""
+        """Two texts of one position are two positions for Spark, and one text is one position."""
         for one, other in combinations(examples, 2):
             assert one != other, f"given twice: {one}"
             assert one.to_json() != other.to_json(), f"one text for {one} and {other}"
 
     def test_order(self, examples: Sequence[Offset]) -> None:
-        """If offsets can be compared, a later position is greater. Order of keys means nothing."""
+        """If offsets can be compared, a later position is greater; key order is irrelevant."""
         for one, other in combinations(examples, 2):
             earlier, later = _comparable(one), _comparable(other)
             assert earlier is None or earlier < later, f"{one} is not before {other}"
@@ -76,14 +76,14 @@ class OffsetConformance(Suite):
             assert run_under_seed(seed, _texts, *examples) == here
 
     def test_a_newer_version_is_refused(self, examples: Sequence[Offset]) -> None:
-        """A text of a version that is not known is an error that says so, not a guess."""
+        """A text of an unknown version is an error that names the version, not a guess."""
         for offset in examples:
             newer = {**offset.to_dict(), "v": offset.version + 1}
             with pytest.raises(OffsetVersionError, match=str(offset.version + 1)):
                 type(offset).from_dict(newer)
 
     def test_damage_is_refused(self, examples: Sequence[Offset]) -> None:
-        """A text that is cut off, or changed, is an `OffsetError` or another valid offset."""
+        """A truncated or changed text is an `OffsetError` or another valid offset."""
 
         @settings(max_examples=200, deadline=None)
         @given(st.sampled_from(examples), st.integers(0, 2**16), st.text(max_size=3))
@@ -103,7 +103,7 @@ class OffsetConformance(Suite):
                 type(examples[0]).from_dict(value)
 
     def test_golden_files(self, examples: Sequence[Offset]) -> None:
-        """Every text that was ever released still loads; today's form has a file too."""
+        """Every released text can still be loaded; the current form has a file too."""
         if self.golden is None:
             pytest.skip("declared: nothing was released yet (golden is None)")
         kind = type(examples[0])
@@ -125,7 +125,7 @@ def _loads_or_refuses(kind: type[Offset], text: str) -> None:
 
 
 def _comparable(offset: Offset) -> Any:
-    """The offset, or None if its type has no order."""
+    """Return the offset, or None if its type has no order."""
     has_order = any("__lt__" in vars(base) for base in type(offset).__mro__[:-1])
     return offset if has_order else None
 

@@ -1,7 +1,7 @@
 """Random sequences: Hypothesis makes moves, a driver turns them into steps, and both shrink.
 
-A move is relative to where the driver stands: "what Spark does next, with an error at one of its
-calls" rather than "a commit". So most sequences get somewhere, and what goes wrong hits a call.
+A move is relative to the state of the driver: "what Spark does next, with an error at one of its
+calls" rather than "a commit". So most sequences make progress, and most faults hit a call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krishiv_spark.testing import steps
-from krishiv_spark.testing.drivers.epochs import EpochDriver
+from krishiv_spark.testing.drivers.sink_driver import EpochDriver
 from krishiv_spark.testing.steps import (
     Add,
     Begin,
@@ -29,7 +29,7 @@ from krishiv_spark.testing.steps import (
     Trigger,
 )
 from krishiv_spark.testing.subjects import SinkUnderTest, SourceUnderTest, Writing
-from krishiv_spark.testing.suites.playing import GOOD_EPOCH, Player, SinkPlayer, SourcePlayer
+from krishiv_spark.testing.suites.base import GOOD_EPOCH, Player, SinkPlayer, SourcePlayer
 
 __all__ = ["play_at_random", "read_at_random"]
 
@@ -38,51 +38,51 @@ _PATIENCE = 8
 _SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Calls: TypeAlias = Mapping[Any, int]
-"""How many calls to the outside a step makes, by what it is."""
+"""The number of calls to the outside of a step, by the type of the step."""
 
 
-def _share(examples: int, play: Player[Any]) -> int:
+def _share_examples(examples: int, play: Player[Any]) -> int:
     return max(examples // play.one_in, 1)
 
 
 def _settings(examples: int) -> settings:
     return settings(
         max_examples=examples,
-        # A sequence forks and kills processes: how long it takes says nothing of a connector.
+        # A sequence forks and kills processes: its duration shows nothing about a connector.
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=_SLOW,
     )
 
 
-def _often(**weights: tuple[int, st.SearchStrategy[_Move]]) -> st.SearchStrategy[_Move]:
-    """One of some strategies; each has its weight."""
+def _choose_weighted(**weights: tuple[int, st.SearchStrategy[_Move]]) -> st.SearchStrategy[_Move]:
+    """Return one of some strategies, drawn by their weights."""
     listed = [kind for weight, kind in weights.values() for _ in range(weight)]
     return st.sampled_from(listed).flatmap(lambda chosen: chosen)
 
 
 @dataclass(frozen=True)
 class _At:
-    """A trap whose call is counted modulo the calls that a step makes."""
+    """A trap whose call is counted modulo the number of calls of its step."""
 
     trap: Fault | Faults | Sleep
 
     def within(self, calls: int) -> Fault | Faults | Sleep:
         if isinstance(self.trap, Faults):
-            return Faults(tuple(_within_calls(fault, calls) for fault in self.trap.each))
+            return Faults(tuple(_wrap_call(fault, calls) for fault in self.trap.each))
         if isinstance(self.trap, Fault):
-            return _within_calls(self.trap, calls)
+            return _wrap_call(self.trap, calls)
         return replace(self.trap, call=self.trap.call % max(calls, 1))
 
 
-def _within_calls(fault: Fault, calls: int) -> Fault:
+def _wrap_call(fault: Fault, calls: int) -> Fault:
     # A fault at -1 loses the answer of the whole step.
     return replace(fault, call=fault.call % (calls + 1) - 1)
 
 
 @dataclass(frozen=True)
 class _Next:
-    """What Spark does next."""
+    """Spark's next step."""
 
     rows: int = 4
     tasks: int = 2
@@ -96,13 +96,13 @@ class _Next:
 
 @dataclass(frozen=True)
 class _Until:
-    """What Spark does up to such a step, which meets a trap."""
+    """Spark's next steps up to one of a type, which gets a trap."""
 
     last: type[Begin | Stage | Commit] = Commit
     at: _At | None = None
 
     def steps(self, driver: EpochDriver, calls: Calls) -> Iterable[Step]:
-        for _ in range(_PATIENCE):  # a task may fail again and again, while somebody holds a lock
+        for _ in range(_PATIENCE):  # a task may fail repeatedly while another process holds a lock
             step = driver.next_step()
             if isinstance(step, self.last):
                 trap = None if self.at is None else self.at.within(calls[self.last])
@@ -148,7 +148,7 @@ _INTERRUPTS = (steps.Stop(), steps.Crash(), steps.TakeOver(), steps.Switch(), st
 _RARE = (steps.Straggler(), steps.Expire(), steps.Abort(), steps.Reorder())
 _THERE_AND_BACK = (steps.TakeOver(), steps.Switch()), (steps.OtherQuery(), steps.OtherQuery())
 _meanwhile = st.builds(_Meanwhile, st.sampled_from(_THERE_AND_BACK), st.integers(1, 2))
-_moves = _often(
+_moves = _choose_weighted(
     epoch=(3, st.just(_Until())),
     next=(2, st.builds(_Next, rows=st.integers(0, 5), tasks=st.integers(1, 3))),
     attempt=(1, st.builds(_Next, ends=st.sampled_from(get_args(Ends)))),
@@ -160,15 +160,15 @@ _moves = _often(
 
 
 def play_at_random(play: SinkPlayer, sink: SinkUnderTest, examples: int) -> None:
-    """Play so many random sequences on a sink.
+    """Play this many random sequences on a sink.
 
     Raises:
         Broken: With the shortest sequence that Hypothesis found.
     """
     ways = _ways_of_writing(sink)
-    calls = {way: _calls_of_sink(play, way) for way in dict.fromkeys(ways)}
+    calls = {way: _count_sink_calls(play, way) for way in dict.fromkeys(ways)}
 
-    @_settings(_share(examples, play))
+    @_settings(_share_examples(examples, play))
     @given(st.sampled_from(ways), st.lists(_moves, min_size=_FEWEST, max_size=_MOST))
     def any_sequence(way: Writing, moves: list[_Move]) -> None:
         with play.driver(writing=way) as driver:
@@ -189,7 +189,7 @@ def _ways_of_writing(sink: SinkUnderTest) -> list[Writing]:
     return ways
 
 
-def _calls_of_sink(play: SinkPlayer, writing: Writing) -> Calls:
+def _count_sink_calls(play: SinkPlayer, writing: Writing) -> Calls:
     with play.driver(writing=writing) as driver:
         driver.run(GOOD_EPOCH)
         return {type(step): _count(driver, step) for step in GOOD_EPOCH}
@@ -213,25 +213,25 @@ _source_steps: st.SearchStrategy[Step] = st.one_of(
 )
 
 _ReadingWay: TypeAlias = tuple[Mapping[str, str], tuple[Step, ...], int]
-"""Options, what is done first, and how many rows are there too early to be read."""
+"""Options, the first steps, and the number of rows that exist too early to be read."""
 
 
 def read_at_random(play: SourcePlayer, source: SourceUnderTest, examples: int) -> None:
-    """Play so many random sequences on a source.
+    """Play this many random sequences on a source.
 
     Raises:
         Broken: With the shortest sequence that Hypothesis found.
     """
     calls = {at: len(made) for at, made in play.calls().items()}
 
-    @_settings(_share(examples, play))
+    @_settings(_share_examples(examples, play))
     @given(
         st.sampled_from(_ways_of_reading(source)),
         st.lists(_source_steps, min_size=_FEWEST, max_size=_MOST),
     )
     def any_sequence(way: _ReadingWay, moves: list[Step]) -> None:
         options, first, skipped = way
-        moved = (_within(step, calls) for step in moves)
+        moved = (_wrap_trap(step, calls) for step in moves)
         play(*first, *moved, options=options, skipped=skipped)
 
     any_sequence()
@@ -247,7 +247,7 @@ def _ways_of_reading(source: SourceUnderTest) -> list[_ReadingWay]:
     return ways
 
 
-def _within(step: Step, calls: Calls) -> Step:
+def _wrap_trap(step: Step, calls: Calls) -> Step:
     if isinstance(step, Trigger) and step.trap is not None:
         return replace(step, trap=_At(step.trap).within(calls[step.at]))  # type: ignore[arg-type]  # no sleep
     return step

@@ -1,4 +1,4 @@
-"""The suite for secrets: inherit `SecretConformance`, say how to make the connector, run pytest."""
+"""The suite for secrets: inherit `SecretConformance`, create the connector, run pytest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from krishiv_spark.testing.processes import secret_roles
-from krishiv_spark.testing.processes.failing_servers import Way, failing_server
-from krishiv_spark.testing.processes.seeds import run_under_seed
+from krishiv_spark.testing.processes.interpreters import run_under_seed
+from krishiv_spark.testing.processes.secret_roles import Way, failing_server
 from krishiv_spark.testing.rules import Broken, Rule, Violation
 from krishiv_spark.testing.subjects import FailingConnector
 from krishiv_spark.testing.suites.base import Suite
@@ -26,11 +26,11 @@ class SecretConformance(Suite):
     """Every case is a promise to users of a source or sink; its docstring is what a failure prints.
 
     The external system of the connector fails. Then Spark shows the error, with all its causes, to
-    everybody who sees the query: no part of it may hold a secret of the options, and neither may
-    lines of the log, messages of tasks or offsets.
+    every user who sees the query: no part of it may contain a secret of the options, nor may the
+    log, messages of tasks or offsets.
 
     Attributes:
-        ways: How the external system can fail; take out one that the connector cannot meet.
+        ways: The ways in which the system fails; remove one that the connector cannot meet.
     """
 
     ways: ClassVar[tuple[Way, ...]] = ("refuses", "hangs up", "repeats")
@@ -40,8 +40,8 @@ class SecretConformance(Suite):
 
         Args:
             folder: An empty folder.
-            address: Where its external system fails, as ``127.0.0.1:port``.
-            secret: What each option with a secret is given, or has in it.
+            address: The address of the failing external system, as ``127.0.0.1:port``.
+            secret: The value of each option with a secret, or a part of it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method connector(self, folder, address, secret)"
@@ -58,13 +58,13 @@ class SecretConformance(Suite):
     def test_no_secret_is_shown_when_a_server_repeats_it(
         self, promise: str, tmp_path: Path
     ) -> None:
-        """Error pages repeat what was sent, and clients put the page into their error."""
+        """Error pages repeat the request, and clients put the page into their error."""
         self._check("repeats", promise, tmp_path)
 
     def _check(self, way: Way, promise: str, folder: Path) -> None:
         if way not in self.ways:
             pytest.skip(f"declared: the system never {way}")
-        secret = f"canary{uuid.uuid4().hex[:26]}"  # as base64 it is valid too
+        secret = f"canary{uuid.uuid4().hex[:26]}"  # it is valid base64, too
         with failing_server(way) as address:
             connector = self.connector(folder, address, secret)
             text = run_under_seed(0, secret_roles.play, connector, secret, str(folder))
@@ -81,7 +81,7 @@ class SecretConformance(Suite):
 
 
 def _around(text: str, secret: str) -> str:
-    """Return the part of a text that shows the secret, or its beginning if it does so encoded."""
+    """Return the part of a text that shows the secret; the beginning if it shows it encoded."""
     at = max(text.find(secret), 0)
     part = text[max(0, at - _SHOWN) : at + len(secret) + _SHOWN]
     return part.replace(secret, "<the secret>")

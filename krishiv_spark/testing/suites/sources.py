@@ -1,29 +1,213 @@
-"""The suite for a source: inherit `SourceConformance`, say how to make the source, run pytest."""
+"""The suite for a source: inherit `SourceConformance`, create the source, run pytest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from krishiv_spark.testing.drivers.reading import SourceDriver
+from krishiv_spark.testing.drivers.source_driver import SourceDriver
 from krishiv_spark.testing.processes import read_roles
-from krishiv_spark.testing.processes.seeds import run_under_seed
+from krishiv_spark.testing.processes.interpreters import run_under_seed
 from krishiv_spark.testing.real_spark.driver import SparkDriver
+from krishiv_spark.testing.rows import ZONES, Row, long_row, ranges, refuse_strange, rounds
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.steps import Add, Crash, Expire, Trigger
+from krishiv_spark.testing.steps import Add, Crash, Expire, Fault, TrapAt, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
-from krishiv_spark.testing.suites import source_judges as judges
-from krishiv_spark.testing.suites import traps
-from krishiv_spark.testing.suites.base import of_batches
-from krishiv_spark.testing.suites.playing import SourcePlayer
+from krishiv_spark.testing.suites.base import (
+    ConnectorSuite,
+    SourcePlayer,
+    of_batches,
+    trap_deaths_before,
+    trap_errors,
+)
 from krishiv_spark.testing.suites.random_steps import read_at_random
-from krishiv_spark.testing.suites.source_rows import MANY_ROWS, SourceRows
-from krishiv_spark.testing.suites.source_sight import SourceSight
+from krishiv_spark.testing.suites.sight import SourceSight
 
-__all__ = ["SourceConformance"]
+__all__ = [
+    "MANY_ROWS",
+    "SourceConformance",
+    "SourceRows",
+    "check_all_once",
+    "check_bounded_memory",
+    "check_ended",
+    "check_loss_reported",
+    "check_one_text",
+    "check_same_columns",
+    "check_stood_still",
+    "check_within_limit",
+]
+
+_NO_MATTER = 8 * 2**20
+"""Allocators, and the imports of a task, take this many bytes."""
+
+
+def check_one_text(texts: set[str]) -> None:
+    """Check that an offset has one text in every process."""
+    if len(texts) > 1:
+        raise Violation(Rule.ONE_TEXT, "\n".join(sorted(texts)))
+
+
+def check_stood_still(ends: list[str]) -> None:
+    """Check that these ends are equal."""
+    if len(ends) > 1:
+        raise Violation(Rule.STANDS_STILL, f"it became a new batch: {ends}")
+
+
+def check_within_limit(driver: SourceDriver, most: int) -> None:
+    """Check that no batch has more rows than the limit, and only the first may have none."""
+    sizes = [sum(batch.values()) for batch in driver.batches]
+    if max(sizes) > most or 0 in sizes[1:]:  # the first one may pin a start
+        raise Violation(Rule.LIMITS, f"rows in the batches: {sizes}")
+
+
+def check_ended(driver: SourceDriver, before: int, ends: list[str]) -> None:
+    """Check that the first rows were read, and then none."""
+    read = sorted(row for batch in driver.batches for row in batch if isinstance(row, int))
+    if read != list(range(before)):
+        raise Violation(Rule.ENDS, f"{before} rows were there; read: {read}")
+    if driver.ends != ends:
+        raise Violation(Rule.ENDS, f"it goes on: {driver.ends[len(ends) - 1 :]}")
+
+
+def check_all_once(driver: SourceDriver, trap: Fault | None = None, at: TrapAt = "all") -> None:
+    """Check that a batch reads each row once, unless it fails at the trap."""
+    found = driver.all_in_batch(trap, at)
+    if found is None:
+        return
+    refuse_strange(found, driver.source.schema, driver.source.row, driver.added, "a batch read: ")
+    wanted: Counter[int | Row] = Counter(range(driver.added))
+    if found != wanted:
+        lost, more = ranges(wanted - found) or "none", ranges(found - wanted) or "none"
+        seen = f"{driver.added} rows were added; not read: {lost}; read too often: {more}"
+        raise Violation(Rule.EVERY_ROW_ONCE, seen)
+
+
+def check_loss_reported(driver: SourceDriver, gone: range, batches: int) -> None:
+    """Check that after this many batches none has succeeded, unless these rows were read."""
+    read = {row for batch in driver.batches for row in batch}
+    lost = [row for row in gone if row not in read]
+    if lost and len(driver.batches) > batches:
+        raise Violation(Rule.LOSS_IS_SAID, f"the query goes on without rows {ranges(lost)}")
+
+
+def check_same_columns(driver: SourceDriver) -> None:
+    """Check that the inferred columns are those of the rows."""
+    found, given = driver.inferred(), driver.source.schema
+    if isinstance(found, str):
+        pytest.skip(f"its schema is text, which only Spark's JVM can read: {found}")
+    if found is not None and dict(zip(found.names, found.types, strict=True)) != dict(
+        zip(given.names, given.types, strict=True)
+    ):
+        raise Violation(Rule.WORKS, f"inferred: {found}; the rows have: {given}")
+
+
+def check_bounded_memory(driver: SourceDriver, few: Sequence[bytes] | None) -> None:
+    """Check that reading grows a process by less than half of what its largest task reads."""
+    size, grown = driver.peak(few)
+    if grown > max(size // 2, _NO_MATTER):
+        raise Violation(Rule.BOUNDED_MEMORY, f"rows: {size >> 20} MB; growth: {grown >> 20} MB")
+
+
+MANY_ROWS = 3000
+"""More than one page of most services, and more than most guesses at a limit."""
+
+_BULK_UNITS, _BULK_ROWS = 40, 1000
+_UNITS = 5
+
+_ONE_TASK = (
+    "{units} units were added, and {batch} reads all of them in one task: borders between tasks "
+    "are not tried. Give small_tasks, options with which it is split; or small_tasks=None if a "
+    "batch is always one task"
+)
+
+
+class SourceRows(ConnectorSuite[SourceUnderTest]):
+    """Every added row is read, with any values, by any number of tasks."""
+
+    @of_batches
+    def test_values_are_kept(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
+        """Nulls, fractions of a second, zones and all digits are read as they were added."""
+        odd = tuple(declared.odd_columns)
+        if not odd:
+            pytest.skip("declared: columns of its own, none of which is named in any_value")
+        many = Add(rounds(pa.schema([declared.schema.field(name) for name in odd])))
+        for zone in ZONES:
+            if declared.has_stream:
+                play(many, Trigger(), odd=odd, zone=zone)
+            else:
+                with play.driver(odd=odd, zone=zone) as driver:
+                    driver.run([many])
+                    driver.judged(partial(check_all_once, driver))
+
+    @of_batches
+    def test_tasks_read_apart(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
+        """Tasks share no row and omit none, wherever a batch is split."""
+        if declared.small_tasks is None:
+            pytest.skip("declared: a batch is always one task")
+        if declared.has_stream:
+            with play.driver(declared.small_tasks) as stream:
+                stream.run([*[Add(2)] * _UNITS, Trigger("unlogged"), *[Add(1)] * 3])
+                stream.drain()
+                stream.judged(partial(_check_split, stream, "a stream"))
+        if declared.has_batch:
+            with play.driver(declared.small_tasks) as batch:
+                batch.run([Add(2)] * _UNITS)
+                batch.judged(partial(check_all_once, batch))
+                batch.judged(partial(_check_split, batch, "a batch"))
+
+    @of_batches
+    def test_a_batch_reads_everything(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
+        """``spark.read`` delivers every row once."""
+        if not declared.has_batch:
+            pytest.skip("declared: no batch reads")
+        for options in ({}, declared.limit or {}):
+            with play.driver(options) as driver:
+                driver.judged(partial(check_all_once, driver))
+                driver.run([Add(), Add(1), Add()])
+                driver.judged(partial(check_all_once, driver))
+                for at, trap in _every_fault(play, driver):
+                    driver.judged(partial(check_all_once, driver, trap, at))
+                driver.run([Add(MANY_ROWS // _UNITS)] * _UNITS)
+                driver.judged(partial(check_all_once, driver))
+
+    @of_batches
+    def test_memory_is_bounded(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
+        """A task uses memory for at most half of the rows that it reads, or 8 MB."""
+        texts = [n for n, kind in enumerate(declared.schema.types) if pa.types.is_string(kind)]
+        if not texts:
+            pytest.skip("declared: no column of text that could be made long")
+        source = play.source()
+        row = source.row
+        long = replace(source, row=lambda number: long_row(row(number), texts))
+        with play.driver(source=long) as driver:
+            driver.run([Add(_BULK_ROWS)])
+            if declared.has_stream:
+                driver.run([Trigger(), Trigger()])  # the first one may pin a start, without rows
+            few = None if declared.has_stream else driver.parts_of_batch()
+            driver.run([Add(_BULK_ROWS)] * _BULK_UNITS)
+            driver.judged(lambda: check_bounded_memory(driver, few))
+
+
+def _every_fault(play: SourcePlayer, driver: SourceDriver) -> Iterator[tuple[TrapAt, Fault]]:
+    """Yield errors of a batch read, in its planner and its last task, some or all of them."""
+    roles: tuple[tuple[TrapAt, str], ...] = (("plan", "batch_partitions"), ("read", "rows"))
+    counts: list[tuple[TrapAt, int]] = [(at, len(driver.calls[name])) for at, name in roles]
+    for at, count in counts:
+        faults = (Fault(n, lasting=lasting) for n in range(count) for lasting in (False, True))
+        for trap in play.drawn(faults):
+            yield at, trap
+
+
+def _check_split(driver: SourceDriver, batch: str) -> None:
+    if driver.most_tasks <= 1:
+        raise Violation(Rule.SEEN, _ONE_TASK.format(units=_UNITS, batch=batch))
+
 
 _MEANWHILE = 3
 """The row that is added between the freeze and the first trigger."""
@@ -46,7 +230,7 @@ class SourceConformance(SourceRows, SourceSight):
         raise NotImplementedError(f"{type(self).__name__} needs a method source(self, folder)")
 
     def player(self, folder: Path, promise: str) -> SourcePlayer:
-        """Plays the sequences of one case."""
+        """Return the player of one case."""
         return SourcePlayer(self.source, folder, promise)
 
     # --- rows
@@ -71,17 +255,17 @@ class SourceConformance(SourceRows, SourceSight):
 
     @of_batches
     def test_the_schema_is_that_of_the_rows(self, play: SourcePlayer) -> None:
-        """Without ``.schema(...)`` a source finds its columns, or says that they must be given."""
+        """Without ``.schema(...)`` a source infers its columns, or asks for a schema."""
         with play.driver() as driver:
             driver.run([Add()])
-            driver.judged(lambda: judges.same_columns(driver))
+            driver.judged(lambda: check_same_columns(driver))
 
     def test_reads_stop_at_the_end(self, play: SourcePlayer) -> None:
-        """A task reads what was there when the end was chosen, not what came since."""
+        """A task reads the rows that existed when the end was chosen, and none added later."""
         play(Add(), Trigger(unread=2), Trigger(unread=1))
 
     def test_a_plan_does_not_depend_on_now(self, play: SourcePlayer) -> None:
-        """A plan is a pure function of start and end: what is added meanwhile changes nothing."""
+        """A plan depends on start and end only: rows added meanwhile change nothing."""
         play(Add(), Trigger(unplanned=2), Trigger(unplanned=1))
         play(Add(), Trigger("unread", unplanned=2), Add(), Trigger())
 
@@ -91,7 +275,7 @@ class SourceConformance(SourceRows, SourceSight):
         play(Add(), Trigger(), Add(), Trigger("unlogged"), Add(2), Trigger("unlogged"))
 
     def test_a_restart_at_each_point(self, play: SourcePlayer) -> None:
-        """A driver may die anywhere; another one goes on from what Spark has logged."""
+        """A driver may die at any point; another one continues from Spark's log."""
         play(Crash(), Add(), Crash(), Trigger("unread"), Trigger("unread"), Trigger(), Crash())
         play(Add(), Trigger(), Crash(), Trigger(), Add(), Crash(), Trigger("unlogged"), Crash())
 
@@ -100,25 +284,25 @@ class SourceConformance(SourceRows, SourceSight):
         play(Add(), Trigger(), Crash(), Add(), Trigger(), Add(), Trigger("unlogged"), Crash())
 
     def test_an_error_at_any_call(self, play: SourcePlayer) -> None:
-        """Whatever fails fails the query; it is no end of the data, and loses none."""
-        play.at_every_call(traps.errors)
+        """Any error fails the query; it is not taken for the end of the data, and loses no row."""
+        play.at_every_call(trap_errors)
 
     def test_an_error_at_a_moving_start(
         self, play: SourcePlayer, declared: SourceUnderTest
     ) -> None:
-        """A start that could not be looked up is no beginning."""
+        """If a moving start cannot be determined, the query fails."""
         if declared.latest is None:
             pytest.skip("declared: no start that moves")
-        play.at_every_call(traps.errors, declared.latest, 3)
+        play.at_every_call(trap_errors, declared.latest, 3)
 
     def test_death_at_any_call(self, play: SourcePlayer) -> None:
-        """Any process may die at any call to the outside."""
-        play.at_every_call(traps.deaths_before)
+        """A process may die at any call to the outside."""
+        play.at_every_call(trap_deaths_before)
 
     # --- positions
 
     def test_the_start_is_constant(self, play: SourcePlayer) -> None:
-        """Spark asks for the initial offset again after a crash: the answer must not have moved."""
+        """Spark requests the initial offset again after a crash: it must not have moved."""
         with play.driver() as driver:
             driver.judged(driver.start)
             for _ in range(2):
@@ -127,7 +311,7 @@ class SourceConformance(SourceRows, SourceSight):
         play(Add(), Trigger("unread"), Add(), Trigger("unread"), Add())
 
     def test_a_moving_start_is_pinned(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """A start such as "latest" means one position, once and for all."""
+        """A start such as "latest" means one permanent position."""
         if declared.latest is None:
             pytest.skip("declared: no start that moves")
         for ends in ("well", "unread", "unlogged"):
@@ -136,13 +320,13 @@ class SourceConformance(SourceRows, SourceSight):
             play(Add(), first, Crash(), Add(), Crash(), options=declared.latest, skipped=3)
 
     def test_an_idle_query_stands_still(self, play: SourcePlayer) -> None:
-        """Spark compares offsets as text: without new rows it must be the same."""
+        """Spark compares offsets as text: without new rows the text must not change."""
         with play.driver() as driver:
             driver.run([Add(), Add(), Trigger()])
             driver.drain()
             ends = len(driver.ends)
             driver.run([Trigger(), Crash(), Trigger()])
-            driver.judged(lambda: judges.stood_still(driver.ends[ends - 1 :]))
+            driver.judged(lambda: check_stood_still(driver.ends[ends - 1 :]))
 
     def test_an_offset_has_one_text(self, play: SourcePlayer) -> None:
         """Offsets are the same text in every process, whatever its hash seed."""
@@ -150,18 +334,18 @@ class SourceConformance(SourceRows, SourceSight):
         with play.driver(source=source) as driver:
             driver.run([Add(1) for _ in range(5)])
             load = read_roles.Load(source.source, source.options, source.schema)
-            driver.judged(lambda: judges.one_text(_texts(load)))
+            driver.judged(lambda: check_one_text(_texts(load)))
 
     def test_what_expired_is_missed(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """What is thrown away before it was read is an error that says so, not an empty batch."""
+        """Rows deleted before they were read are an error that reports it, not an empty batch."""
         if declared.expire is None:
             pytest.skip("declared: nothing expires")
         with play.driver() as unknown:
             unknown.run([Add(), Trigger(), Add(2), Expire(), Add(1), Trigger(), Trigger()])
-            unknown.judged(lambda: judges.missed(unknown, range(3, 5), 1))
+            unknown.judged(lambda: check_loss_reported(unknown, range(3, 5), 1))
         with play.driver() as planned:
             planned.run([Add(), Trigger("unread"), Expire(), Add(1), Trigger(), Trigger()])
-            planned.judged(lambda: judges.missed(planned, range(3), 0))
+            planned.judged(lambda: check_loss_reported(planned, range(3), 0))
 
     # --- abilities
 
@@ -172,16 +356,16 @@ class SourceConformance(SourceRows, SourceSight):
         with play.driver(declared.limit) as driver:
             driver.run([*[Add(1)] * 5, Trigger(), Trigger("unlogged"), Add(1)])
             driver.drain()
-            driver.judged(lambda: judges.within(driver, 2))
+            driver.judged(lambda: check_within_limit(driver, 2))
         play(Add(5), Trigger(), Add(3), options=declared.limit)  # a unit is never split
         for option in _unit_limits(declared):
             with play.driver({option: "1"}) as driver:
                 driver.run([*[Add(2)] * 3, Trigger()])
                 driver.drain()
-                driver.judged(partial(judges.within, driver, 2))
+                driver.judged(partial(check_within_limit, driver, 2))
 
     def test_available_now_ends(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """With availableNow a query reads what is there, and ends though more is added."""
+        """With availableNow a query reads the existing rows, and ends though more are added."""
         with play.driver(declared.limit) as driver:
             driver.run([Add(1)] * 5)
             if not _frozen(driver):
@@ -189,13 +373,13 @@ class SourceConformance(SourceRows, SourceSight):
             driver.run([Add(1), Trigger()] * 7)
             ends = list(driver.ends)
             driver.run([Add(1), Trigger()])
-            driver.judged(lambda: judges.ended(driver, 5, ends))
+            driver.judged(lambda: check_ended(driver, 5, ends))
             driver.restart()
             driver.drain()
         with play.driver() as empty:
             _frozen(empty)
             empty.run([Add(), Trigger()])
-            empty.judged(lambda: judges.ended(empty, 0, empty.ends))
+            empty.judged(lambda: check_ended(empty, 0, empty.ends))
         if declared.latest is not None:
             with play.driver(declared.latest) as late:
                 late.run([Add()])
@@ -213,10 +397,10 @@ class SourceConformance(SourceRows, SourceSight):
         restarts = (Trigger("unlogged"), Trigger("unread"), Crash())
         play(*[Add(1)] * 8, Trigger(), *restarts, Add(), *restarts, options=options)
 
-    # --- anything
+    # --- random sequences
 
     def test_random_sequences(self, play: SourcePlayer, declared: SourceUnderTest) -> None:
-        """Whatever happens in whatever order, no row is lost and none is repeated."""
+        """In any sequence of steps and faults, no row is lost and none is repeated."""
         read_at_random(play, declared, self.random_sequences)
 
     # --- on real Spark
@@ -240,7 +424,7 @@ def _frozen(driver: SourceDriver) -> bool:
 
 
 def _unit_limits(source: SourceUnderTest) -> Iterator[str]:
-    """The limits of ours that this source has, but for that on rows."""
+    """Yield the limits of krishiv-spark that this source supports, except the limit of rows."""
     reader = getattr(source.source, "reader_type", None)
     if reader is not None and source.two_rows is None:
         yield from (o for o, f in _UNIT_LIMITS.items() if f not in reader.options_type.refuses)

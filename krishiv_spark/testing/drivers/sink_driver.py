@@ -1,44 +1,199 @@
-"""Plays Spark's part of streaming queries and batch jobs into a sink, without a JVM."""
+"""Drivers that play Spark's part of streaming queries and batch jobs into a sink, without a JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatchmethod
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from krishiv_spark.testing import steps
-from krishiv_spark.testing.drivers.base import unheard, words
-from krishiv_spark.testing.drivers.ledger import Unit
-from krishiv_spark.testing.drivers.lives import Life
-from krishiv_spark.testing.drivers.queries import PlayedQuery
-from krishiv_spark.testing.drivers.writing import WritingDriver
+from krishiv_spark.testing.drivers.base import Driver, unheard, words
+from krishiv_spark.testing.drivers.ledger import Ledger, Unit
+from krishiv_spark.testing.drivers.queries import (
+    Checkpoint,
+    Life,
+    PlayedQuery,
+    RestoreCopy,
+    Workers,
+)
 from krishiv_spark.testing.processes import write_roles
+from krishiv_spark.testing.processes.environment import Clock
+from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.processes.serving import Answer
-from krishiv_spark.testing.rules import Rule
+from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Begin, Commit, Stage, Step
 from krishiv_spark.testing.subjects import SinkUnderTest, Writing
 
-__all__ = ["EpochDriver"]
+__all__ = ["EpochDriver", "WritingDriver"]
+
+
+class WritingDriver(Driver):
+    """The processes and answers with which `EpochDriver` does its steps.
+
+    Attributes:
+        sink: The sink.
+        calls: The calls to the outside in the last step.
+        seconds: The duration of the last step.
+        survived: True if a call has failed and its step still succeeded.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  those of `EpochDriver`
+        self,
+        sink: SinkUnderTest,
+        folder: Path,
+        writing: Writing,
+        promise: str,
+        pool: Pool | None,
+        zone: str | None,
+    ) -> None:
+        super().__init__(sink.outside, promise, pool)
+        self.sink = sink
+        self.calls: tuple[Call, ...] = ()
+        self.seconds = 0.0
+        self.survived = False
+        self._folder, self._writing, self._zone = folder, writing, zone
+        self._clock = Clock()
+        self._replaces = writing in {"complete", "batch overwrite"}
+        self._ledger = Ledger(sink, complete=self._replaces)
+        self._drivers, self._jobs = count(1), count(1)
+        self._last = Answer("returned")
+        self._copy: RestoreCopy | None = None
+        self._newest: RestoreCopy | None = None
+        """Restores the newest target, while an older copy is in its place."""
+        self._queries = [self._new_query(1)]
+
+    def close(self) -> None:
+        """End all running processes."""
+        for query in self._queries:
+            for life in query.lives:
+                life.workers.close()
+        super().close()
+
+    @property
+    def _query(self) -> PlayedQuery:
+        return self._queries[0]
+
+    def _new_query(self, number: int) -> PlayedQuery:
+        folder = self._folder / f"checkpoint-{number}"
+        checkpoint = None if self._writing.startswith("batch") else Checkpoint(folder)
+        life = self._new_life(self._job(checkpoint), checkpoint, self._new_workers())
+        return PlayedQuery(number, checkpoint, life)
+
+    def _new_workers(self) -> Workers:
+        return Workers(self._pool, self._zone, self._clock)
+
+    def _new_life(
+        self, job: write_roles.Job, checkpoint: Checkpoint | None, workers: Workers
+    ) -> Life:
+        start = 0 if checkpoint is None else checkpoint.committed + 1
+        return Life(f"driver {next(self._drivers)}", job, workers, start)
+
+    def _job(self, checkpoint: Checkpoint | None, *, overwrite: bool = False) -> write_roles.Job:
+        return write_roles.Job(
+            self.sink.source,
+            self.sink.options,
+            self.sink.schema,
+            self.sink.row,
+            None if checkpoint is None else str(checkpoint.folder),
+            None if checkpoint is None else checkpoint.query,
+            overwrite or self._replaces,
+        )
+
+    def _next_life(self, query: PlayedQuery, workers: Workers) -> Life:
+        """Replace the driver of a query by a new one."""
+        job = self._job(query.checkpoint)
+        if query.is_reordered:
+            job = job.reordered()
+        return self._new_life(job, query.checkpoint, workers)
+
+    def _restart(self, *, crashed: bool) -> str:
+        life = self._query.awake
+        if crashed:
+            life.workers.kill()
+        elif life.asleep is not None:  # it goes on for some time, but its answer is not used
+            life.workers.set_aside(life.asleep)
+        self._query.awake = self._next_life(self._query, life.workers)
+        return f"{self._query.awake.name} starts"
+
+    def _kill_sleepers(self, query: PlayedQuery) -> None:
+        if query.sleeper is not None:
+            query.sleeper.workers.close()
+        query.sleeper = None
+        query.awake.workers.kill_sleepers()
+        if query.checkpoint is not None:
+            query.checkpoint.put_back()
+        query.awake = self._next_life(query, query.awake.workers)
+
+    def _unit(self, query: PlayedQuery, life: Life, rows: int) -> Unit:
+        if query.checkpoint is None:
+            return self._ledger.new(f"job {next(self._jobs)}", rows)
+        if life.next == len(query.checkpoint.units):
+            again = query.checkpoint.forgotten()
+            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows, again)
+            query.checkpoint.plan(unit)
+        return query.checkpoint.units[life.next]
+
+    @staticmethod
+    def _open(life: Life) -> Unit:
+        if life.unit is None:
+            raise RuntimeError("no epoch was begun")
+        return life.unit
+
+    # --- the outcome of a step
+
+    def _heard(self, answer: Answer, role: str | None) -> Life:
+        self._last, self.calls, self.seconds = answer, answer.calls, answer.seconds
+        self.survived = self.survived or answer.survived
+        life = self._query.awake
+        if answer.outcome == "asleep":
+            life.asleep = role
+        return life
+
+    def _over(self, answer: Answer) -> str:
+        """End this life, unless it only sleeps: it has not committed the epoch."""
+        if answer.outcome == "asleep":
+            return f": {words(answer)}"
+        return f": {words(answer)}; {self._restart(crashed=answer.outcome == 'died')}"
+
+    @property
+    def _can_look(self) -> bool:
+        lives = (life for query in self._queries for life in query.lives)
+        return self.sink.readable_while_writing or not any(
+            life.workers.are_asleep() for life in lives
+        )
+
+    def _look(self) -> None:
+        # While an older copy replaces the target, its rows may be missing. They may not be missing
+        # any more once a driver has continued with that copy.
+        if self._can_look and self._newest is None:
+            self._ledger.look()
+
+    @staticmethod
+    def _must(rule: Rule, answer: Answer) -> None:
+        if answer.outcome != "returned":
+            raise Violation(rule, f"{words(answer)}\n{answer.trace}")
+
 
 _HALF_A_TASK = 24 * 2**20
 
 
 class EpochDriver(WritingDriver):
-    """Drives a sink through any sequence of steps, and compares with the oracle after each.
+    """A driver that runs any sequence of steps on a sink and compares with the oracle after each.
 
     What Spark does is played faithfully: a planner's writer is pickled to the tasks, commits and
-    aborts meet a writer made anew in another process (a batch job's is the planner's), messages
+    aborts use a writer created again in another process (a batch job's is the planner's), messages
     travel pickled, the last epoch is replayed after a restart with the same rows and other
     messages, ``abort`` gets None for failed tasks but every message after a failed commit, and a
-    stopped query calls nothing. A driver that is taken over from goes on when it wakes.
+    stopped query calls nothing. A driver that was replaced goes on when it wakes.
 
     Args:
         sink: The sink.
         folder: An empty folder for the checkpoints.
         writing: A streaming query, or batch jobs: then each `Begin` is a new job.
-        promise: What the caller is after, for the message of a failure.
+        promise: The promise that the caller checks, for the message of a failure.
         pool: Processes to use; None makes new ones.
         zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
     """
@@ -56,39 +211,39 @@ class EpochDriver(WritingDriver):
         super().__init__(sink, folder, writing, promise, pool, zone)
         self.how = {} if writing == "append" else {"writing": writing}
 
-    # --- for whoever runs sequences
+    # --- for code that runs sequences
 
     def settle(self, epochs: int = 1) -> None:
-        """Kill what sleeps; new drivers without faults commit what is left, and new epochs.
+        """Kill sleeping processes; let new drivers without faults commit open epochs and new ones.
 
         Raises:
-            Broken: If they cannot, or if then a rule is broken.
+            Broken: If a driver fails, or if a rule is broken afterwards.
         """
         self.tell("from here on nothing goes wrong")
         if self._newest is not None:
             self._newest()
             self._newest = None
-        for query in self._queries:  # all first: one that sleeps may hold a lock of the target
-            self._wake_nobody(query)
+        for query in self._queries:  # all first: a sleeping process may hold a lock of the target
+            self._kill_sleepers(query)
         for _ in self._queries:
             for _ in range(self._query.left + epochs):
                 self.judged(self._good_epoch)
             self._queries.reverse()
 
     def expect_well(self, *wanted: Step) -> None:
-        """Do some steps of which each must go well.
+        """Do some steps, each of which must succeed.
 
         Raises:
-            Broken: If one does not, or if a rule is broken.
+            Broken: If one fails, or if a rule is broken.
         """
         for step in wanted:
-            if self.done and not self.allows(step):  # since the one before has failed: it says why
+            if self.done and not self.allows(step):  # the previous one failed: see its answer
                 self.judged(lambda: self._must(Rule.WORKS, self._last))
             self.do(step)
             self.judged(lambda: self._must(Rule.WORKS, self._last))
 
     def try_steps(self, *wanted: Step) -> Answer:
-        """Do some steps until one of them fails; what came of the last one."""
+        """Do some steps until one of them fails; return the answer of the last one."""
         for step in wanted:
             self.do(step)
             if self._last.outcome != "returned":
@@ -96,7 +251,7 @@ class EpochDriver(WritingDriver):
         return self._last
 
     def discard_again(self, times: int) -> None:
-        """Call the author's `discard` some times for what the tasks have staged."""
+        """Call the author's `discard` several times for everything that the tasks have staged."""
         life = self._query.awake
         messages = list(life.messages.values())
         answer = life.workers.call("committer", write_roles.discard, life.job, messages, times)
@@ -113,11 +268,11 @@ class EpochDriver(WritingDriver):
         return found
 
     def forge(self, location: write_roles.Location, text: str) -> None:
-        """Let another user log an intent that names something else than the tasks have staged.
+        """Log an intent, as another user could, that names something the tasks have not staged.
 
         Args:
             location: One of `locate_texts`.
-            text: What stands there.
+            text: The text to put there.
         """
         life = self._query.awake
         messages = list(life.messages.values())
@@ -129,22 +284,22 @@ class EpochDriver(WritingDriver):
         self.judged(lambda: self._must(Rule.WORKS, answer))
 
     def run_forged_epoch(self) -> Answer:
-        """Let a new driver run the epoch that has a forged intent; what came of its last call.
+        """Run the epoch with a forged intent by a new driver; return the answer of its last call.
 
-        Readers are not asked: what they see after a forged intent that names nothing outside of the
-        target is not said.
+        Readers are not checked: their rows after a forged intent that names nothing outside of the
+        target are undefined.
         """
         unit = self._open(self._query.awake)
         self.tell(self._restart(crashed=True))
         return self._run_unread(unit)
 
     def run_unread_epoch(self, why: str) -> Answer:
-        """Let a new driver run the next epoch, or the one that was begun; what came of it.
+        """Run the next or the open epoch by a new driver; return the answer of its last call.
 
-        Readers are not asked.
+        Readers are not checked.
 
         Args:
-            why: What has happened before, for the story.
+            why: The reason, for the story.
         """
         self.tell(f"{why}; {self._restart(crashed=True)}")
         query = self._query
@@ -159,7 +314,7 @@ class EpochDriver(WritingDriver):
         return answer
 
     def growth_of_a_task(self) -> tuple[int, int]:
-        """Bytes of a half of a long task of the epoch that was begun, and growth over them."""
+        """Return the bytes of half of a long task of the open epoch, and the growth over it."""
         half = max(_HALF_A_TASK, self.sink.most_held * 3 // 2)
         answer = self._query.awake.stage_much(half)
         self.judged(lambda: self._must(Rule.WORKS, answer))
@@ -168,10 +323,10 @@ class EpochDriver(WritingDriver):
         return size, grown
 
     def shows_rows(self) -> bool:
-        """Whether readers see any row.
+        """Return True if readers see any row.
 
         Raises:
-            Broken: If they fail.
+            Broken: If a reader fails.
         """
         seen: list[bool] = []
         self.judged(lambda: seen.append(self._ledger.is_anything_visible()))
@@ -190,15 +345,15 @@ class EpochDriver(WritingDriver):
 
     @property
     def message_size(self) -> int:
-        """Bytes of what the tasks of the epoch have sent to the driver."""
+        """Return the bytes of all messages of the tasks of the epoch."""
         return sum(map(len, self._query.awake.messages.values()))
 
     def next_step(self, *, rows: int = 4, tasks: int = 2) -> Step:
-        """What Spark does next if nothing happens; a new epoch has so many rows and tasks."""
+        """Return Spark's next step if no fault occurs; a new epoch has this many rows and tasks."""
         return self._query.next_step(rows=rows, tasks=tasks)
 
     def allows(self, step: Step) -> bool:
-        """Whether a step is possible now."""
+        """Return True if a step is possible now."""
         several = self.sink.several_queries and self._writing == "append"
         if isinstance(step, steps.Expire):
             return self.sink.expire is not None
@@ -249,13 +404,13 @@ class EpochDriver(WritingDriver):
             life.workers.set_aside("executor")
         elif answer.outcome == "returned" and step.ends == "well":
             life.messages[step.task] = answer.value
-        lost = "; nobody hears of it" if step.ends == "lost" else ""
+        lost = "; its message is lost" if step.ends == "lost" else ""
         return f"task {step.task} attempt {attempt}: {words(answer)}{lost}"
 
     @_step.register
     def _commit(self, step: Commit) -> str:
         life = self._query.awake
-        # Before the call: it may happen, though it never returns.
+        # Before the call: it may take effect although it never returns.
         self._open(life).open()
         answer = life.commit(step.trap)
         return f"{life.name} commits {self._open(life).name}{self._after_commit(answer)}"
@@ -264,7 +419,7 @@ class EpochDriver(WritingDriver):
         life = self._heard(answer, "committer")
         if answer.outcome == "returned":
             self._newest = None
-            return unheard(answer) + self._committed(self._query, life)
+            return unheard(answer) + self._record_commit(self._query, life)
         if "CommitRejected" in answer.kinds and self._can_look:
             self._ledger.check_refusal(self._open(life))
         if answer.outcome == "raised":
@@ -273,7 +428,7 @@ class EpochDriver(WritingDriver):
             return f"{self._over(answer)}; abort with every message {words(aborted)}"
         return self._over(answer)
 
-    def _committed(self, query: PlayedQuery, life: Life) -> str:
+    def _record_commit(self, query: PlayedQuery, life: Life) -> str:
         self._open(life).settle()
         life.unit, epoch, life.next = None, life.next, life.next + 1
         if query.checkpoint is None or query.checkpoint.commit(epoch):
@@ -358,9 +513,9 @@ class EpochDriver(WritingDriver):
         life = self._query.awake
         role, life.asleep = life.asleep or "", None
         answer = life.workers.resume(role)
-        return f"{life.name} goes on{self._afterwards(role)(answer)}"
+        return f"{life.name} goes on{self._finish_role(role)(answer)}"
 
-    def _afterwards(self, role: str) -> Callable[[Answer], str]:
+    def _finish_role(self, role: str) -> Callable[[Answer], str]:
         return {"planner": self._after_begin, "committer": self._after_commit}.get(role, self._over)
 
     @_step.register

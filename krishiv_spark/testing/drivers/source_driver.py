@@ -1,4 +1,4 @@
-"""Plays Spark's part of a streaming query from a source, without a JVM."""
+"""Drivers that play Spark's part of a streaming query from a source, without a JVM."""
 
 from __future__ import annotations
 
@@ -11,52 +11,154 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.testing.drivers.base import Driver, unheard, words
-from krishiv_spark.testing.drivers.lives import Workers
-from krishiv_spark.testing.drivers.readings import Readings, check_watermark
+from krishiv_spark.testing.drivers.queries import Workers
 from krishiv_spark.testing.processes import read_roles
-from krishiv_spark.testing.processes.elsewhere import run_elsewhere
+from krishiv_spark.testing.processes.interpreters import run_elsewhere
 from krishiv_spark.testing.processes.outside import Call
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.processes.serving import Answer
-from krishiv_spark.testing.rows import Row
+from krishiv_spark.testing.rows import Row, numbers_of, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.steps import Add, Expire, Step, Trap, TrapAt, Trigger
 from krishiv_spark.testing.subjects import SourceUnderTest
 
-__all__ = ["SourceDriver"]
+__all__ = ["Readings", "SourceDriver", "check_watermark"]
+
+
+class Readings:
+    """The batches of one query.
+
+    Args:
+        source: The source, which maps numbers to rows.
+
+    Attributes:
+        batches: For each batch, the number of times that each row was read.
+        ends: The end offsets of the batches, as text; one more while a batch is being read.
+        known: The number of rows added when each end was chosen.
+    """
+
+    def __init__(self, source: SourceUnderTest) -> None:
+        self._source = source
+        self.batches: list[Counter[int | Row]] = []
+        self.ends: list[str] = []
+        self.known: list[int] = []
+
+    def counted(self, rows: Sequence[Row], added: int) -> Counter[int | Row]:
+        """Count rows by their number, when this many were added."""
+        return numbers_of(rows, self._source.schema, self._source.row, added)
+
+    def check_tasks(self, tasks: Sequence[Counter[int | Row]]) -> None:
+        """Check that no row is read by two tasks.
+
+        Raises:
+            Violation: If one is.
+        """
+        readers: dict[int, int] = {}
+        for place, task in enumerate(tasks):
+            numbers = [row for row in task if isinstance(row, int)]
+            shared = [number for number in numbers if number in readers]
+            if shared:
+                seen = f"tasks {readers[shared[0]]} and {place} read rows {ranges(shared)}"
+                raise Violation(Rule.TASKS_APART, seen)
+            readers.update(dict.fromkeys(numbers, place))
+
+    def compare(self, epoch: int, found: Counter[int | Row], added: int) -> None:
+        """Record a batch that was read, for the first time or again.
+
+        Raises:
+            Violation: If its rows are not the expected ones.
+        """
+        where = f"batch {epoch}: "
+        refuse_strange(found, self._source.schema, self._source.row, added, where)
+        newer = [row for row in found if isinstance(row, int) and row >= self.known[epoch]]
+        self._refuse(Rule.NOTHING_NEWER, where, newer)
+        self._check_ahead(epoch, found)
+        if epoch < len(self.batches):
+            changed = (found - self.batches[epoch]) + (self.batches[epoch] - found)
+            self._refuse(Rule.SAME_REPLAY, where, list(changed))
+        else:
+            self.batches.append(found)
+
+    def check_all(self, added: int, skipped: int) -> None:
+        """Check that each row was read once, except for some first ones.
+
+        Raises:
+            Violation: If one was not.
+        """
+        total: Counter[int | Row] = Counter()
+        for batch in self.batches:
+            total += batch
+        wanted: Counter[int | Row] = Counter(range(skipped, added))
+        if total != wanted:
+            lost, more = ranges(wanted - total) or "none", ranges(total - wanted) or "none"
+            raise Violation(Rule.EVERY_ROW_ONCE, f"never read: {lost}; read too often: {more}")
+
+    @staticmethod
+    def _refuse(rule: Rule, where: str, rows: list[Any]) -> None:
+        if rows:
+            raise Violation(rule, f"{where}rows {ranges(rows)}")
+
+    def _check_ahead(self, epoch: int, found: Counter[int | Row]) -> None:
+        reached = _watermark_ms(self.ends[epoch])
+        if self._source.event_time is None or reached is None:
+            return
+        column = self._source.schema.names.index(self._source.event_time)
+        read = {row for batch in [*self.batches, found] for row in batch if isinstance(row, int)}
+        times = (self._source.row(number)[column].timestamp() * 1000 for number in read)
+        newest = max(times, default=None)
+        if newest is None or reached > newest:
+            raise Violation(Rule.WATERMARK, f"{reached} ms; newest time that was read: {newest} ms")
+
+
+def check_watermark(start: str, end: str) -> None:
+    """Check that the watermark does not move back from one offset to the next.
+
+    Raises:
+        Violation: If it does.
+    """
+    before, after = _watermark_ms(start), _watermark_ms(end)
+    if before is not None and (after is None or after < before):
+        raise Violation(Rule.WATERMARK, f"it moved from {before} to {after} ms")
+
+
+def _watermark_ms(text: str) -> int | None:
+    offset = json.loads(text)
+    found = offset.get("watermark") if isinstance(offset, Mapping) else None
+    return found.get("ms") if isinstance(found, Mapping) else None
+
 
 _MOST_TRIGGERS = 50
 
 
 class _Failed(Exception):  # noqa: N818  the query has failed as it was meant to
-    """A call went wrong; the query is over."""
+    """An error of a call, after which the query ends."""
 
 
 class SourceDriver(Driver):
-    """Drives a source through any sequence of steps; what it delivers goes to a perfect sink.
+    """A driver that runs any sequence of steps on a source and delivers its rows to a perfect sink.
 
     What Spark does is played faithfully: the offset log holds the ends of batches as text, a
-    batch whose end equals the one before is none, the initial offset is asked for at each start
+    batch whose end equals the previous one is none, the initial offset is requested at each start
     until a batch is committed, a batch that was not committed is repeated after a restart, tasks
     read with an instance made elsewhere, `commit` comes one batch late and never for the last one.
 
     Args:
         source: The source.
         options: Options beside those of the source.
-        promise: What the caller is after, for the message of a failure.
+        promise: The promise that the caller checks, for the message of a failure.
         pool: Processes to use; None makes new ones.
         zone: The time zone of the machines, as ``TZ`` has it; None for that of this process.
 
     Attributes:
-        added: How many rows were added.
-        batches: How often each row was read, a batch after the other.
-        ends: The offsets at which they end, as text.
-        calls: Those to the outside, by the role's function that made them last.
-        seconds: How long that took.
-        survived: Whether a call has failed, and what asked for it went on as if nothing had.
-        most_tasks: Over how many tasks the batch with most of them was split.
-        is_carried: Whether the rows of the last batch were there before its tasks: its partitions
-            are about as large, or Spark had them already.
+        added: The number of rows added so far.
+        batches: For each batch, the number of times that each row was read.
+        ends: The end offsets of the batches, as text.
+        calls: The calls to the outside, by the role's function that made them last.
+        seconds: The duration of that function.
+        survived: True if a call has failed and the function that made it still succeeded.
+        most_tasks: The largest number of tasks of a batch.
+        is_carried: True if the rows of the last batch were read before its tasks: its partitions
+            are about as large as the rows, or Spark had them already.
     """
 
     def __init__(
@@ -88,21 +190,21 @@ class SourceDriver(Driver):
         self._is_open = self._is_told = self._can_end = self._has_expired = False
 
     def close(self) -> None:
-        """End what is running."""
+        """End all running processes."""
         self._workers.close()
         super().close()
 
-    # --- for whoever runs sequences
+    # --- for code that runs sequences
 
     def allows(self, step: Step) -> bool:
-        """Whether a step is possible now."""
+        """Return True if a step is possible now."""
         return self.source.expire is not None or not isinstance(step, Expire)
 
     def drain(self, *, skipped: int = 0) -> None:
-        """Trigger until nothing is new; then every row must have been read once.
+        """Trigger until no row is new; then check that every row was read once.
 
         Args:
-            skipped: So many rows, the first ones, must not have been read at all.
+            skipped: The number of first rows that must not have been read at all.
 
         Raises:
             Broken: If a rule is broken.
@@ -119,7 +221,7 @@ class SourceDriver(Driver):
         self._is_open = False
 
     def call(self, role: str, function: Any, *args: Any, trap: Trap | None = None) -> Any:
-        """Call a function of a role; an error is a violation unless there is a reason for one."""
+        """Call a function of a role; an error is a violation unless a fault explains it."""
         answer = self._heard(function, self._workers.call(role, function, *args, trap=trap))
         if answer.outcome == "returned":
             return answer.value
@@ -128,26 +230,28 @@ class SourceDriver(Driver):
         raise _Failed(f"{function.__name__}: {words(answer)}")
 
     def start(self, *, available_now: bool = False) -> None:
-        """Open the reader, as a query that starts; with availableNow it is told that it ends."""
+        """Open the reader, as at the start of a query; with availableNow, tell it of the end."""
         if self._is_open:
             return
         self._is_told = self.call("source", read_roles.open_reader, self._load)
         self._can_end = available_now and self.call("source", read_roles.freeze)
-        if self._committed < 0:  # later it is not asked for, a query knows where it stands
+        # Spark does not request it later: a query has its position in the offset log.
+        if self._committed < 0:
             self._ask_initial()
         self._is_open = True
         if self.ends and self._committed == len(self.ends) - 1 and not self._is_told:
-            # Spark asks a reader this that is told nothing: so it learns where the query stands.
+            # Spark asks this question of a reader that has no position yet, which learns it that
+            # way.
             self._plan(self.ends[-1], self.ends[-1])
 
     def freeze(self) -> bool:
-        """Start again with availableNow; False if the reader cannot be told."""
+        """Start again with availableNow; return False if the reader has no such method."""
         self.restart()
         self.start(available_now=True)
         return self._can_end
 
     def parts_of_batch(self) -> list[bytes]:
-        """The pickled partitions of a batch read.
+        """Return the pickled partitions of a batch read.
 
         Raises:
             Broken: If it cannot be planned.
@@ -157,11 +261,11 @@ class SourceDriver(Driver):
         return planned[0]
 
     def peak(self, few: Sequence[bytes] | None = None) -> tuple[int, int]:
-        """Bytes of the largest task of what is new, and by how much a process grew over all.
+        """Return the bytes of the largest new task, and the growth of a process over all of them.
 
         Args:
-            few: Partitions that it reads before, of a batch read; None is a stream, whose process
-                has read the last batch before.
+            few: Partitions of a batch read, which the process reads first; None for a stream, whose
+                process has read the previous batch first.
         """
         if few is None:
             few, many = self._newest_parts()
@@ -178,7 +282,7 @@ class SourceDriver(Driver):
     def all_in_batch(
         self, trap: Trap | None = None, at: TrapAt = "all"
     ) -> Counter[int | Row] | None:
-        """The rows of a batch read, by number; None if it failed at the trap."""
+        """Return the rows of a batch read, by number; None if it failed at the trap."""
         step = Trigger(at=at, trap=trap)  # type: ignore[arg-type]  # nothing sleeps here
         try:
             pickled, parts = self._plan_batch(self._trap(step, "plan"))
@@ -187,7 +291,7 @@ class SourceDriver(Driver):
             return None
 
     def inferred(self) -> pa.Schema | str | None:
-        """The schema that the source infers, if it does; text is in Spark's language."""
+        """Return the inferred schema, None if there is none; text is in Spark's language."""
         schema: pa.Schema | str | None = self.call("planner", read_roles.inferred, self._load)
         return schema
 
@@ -245,13 +349,14 @@ class SourceDriver(Driver):
         return f"{word}: {sum(found.values())} rows"
 
     def _next(self, trap: Trap | None) -> bool:
-        """Choose an end and log it; False if there is nothing new."""
+        """Choose an end and log it; return False if there is no new row."""
         start = self._position()
         end = self.call("source", read_roles.choose, start, self._is_told, trap=trap)
         check_watermark(start, end)
         if end == start:
             return False
-        if self.ends:  # after the new offset's log entry (MicroBatchExecution.constructNextBatch)
+        # After the new offset's entry in the log (MicroBatchExecution.constructNextBatch).
+        if self.ends:
             self.call("source", read_roles.committed, self.ends[-1])
         self.ends.append(end)
         self._readings.known.append(self.added)
@@ -280,7 +385,7 @@ class SourceDriver(Driver):
         return plan
 
     def _newest_parts(self) -> tuple[list[bytes], list[bytes]]:
-        """The partitions of the last batch, and of what is new."""
+        """Return the partitions of the last batch, and those of the new rows."""
         self.start()
         first, start = (self._initial or "", *self.ends)[-2:]
         few, _ = self._plan(first, start)
@@ -320,7 +425,7 @@ class SourceDriver(Driver):
         self._initial = initial
 
     def _check_forward(self, epoch: int) -> None:
-        """A batch without rows: either nothing lies between its offsets, or it leads back."""
+        """Check a batch without rows: its offsets contain no row between them, or it leads back."""
         start, end = self._span(epoch)
         rows = self.call("planner", read_roles.rows_between, self._load, end, start)
         if rows:
@@ -345,7 +450,7 @@ class SourceDriver(Driver):
         return step.trap if step.at in {at, "all"} else None
 
     def _drain(self) -> None:
-        # With a limit each row may take a trigger of its own.
+        # With a limit each row may need a trigger of its own.
         for _ in range(_MOST_TRIGGERS + self.added):
             text = self._trigger(Trigger())
             self.tell(text)
