@@ -122,7 +122,7 @@ def kafka(given: Given) -> Iterator[Count]:
     """
     from kafka import KafkaProducer
 
-    from krishiv_spark.sources.kafka import lag, topics
+    from krishiv_spark.sources.kafka import planner, subscription
     from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
     with ExitStack() as stack:
@@ -131,7 +131,7 @@ def kafka(given: Given) -> Iterator[Count]:
         options = KafkaSourceOptions.parse(named, "krishiv-kafka")
         producer = KafkaProducer(bootstrap_servers=given.topics.bootstrap, linger_ms=100)
         stack.callback(producer.close)
-        for module in (lag, topics):
+        for module in (planner, subscription):
             stack.enter_context(mock.patch.object(module, "_SHARE_OF_TIME", 0))
 
         def bring(number: int) -> None:

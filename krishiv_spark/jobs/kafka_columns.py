@@ -8,10 +8,9 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
-from krishiv_spark.sources.kafka.ddl import parse_fields
+from krishiv_spark.sources.kafka.json_values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
-from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
 
 __all__ = ["columns_fault", "json_options", "option_without_fields"]
 
@@ -68,7 +67,7 @@ def columns_fault(options: KafkaSourceOptions, schema: str | None) -> str | None
     """
     try:
         if schema is None:
-            KafkaRowSchema.inferred(options)
+            KafkaRowSchema.from_options(options)
             return None
         fields = parse_fields(schema)
     except (OptionError, SchemaError) as error:
@@ -76,7 +75,7 @@ def columns_fault(options: KafkaSourceOptions, schema: str | None) -> str | None
     except ValueError:  # Spark knows more types than the options
         return None
     try:
-        KafkaRowSchema.given(options, pa.schema(list(fields))).check()
+        KafkaRowSchema.from_schema(options, pa.schema(list(fields))).check()
     except (OptionError, SchemaError) as error:
         return str(error)
     return None

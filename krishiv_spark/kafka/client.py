@@ -10,7 +10,6 @@ from typing import Any
 from krishiv_spark.kafka.connection import Connection
 from krishiv_spark.kafka.connections import Connections
 from krishiv_spark.kafka.failures import KafkaFailedError, KafkaRefusedError, is_retriable
-from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.network import Node
 from krishiv_spark.kafka.security import warn_of_clear_login
@@ -103,7 +102,7 @@ class Client(Connections):
 
     def _with_known_partitions(self, topic: Topic) -> Topic:
         before = self._largest.get(topic.name)
-        if before is not None and usable_id(before) and before.id == topic.id:
+        if before is not None and before.usable_id and before.id == topic.id:
             topic = topic.including(before.leaders.keys())
         self._largest[topic.name] = topic
         return topic

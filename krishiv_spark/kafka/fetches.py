@@ -1,34 +1,44 @@
-"""Fetch messages: what is asked of a node, and what it answers for each partition."""
+"""Fetch: the request and the response of each partition, and the headers of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
+from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.topic_partition import NO_ID, TopicPartition
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.runtime.retry import Backoff
 
-__all__ = ["PartitionData", "Wanted", "answers", "request", "usable_id"]
+__all__ = [
+    "BatchHeader",
+    "PartitionData",
+    "PartitionFetch",
+    "build_fetch",
+    "read_batch_headers",
+    "read_response",
+]
 
-_NO_ID = str(UUID(int=0))
-# The default of Java's ``fetch.max.wait.ms``.
 _WAIT_MS = 500
+"""The default of Java's ``fetch.max.wait.ms``."""
+
 _FIRST_WITH_IDS = 13
 _FIRST_WITH_ISOLATION = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Records of one partition.
+class PartitionFetch:
+    """A request for records of one partition.
 
     Attributes:
-        tp: Where they are; the node that is asked leads it.
-        topic_id: Id of its topic; empty if the cluster has none.
+        tp: The partition; the request is sent to its leader.
+        topic_id: Id of its topic; empty if the cluster has no ids.
         offset: First offset.
-        most_bytes: About the most bytes; a batch of records comes whole.
-        epoch: The leader epoch in which the offset is known to be that of the log: a leader of
-            another one refuses (KIP-320). -1 for whatever the leader has.
+        most_bytes: Approximate maximum number of bytes; a batch of records is never split.
+        epoch: The leader epoch in which the log is known to contain the offset: a leader of another
+            epoch refuses the request (KIP-320). -1 for any leader.
     """
 
     tp: TopicPartition
@@ -40,16 +50,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class PartitionData:
-    """What a node has of one partition.
+    """The response of a node for one partition.
 
     Attributes:
-        tp: Of which partition all of this is.
-        code: Number of the error, 0 for none.
-        records: Batches of records, the last one perhaps cut off.
+        tp: The partition.
+        code: Error code, 0 for none.
+        records: Batches of records; the last one may be truncated.
         aborted: Producer id and first offset of aborted transactions among them.
         last_stable_offset: The last stable offset.
         high_watermark: The high watermark.
-        oldest: The first offset that the partition still has; -1 if it is not said.
+        oldest: First offset that the partition still has; -1 if the response lacks it.
     """
 
     tp: TopicPartition
@@ -61,26 +71,20 @@ class PartitionData:
     oldest: int
 
 
-def usable_id(topic: Topic) -> str:
-    """The id of a topic; empty if the cluster has none (before Kafka 2.8)."""
-    # "None" is what a missing id is as a text.
-    return "" if topic.id in {"", "None", _NO_ID} else topic.id
+def build_fetch(wanted: Collection[PartitionFetch], *, committed: bool, most_bytes: int) -> Any:
+    """Return the message that requests records of a node.
 
-
-def request(wanted: Collection[Wanted], *, committed: bool, most_bytes: int) -> Any:
-    """The message that asks a node for records.
-
-    Topics are asked for by their ids where they have one (KIP-516), so that a topic that was made
-    anew under an old name is never taken for the old one.
+    A topic with an id is requested by it (KIP-516), so that a recreated topic is never confused
+    with its predecessor of the same name.
     """
     from kafka.protocol.consumer import FetchRequest
 
     topic = FetchRequest.FetchTopic
     grouped: dict[tuple[str, str], list[Any]] = {}
     for each in wanted:
-        grouped.setdefault((each.tp.topic, each.topic_id), []).append(_partition(each))
+        grouped.setdefault((each.tp.topic, each.topic_id), []).append(_build_partition(each))
     topics = [
-        topic(topic=name, topic_id=UUID(number or _NO_ID), partitions=parts)
+        topic(topic=name, topic_id=UUID(number or NO_ID), partitions=parts)
         for (name, number), parts in grouped.items()
     ]
     has_ids = all(each.topic_id for each in wanted)
@@ -97,26 +101,26 @@ def request(wanted: Collection[Wanted], *, committed: bool, most_bytes: int) -> 
     )
 
 
-def _partition(wanted: Wanted) -> Any:
+def _build_partition(wanted: PartitionFetch) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     return FetchRequest.FetchTopic.FetchPartition(
         partition=wanted.tp.partition,
         current_leader_epoch=wanted.epoch,
         fetch_offset=wanted.offset,
-        # These two are for followers only.
+        # Only followers use these two.
         last_fetched_epoch=-1,
         log_start_offset=-1,
         partition_max_bytes=wanted.most_bytes,
     )
 
 
-def answers(response: Any, names: Mapping[str, str]) -> Iterator[PartitionData]:
-    """What a response says of each partition.
+def read_response(response: Any, names: Mapping[str, str]) -> Iterator[PartitionData]:
+    """Yield the part of a response about each partition.
 
     Args:
-        response: Of a `request`, whatever version its node speaks.
-        names: Names of topics by their ids, for responses that have only these.
+        response: The response to `build_fetch`, of any version.
+        names: Names of topics by their ids, for responses that contain only ids.
     """
     for topic in response.responses:
         by_id = response.API_VERSION >= _FIRST_WITH_IDS
@@ -132,3 +136,97 @@ def answers(response: Any, names: Mapping[str, str]) -> Iterator[PartitionData]:
                 high_watermark=each.high_watermark,
                 oldest=each.log_start_offset,
             )
+
+
+_HEADERS_BYTES = 64 * 1024
+"""Maximum number of bytes of each partition; a response has at least one whole batch (KIP-74)."""
+
+_ANSWERED = {0, 1}
+"""No error, or OFFSET_OUT_OF_RANGE: the offset has just aged out or was truncated."""
+
+
+class BatchHeader(NamedTuple):
+    """The header of a batch.
+
+    Attributes:
+        base: Its first offset.
+        last: Its last offset.
+        newest_ms: Its greatest timestamp, in milliseconds; below 0 if it has none.
+        is_marker: True for the marker that ends a transaction, whose timestamp is that of the end.
+    """
+
+    base: int
+    last: int
+    newest_ms: int
+    is_marker: bool
+
+
+def read_batch_headers(
+    client: Client, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[BatchHeader]]:
+    """Fetch the headers of the batches that contain or follow some offsets, and of a few more.
+
+    Args:
+        client: The client of this process.
+        offsets: An offset for each partition, before its end.
+
+    Returns:
+        The headers by partition; an empty list for a partition without a batch there.
+
+    Raises:
+        KafkaFailedError: If a partition has no response in time, or may not be read.
+    """
+    found: dict[TopicPartition, list[BatchHeader]] = {}
+    backoff = Backoff(client.connection.api_timeout_s)
+    while waiting := [tp for tp in offsets if tp not in found]:
+        for answer in _fetch_each(client, waiting, offsets):
+            if answer.code in _ANSWERED:
+                found[answer.tp] = list(_parse_headers(answer.records))
+            elif not is_retriable(error := _to_error(answer)):
+                raise client.failed(f"read {answer.tp}", error)
+        if len(found) < len(offsets):
+            client.forget_leaders({tp.topic for tp in offsets})
+            backoff.pause_or_raise(
+                lambda: client.failed("read records", f"no response for {waiting[0]}")
+            )
+    return found
+
+
+def _fetch_each(
+    client: Client, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]
+) -> Iterator[PartitionData]:
+    """Send a request for each partition, in parallel: a response has only one whole batch."""
+    from kafka.errors import KafkaError
+
+    asked: list[tuple[Any, dict[str, str]]] = []
+    for tp in partitions:
+        node, topic = client.leader(tp), client.topic_of(tp.topic)
+        if node is not None and topic is not None:
+            wanted = PartitionFetch(tp, topic.usable_id, offsets[tp], _HEADERS_BYTES)
+            message = build_fetch([wanted], committed=False, most_bytes=_HEADERS_BYTES)
+            asked.append((client.submit(message, node), {topic.id: topic.name}))
+    for future, names in asked:
+        try:
+            yield from read_response(client.wait(future), names)
+        except KafkaError as error:
+            if not is_retriable(error):
+                raise_alone(client.failed("read records", error))
+
+
+def _to_error(answer: PartitionData) -> Exception:
+    from kafka.errors import for_code
+
+    error: Exception = for_code(answer.code)()
+    return error
+
+
+def _parse_headers(records: Any) -> Iterator[BatchHeader]:
+    from krishiv_spark.kafka.records.layout import CONTROL, HEADER, HEADER_BYTES, LOG_OVERHEAD
+
+    at = 0
+    # The last batch may be truncated: its header is enough.
+    while at + HEADER_BYTES <= len(records):
+        base, length, _, _, _, attributes, delta, _, newest, *_ = HEADER.unpack_from(records, at)
+        yield BatchHeader(base, base + delta, newest, bool(attributes & CONTROL))
+        # A damaged length must not move the position back.
+        at += LOG_OVERHEAD + max(length, 0)

@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+from uuid import UUID
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "NO_ID",
     "READ",
     "WRITE",
     "BrokerAddress",
@@ -21,6 +23,9 @@ __all__ = [
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """What can be looked up in a partition besides a time."""
+
+NO_ID = str(UUID(int=0))
+"""The id that brokers return for a topic without an id."""
 
 READ, WRITE = 3, 4
 """What may be done with a topic (``AclOperation``)."""
@@ -59,6 +64,12 @@ class Topic:
     id: str
     leaders: Mapping[int, int]
     operations: frozenset[int] | None = None
+
+    @property
+    def usable_id(self) -> str:
+        """Its id; empty if the cluster has none (before Kafka 2.8)."""
+        # kafka-python returns a missing id as None, which is "None" as a text.
+        return "" if self.id in {"", "None", NO_ID} else self.id
 
     def allows(self, operation: int) -> bool:
         """Whether the user may do something with it, as far as is known."""

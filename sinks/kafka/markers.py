@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from krishiv_spark.kafka.client import Client, is_retriable
-from krishiv_spark.kafka.fetches import Wanted, answers, request
+from krishiv_spark.kafka.fetches import PartitionFetch, build_fetch, read_response
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.runtime.retry import Backoff
@@ -87,9 +87,9 @@ def _ask(client: Client, tp: TopicPartition, offset: int) -> tuple[Exception | N
     if node is None:
         return LeaderNotAvailableError(str(tp)), b""
     # By name and uncommitted: of an open transaction, readers of committed records see nothing.
-    wanted = Wanted(tp, "", offset, _MOST_BYTES)
-    (answer,) = client.ask([(node, request([wanted], committed=False, most_bytes=_MOST_BYTES))])
+    wanted = PartitionFetch(tp, "", offset, _MOST_BYTES)
+    (answer,) = client.ask([(node, build_fetch([wanted], committed=False, most_bytes=_MOST_BYTES))])
     if isinstance(answer, KafkaError):
         return answer, b""
-    (found,) = answers(answer, {})
+    (found,) = read_response(answer, {})
     return for_code(found.code)() if found.code else None, bytes(found.records)

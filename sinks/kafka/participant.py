@@ -19,7 +19,7 @@ from krishiv_spark.kafka.client import (
     KafkaRefusedError,
     open_client,
 )
-from krishiv_spark.kafka.expected_topics import ExpectedTopic, look_again
+from krishiv_spark.kafka.expected_topics import ExpectedTopic, retry_until_confirmed
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
@@ -181,7 +181,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
         wrote = {name: number for item in staged for name, number in item.topics}
         # As it is now: what this process remembers may be of the removed topic.
         expected = {name: ExpectedTopic(number, frozenset()) for name, number in wrote.items()}
-        now = look_again(lambda: self._client.topics(wrote), expected) if expected else {}
+        now = (
+            retry_until_confirmed(lambda: self._client.topics(wrote), expected) if expected else {}
+        )
         gone = sorted(n for n, each in expected.items() if not each.is_confirmed_by(now.get(n)))
         if gone:
             raise LogError(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import Client
 from krishiv_spark.kafka.expected_topics import ExpectedTopic
-from krishiv_spark.kafka.fetches import usable_id
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.partition_rows import PartitionRows
 from krishiv_spark.kafka.topic_partition import LATEST, READ, WRITE, Topic, TopicPartition
@@ -40,7 +39,7 @@ class PlannedTopic:
     @classmethod
     def of(cls, topic: Topic) -> PlannedTopic:
         """From what the cluster says."""
-        return cls(topic.name, usable_id(topic), len(topic.leaders))
+        return cls(topic.name, topic.usable_id, len(topic.leaders))
 
 
 _RIGHTS = {
@@ -95,7 +94,7 @@ def topic_ids(client: Client, names: Collection[str]) -> dict[str, str]:
         names: Which. Those that do not exist are left out, and those of clusters without such ids.
     """
     found = map(client.topic_of, names)
-    return {topic.name: number for topic in found if topic and (number := usable_id(topic))}
+    return {topic.name: number for topic in found if topic and (number := topic.usable_id)}
 
 
 def _created(client: Client, topic: str) -> Topic:

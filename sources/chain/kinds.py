@@ -18,7 +18,7 @@ _READERS = {
 }
 _OFFSETS = {
     "iceberg": "krishiv_spark.sources.iceberg.position:IcebergOffset",
-    "kafka": "krishiv_spark.sources.kafka.position:KafkaOffset",
+    "kafka": "krishiv_spark.sources.kafka.offset:KafkaOffset",
 }
 
 

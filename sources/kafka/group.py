@@ -1,4 +1,4 @@
-"""The position of a query, shown to Kafka's own tools as that of a consumer group. Driver."""
+"""The position of a query, committed to a consumer group for Kafka's own tools. Driver."""
 
 from __future__ import annotations
 
@@ -14,67 +14,68 @@ from krishiv_spark.kafka.network import LEAST_LOADED, Node
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
-__all__ = ["ShownPosition"]
+__all__ = ["ConsumerGroupMirror"]
 
 _log = logging.getLogger(__name__)
 _NO_GENERATION = -1
-# Later versions have ids of topics instead.
 _LAST_WITH_NAMES = 9
-# Later versions fetch the offsets of several groups.
+"""Later versions of OffsetCommit have ids of topics instead."""
 _LAST_OF_ONE_GROUP = 7
-# Several keys in one message (KIP-699); before it the answer has another form.
+"""Later versions of OffsetFetch have several groups."""
 _FIRST_WITH_LISTS = 4
-_SINCE = "krishiv-spark since "
-"""In the metadata of an offset, before the milliseconds at which the driver that wrote it began."""
+"""Earlier versions of FindCoordinator have a single key, and another response (KIP-699)."""
+_METADATA_PREFIX = "krishiv-spark since "
+"""Prefix of an offset's metadata; the start time of the driver that wrote it follows, in ms."""
 _MOST_DIGITS = 19
-_PATIENCE_S, _REST_S = 5.0, 60.0
-"""How long the query waits for a position to be shown, and for how long then for none."""
+_COMMIT_TIMEOUT_S, _PAUSE_AFTER_FAILURE_S = 5.0, 60.0
+"""Maximum time that a commit may delay the query, and the pause after a failed one."""
 
 
-class ShownPosition:
-    """Commits the position of a query as a consumer outside of any generation commits offsets.
+class ConsumerGroupMirror:
+    """A consumer group whose offsets follow the position of a query.
 
-    It is for people and their tools: if it fails, there is a warning and the query goes on.
+    The commits are those of a consumer outside of any generation. They only inform operators and
+    their tools: after a failed commit, the query continues with a warning.
 
-    Kafka has no condition for such a commit, and a driver that was frozen may wake after another
-    one has gone on. So the group's offsets are fetched first, and each is replaced only by a
-    greater one, or if this driver wrote it. A checkpoint that was rewound is the exception: the
-    first position of a driver may be lower, if the driver began after the one that wrote the
-    group's offset. Its begin is in the metadata of the offset.
+    Kafka has no conditional commit of this kind, and a driver that was frozen may wake after
+    another driver has continued the query. So the group's offsets are fetched first, and each is
+    replaced only by a greater one, or if this driver wrote it. A rewound checkpoint is the
+    exception: the first position of a driver may be lower, if the driver started after the one that
+    wrote the group's offset. The metadata of an offset contain that start time.
 
     Args:
-        connection: How the cluster is reached.
+        connection: The settings of the cluster.
         group: Id of the group; it must have no other members.
-        since_ms: When the driver began to read the topics, milliseconds; now by default.
+        since_ms: Time at which the driver started to read the topics, in ms; now by default.
     """
 
     def __init__(self, connection: Connection, group: str, since_ms: int | None = None) -> None:
         self._connection = connection
         self._group = group
         self._since_ms = time.time_ns() // 1_000_000 if since_ms is None else since_ms
-        self._shown: Mapping[TopicPartition, int] | None = None
+        self._committed: Mapping[TopicPartition, int] | None = None
         self._written: dict[TopicPartition, int] = {}
         self._coordinator: Node | None = None
-        self._until_s = 0.0
+        self._paused_until_s = 0.0
 
-    def show(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets, the next of each partition, if they are not shown yet.
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the next offset of each partition, unless they were committed already.
 
-        When that has failed, nothing is tried for a minute.
+        After a failure, nothing is committed for a minute.
         """
-        if offsets == self._shown or time.monotonic() < self._until_s:
+        if offsets == self._committed or time.monotonic() < self._paused_until_s:
             return
         try:
-            self._commit(open_client(self._connection), offsets)
-            self._shown = offsets
+            self._commit_with_retry(open_client(self._connection), offsets)
+            self._committed = offsets
         except KrishivError as error:
-            self._until_s = time.monotonic() + _REST_S
+            self._paused_until_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
             _log.warning("the position was not committed to group %r: %s", self._group, error)
 
-    def _commit(self, client: Client, offsets: Mapping[TopicPartition, int]) -> None:
-        backoff = Backoff(_PATIENCE_S)
+    def _commit_with_retry(self, client: Client, offsets: Mapping[TopicPartition, int]) -> None:
+        backoff = Backoff(_COMMIT_TIMEOUT_S)
         while (error := self._try_to_commit(client, offsets)) is not None:
-            self._coordinator = None  # it may be another one by now
+            self._coordinator = None  # another broker may be the coordinator by now
             failure = client.failed(f"commit offsets to group {self._group!r}", error)
             if not is_retriable(error):
                 raise failure
@@ -99,9 +100,9 @@ class ShownPosition:
         }
         if not wanted:
             return None
-        request = _commit_request(self._group, wanted, f"{_SINCE}{self._since_ms}")
-        answer = _answer(client, node, request)
-        error = answer if isinstance(answer, Exception) else _first_error(answer)
+        request = _commit_request(self._group, wanted, f"{_METADATA_PREFIX}{self._since_ms}")
+        answer = _send(client, node, request)
+        error = answer if isinstance(answer, Exception) else _find_error(answer)
         if error is None:
             self._written |= wanted
         return error
@@ -109,11 +110,11 @@ class ShownPosition:
     def _may_replace(self, tp: TopicPartition, current: _GroupOffset, offset: int) -> bool:
         if offset > current.offset or current.offset == self._written.get(tp):
             return True
-        return self._shown is None and current.since_ms < self._since_ms
+        return self._committed is None and current.since_ms < self._since_ms
 
 
 class _GroupOffset(NamedTuple):
-    """The offset of a group in a partition, and when the driver began that wrote it."""
+    """The offset of a group in a partition, and the start time of the driver that wrote it."""
 
     offset: int
     since_ms: int
@@ -121,7 +122,7 @@ class _GroupOffset(NamedTuple):
 
 def _find_coordinator(client: Client, group: str) -> Node | Exception:
     """Return the id of the group's coordinator, or the error."""
-    found = _answer(client, LEAST_LOADED, _find(group))
+    found = _send(client, LEAST_LOADED, _coordinator_request(group))
     if isinstance(found, Exception):
         return found
     coordinator = found.coordinators[0]
@@ -134,14 +135,14 @@ def _fetch(
     client: Client, node: Node, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _GroupOffset] | Exception:
     """Return the group's offsets in the partitions in which it has one, or the error."""
-    answer = _answer(client, node, _fetch_request(group, offsets))
+    answer = _send(client, node, _fetch_request(group, offsets))
     if isinstance(answer, Exception):
         return answer
     if answer.error_code:
         return _error(answer.error_code)
-    return _first_error(answer) or {
+    return _find_error(answer) or {
         TopicPartition(topic.name, one.partition_index): _GroupOffset(
-            one.committed_offset, _since_of(one.metadata)
+            one.committed_offset, _parse_since(one.metadata)
         )
         for topic in answer.topics
         for one in topic.partitions
@@ -149,18 +150,18 @@ def _fetch(
     }
 
 
-def _since_of(metadata: str | None) -> int:
-    """Return the begin that an offset's metadata contain; 0 if another program wrote them."""
-    text = (metadata or "").removeprefix(_SINCE)
+def _parse_since(metadata: str | None) -> int:
+    """Return the start time in an offset's metadata; 0 if another program wrote them."""
+    text = (metadata or "").removeprefix(_METADATA_PREFIX)
     return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else 0
 
 
-def _first_error(answer: Any) -> Exception | None:
+def _find_error(answer: Any) -> Exception | None:
     codes = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
     return _error(codes.pop()) if codes else None
 
 
-def _answer(client: Client, node: Node, message: Any) -> Any:
+def _send(client: Client, node: Node, message: Any) -> Any:
     return client.ask([(node, message)])[0]
 
 
@@ -171,7 +172,7 @@ def _error(code: int) -> Exception:
     return error
 
 
-def _find(group: str) -> Any:
+def _coordinator_request(group: str) -> Any:
     from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 
     return FindCoordinatorRequest(

@@ -1,10 +1,16 @@
-"""JSON objects into structs of Arrow, and which of them cannot be read. Executor."""
+"""JSON objects, parsed into Arrow structs many at once. Executor.
+
+Arrow's reader returns the fields that a schema names. It has no names of other fields, and no type
+for an object whose names are data (a MAP). For both, the structure of the text is enough: brackets,
+colons and commas outside of strings, which NumPy finds in many documents at once. All documents
+must be valid JSON objects, which Arrow's reader checks first.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -14,17 +20,26 @@ from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.nested import children
 from krishiv_spark.arrow.tiny_numbers import has_tiny_decimal
-from krishiv_spark.sources.kafka.json_structure import JsonStructure, Members, pairs_of_maps
 from krishiv_spark.sources.kafka.json_types import (
     JsonRules,
+    build_form,
     cast_if_other,
-    form_of,
     has_decimal,
     has_map,
 )
 
-__all__ = ["JsonParser", "ParsedValues", "UnknownFields", "find_unknown", "have_field"]
+__all__ = [
+    "JsonParser",
+    "JsonStructure",
+    "Members",
+    "ParsedValues",
+    "UnknownFields",
+    "find_unknown",
+    "have_field",
+    "rewrite_maps",
+]
 
 _INFINITE = re.compile(rb"Inf\s*[,}\]]")
 _STRING = r'(?s)"(?:[^"\\]|\\.)*"'
@@ -34,13 +49,13 @@ Unexpected: TypeAlias = Literal["ignore", "error"]
 
 @dataclass(frozen=True)
 class ParsedValues:
-    """Values of some rows.
+    """The values of some rows.
 
     Attributes:
-        objects: The objects; null for a null value, and for one that cannot be read.
+        objects: The objects; null for a null value, and for a value that cannot be read.
         bad: The positions of values that cannot be read, in order.
-        may_have_more: True if a value may have a field that is not wanted. Known only to a parser
-            that `looks_for_more`.
+        may_have_more: True if a value may have a field that is not read. Only a parser that
+            `looks_for_more` sets it.
     """
 
     objects: pa.StructArray
@@ -50,13 +65,13 @@ class ParsedValues:
 
 @dataclass(frozen=True)
 class UnknownFields:
-    """Fields of values that are not wanted.
+    """Fields of values that the schema does not have.
 
     Attributes:
         rows: The row of each field.
-        names: The path of each, as ``order.remark``.
-        rests: For each row a JSON object of the fields, and null for a row without one. A wanted
-            field that has an unknown one in it is there as a whole.
+        names: The path of each field, as ``order.remark``.
+        rests: For each row a JSON object of the fields, and null for a row without one. It contains
+            the whole value of a known field that has an unknown one in it.
     """
 
     rows: NDArray[np.int64]
@@ -68,10 +83,10 @@ class JsonParser:
     """A parser of JSON objects with some fields.
 
     Args:
-        kind: The fields that are wanted. One that an object lacks is null.
-        rules: Zone and units.
+        kind: The fields to read. A field that an object lacks is null.
+        rules: Time zone and units.
         above: Path of the object that has the fields, for the units.
-        looks_for_more: Find out whether values have other fields. Otherwise they are ignored.
+        looks_for_more: Detect other fields. Otherwise they are ignored.
 
     Raises:
         SchemaError: If a field has a type that cannot be read from JSON.
@@ -87,7 +102,7 @@ class JsonParser:
     ) -> None:
         nullable = [each.with_nullable(nullable=True) for each in kind]
         self.kind: pa.StructType = pa.struct(nullable)
-        self._form = form_of(self.kind, rules or JsonRules(), above)
+        self._form = build_form(self.kind, rules or JsonRules(), above)
         self._has_map = has_map(self.kind)
         self._has_decimal = has_decimal(self._form.read)
         self._looks_for_more = looks_for_more
@@ -96,17 +111,17 @@ class JsonParser:
         """Parse values.
 
         Args:
-            values: Binary; null is no object and not bad.
+            values: Binary values. Null becomes null, and is not bad.
         """
         texts = pc.fill_null(values, b"{}")
         parts: list[pa.Array] = []
         bad: list[int] = []
         more = False
-        # Arrow does not report which row cannot be read: halves are tried until one row is left.
+        # Arrow does not report the row that cannot be read: halves are tried until one row is left.
         waiting = [(0, len(texts))]
         while waiting and len(texts):
             begin, end = waiting.pop()
-            found, has_more = self._parse(texts.slice(begin, end - begin))
+            found, has_more = self._parse_part(texts.slice(begin, end - begin))
             if found is not None:
                 parts.append(found)
                 more |= has_more
@@ -121,47 +136,47 @@ class JsonParser:
             objects = pc.if_else(values.is_valid(), objects, pa.scalar(None, self.kind))
         return ParsedValues(objects, np.array(bad, np.int64), more)
 
-    def _parse(self, texts: pa.Array) -> tuple[pa.StructArray | None, bool]:
-        """Return the objects, or None if a text is no such object; then if there may be more."""
+    def _parse_part(self, texts: pa.Array) -> tuple[pa.StructArray | None, bool]:
+        """Return the objects, or None if a text is no such object; and `may_have_more`."""
         if self._looks_for_more:
-            found = self._parsed(texts, "error")
+            found = self._read_objects(texts, "error")
             if found is not None:
                 return found, False
-        return self._parsed(texts, "ignore"), self._looks_for_more
+        return self._read_objects(texts, "ignore"), self._looks_for_more
 
-    def _parsed(self, texts: pa.Array, unexpected: Unexpected) -> pa.StructArray | None:
+    def _read_objects(self, texts: pa.Array, unexpected: Unexpected) -> pa.StructArray | None:
         """Return the objects, or None if one of the texts is no such object.
 
-        The number of its row is put into each object, as its first field, under a name that no
-        writer of values can know. So a text that is half an object, or two of them, cannot become
-        another number of rows; and nothing can follow an object, since nothing is around it.
+        Each object gets the number of its row as its first field, under a name that no writer of
+        values can know. So a text that is half an object, or two objects, cannot become another
+        number of rows, and an object has nothing around it.
         """
         numbers = pa.array(np.arange(len(texts)))
         try:
             key = f"n{secrets.token_hex(8)}"
-            lines = _lines(_objects(texts), numbers, key).buffers()[2]
+            lines = _number_lines(_strip_objects(texts), numbers, key).buffers()[2]
             if _has_infinite_word(lines, texts):
                 return None
             if self._has_decimal and has_tiny_decimal(lines, texts, self._form.read):
                 return None
             if self._has_map:
-                # Only a text that is valid may be written differently.
-                _check_numbers(_table(lines, key, pa.struct([]), "ignore"), key, numbers)
-                lines = pairs_of_maps(lines, self.kind)
-            table = _table(lines, key, self._form.read, unexpected)
+                # Only a valid text may be rewritten.
+                _check_numbers(_read_table(lines, key, pa.struct([]), "ignore"), key, numbers)
+                lines = rewrite_maps(lines, self.kind)
+            table = _read_table(lines, key, self._form.read, unexpected)
             _check_numbers(table, key, numbers)
             columns = [table.column(each.name).combine_chunks() for each in self.kind]
-            read = _struct(columns, self._form.read, len(texts))
+            read = _build_struct(columns, self._form.read, len(texts))
             return cast_if_other(self._form.convert(read), self.kind)
         except pa.ArrowException:
             return None
 
 
-def _objects(texts: pa.Array) -> pa.Array:
+def _strip_objects(texts: pa.Array) -> pa.Array:
     """Return the texts without blanks around them.
 
     Raises:
-        ArrowInvalid: If one is no object, by its first character.
+        ArrowInvalid: If the first character of one is not that of an object.
     """
     if not pc.all(pc.starts_with(texts, "{")).as_py():
         texts = pc.replace_substring_regex(texts, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
@@ -170,13 +185,13 @@ def _objects(texts: pa.Array) -> pa.Array:
     return texts
 
 
-def _lines(texts: pa.Array, numbers: pa.Array, key: str) -> pa.Array:
-    """Return objects, each with its number in it, a line each."""
-    # Without the "{". The cast refuses a text that is no UTF-8, which Arrow's reader would take.
+def _number_lines(texts: pa.Array, numbers: pa.Array, key: str) -> pa.Array:
+    """Return objects that contain the number of their row, one per line."""
+    # Without the "{". The cast refuses invalid UTF-8, which Arrow's reader would accept.
     rests = pc.binary_replace_slice(texts, 0, 1, b"").cast(pa.string())
     comma: Any = ","
     if not pc.all(pc.starts_with(rests, '"')).as_py():
-        # Between the number and a field there is a comma; an empty object has no field.
+        # A comma separates the number from a field; an empty object has no field.
         is_empty = pc.match_substring_regex(rests, r"^[ \t\r\n]*\}")
         comma = pc.if_else(is_empty, "", ",")
     digits = pc.cast(numbers, pa.string())
@@ -185,7 +200,7 @@ def _lines(texts: pa.Array, numbers: pa.Array, key: str) -> pa.Array:
 
 
 def _has_infinite_word(lines: pa.Buffer, texts: pa.Array) -> bool:
-    """Return True if a number is ``Inf``, which Arrow reads and neither JSON nor Spark knows."""
+    """Return True if a number is ``Inf``, which Arrow accepts, and neither JSON nor Spark does."""
     if _INFINITE.search(lines) is None:  # without a copy
         return False
     word = _INFINITE.pattern.decode()
@@ -194,9 +209,9 @@ def _has_infinite_word(lines: pa.Buffer, texts: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(outside, word), min_count=0).as_py())
 
 
-def _table(data: pa.Buffer, key: str, kind: pa.StructType, unexpected: Unexpected) -> pa.Table:
+def _read_table(data: pa.Buffer, key: str, kind: pa.StructType, unexpected: Unexpected) -> pa.Table:
     schema = pa.schema([pa.field(key, pa.int64()), *kind])
-    # In one block: a row that does not fit into a block is an error.
+    # One block: Arrow fails for a row that does not fit into a block.
     return arrow_json.read_json(
         pa.BufferReader(data),
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=data.size + 1),
@@ -211,8 +226,8 @@ def _check_numbers(table: pa.Table, key: str, numbers: pa.Array) -> None:
         raise pa.ArrowInvalid("a text is not a single object")
 
 
-def _struct(columns: Sequence[pa.Array], kind: pa.StructType, rows: int) -> pa.StructArray:
-    # Not `from_arrays`, which makes no rows of no columns.
+def _build_struct(columns: Sequence[pa.Array], kind: pa.StructType, rows: int) -> pa.StructArray:
+    # `from_arrays` returns no rows if there are no columns.
     return pa.Array.from_buffers(kind, rows, [None], children=list(columns))
 
 
@@ -220,10 +235,10 @@ def find_unknown(texts: pa.Array, kind: pa.StructType) -> UnknownFields:
     """Find the fields of objects that a type does not have.
 
     Args:
-        texts: Values that could be read.
-        kind: The fields that are known.
+        texts: Values that can be read.
+        kind: The known fields.
     """
-    lines = pc.binary_join_element_wise(_objects(texts).cast(pa.string()), "", "\n")
+    lines = pc.binary_join_element_wise(_strip_objects(texts).cast(pa.string()), "", "\n")
     found = JsonStructure(lines.buffers()[2], kind)
     top = found.members(found.documents)
     is_kept = np.zeros(len(top.colons), np.bool_)
@@ -239,12 +254,12 @@ def find_unknown(texts: pa.Array, kind: pa.StructType) -> UnknownFields:
         names.append(pc.binary_join_element_wise(prefix, found.names(unknown), ""))
     rows = found.rows_of(np.concatenate(tokens))
     return UnknownFields(
-        rows, pa.concat_arrays(names), _rests(found, top.where(is_kept), len(texts))
+        rows, pa.concat_arrays(names), _build_rests(found, top.where(is_kept), len(texts))
     )
 
 
-def _rests(found: JsonStructure, kept: Members, rows: int) -> pa.Array:
-    """Return an object of the members for each row, and null for a row without any."""
+def _build_rests(found: JsonStructure, kept: Members, rows: int) -> pa.Array:
+    """Return an object of the members of each row, and null for a row without any."""
     counts = np.bincount(found.rows_of(kept.colons), minlength=rows)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, found.texts(kept)), ",")
@@ -253,15 +268,270 @@ def _rests(found: JsonStructure, kept: Members, rows: int) -> pa.Array:
 
 
 def have_field(texts: pa.Array, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which of the objects have a field of one of some names, by the exact name.
+    """Return True for each object that has a field with one of some names.
 
     Args:
-        texts: Values that could be read.
-        names: The names.
+        texts: Values that can be read.
+        names: The exact names.
     """
-    lines = pc.binary_join_element_wise(_objects(texts).cast(pa.string()), "", "\n")
+    lines = pc.binary_join_element_wise(_strip_objects(texts).cast(pa.string()), "", "\n")
     found = JsonStructure(lines.buffers()[2], pa.struct([]))
     members = found.members(found.documents)
     result = np.zeros(len(texts), np.bool_)
     result[found.rows_of(members.colons[found.have_name_of(members, names)])] = True
     return result
+
+
+Ints: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+_QUOTE, _BACKSLASH, _COLON, _COMMA = b'"\\:,'
+_OPENS, _CLOSES = b"{[", b"}]"
+_OBJECT, _ARRAY = _OPENS
+
+
+def _character_table(characters: bytes) -> Flags:
+    found = np.zeros(256, np.bool_)
+    found[list(characters)] = True
+    return found
+
+
+_IS_OPEN, _IS_CLOSE = _character_table(_OPENS), _character_table(_CLOSES)
+_IS_STRUCTURAL = _character_table(_OPENS + _CLOSES + bytes([_COLON, _COMMA]))
+
+
+@dataclass(frozen=True)
+class Members:
+    """Members of some objects, in the order of the text.
+
+    Attributes:
+        colons: The tokens between names and values.
+        starts: Positions of the names, without the quote.
+        sizes: Lengths of the names in bytes, with the escapes of the text.
+    """
+
+    colons: Ints
+    starts: Ints
+    sizes: Ints
+
+    def where(self, chosen: Flags) -> Members:
+        """Return some of the members."""
+        return Members(self.colons[chosen], self.starts[chosen], self.sizes[chosen])
+
+
+class JsonStructure:
+    """The structural characters (tokens) of valid JSON objects.
+
+    Args:
+        data: The text of all objects, one per line.
+        kind: The type that is read from each object. Deeper levels are not examined.
+    """
+
+    def __init__(self, data: pa.Buffer, kind: pa.DataType) -> None:
+        self.text: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self._quotes = _string_delimiters(self.text)
+        at = np.flatnonzero(_IS_STRUCTURAL[self.text])
+        self.at = at[np.searchsorted(self._quotes, at) % 2 == 0]
+        """Positions of the tokens in the text."""
+        self.signs = self.text[self.at]
+        self._is_open, self._is_close = _IS_OPEN[self.signs], _IS_CLOSE[self.signs]
+        depth = np.cumsum(self._is_open.astype(np.int32) - self._is_close.astype(np.int32))
+        self._level = depth - self._is_open
+        """Number of containers around each token, without its own."""
+        self._containers = self._find_containers(_height(kind))
+        self.documents = np.flatnonzero((self._level == 0) & self._is_open)
+
+    def _find_containers(self, height: int) -> Ints:
+        """Return the token that opens the container of each token; -1 where it is not examined."""
+        found = np.full(len(self.at), -1, np.int64)
+        opens = np.flatnonzero((self._level == 0) & self._is_open)
+        for level in range(1, height + 1):
+            here = np.flatnonzero(self._level == level)
+            found[here] = opens[np.searchsorted(opens, here) - 1]
+            opens = here[self._is_open[here]]
+        return found
+
+    def rows_of(self, tokens: Ints) -> Ints:
+        """Return the number of the document in which each token is."""
+        rows: Ints = np.searchsorted(self.documents, tokens, side="right") - 1
+        return rows
+
+    def members(self, objects: Ints) -> Members:
+        """Return the members of objects, given by the tokens that open them."""
+        colons = np.flatnonzero(self._are_in(objects) & (self.signs == _COLON))
+        ends = np.searchsorted(self._quotes, self.at[colons]) - 1
+        starts = self._quotes[ends - 1] + 1
+        return Members(colons, starts, self._quotes[ends] - starts)
+
+    def have_name(self, members: Members, name: str) -> Flags:
+        """Return True for each member with a name; an escaped name never matches."""
+        wanted = np.frombuffer(name.encode(), np.uint8)
+        same: Flags = members.sizes == len(wanted)
+        begins = members.starts[same]
+        same[same] = (self.text[begins[:, None] + np.arange(len(wanted))] == wanted).all(axis=1)
+        return same
+
+    def have_name_of(self, members: Members, names: Sequence[str]) -> Flags:
+        """Return True for each member with one of some names."""
+        found = np.zeros(len(members.colons), np.bool_)
+        for name in names:
+            found |= self.have_name(members, name)
+        return found
+
+    def names(self, members: Members) -> pa.Array:
+        """Return the names of members, with the escapes of the text."""
+        return self._slice_text(members.starts, members.sizes)
+
+    def texts(self, members: Members) -> pa.Array:
+        """Return the text of members: their names and values."""
+        ends = self.at[self._find_ends(members.colons)]
+        return self._slice_text(members.starts - 1, ends - members.starts + 1)
+
+    def _find_ends(self, colons: Ints) -> Ints:
+        """Return the tokens after the members of documents: a comma, or the end of the document."""
+        after = ((self._level == 1) & (self.signs == _COMMA)) | (
+            (self._level == 0) & self._is_close
+        )
+        ends = np.flatnonzero(after)
+        after_each: Ints = ends[np.searchsorted(ends, colons)]
+        return after_each
+
+    def _slice_text(self, starts: Ints, sizes: Ints) -> pa.Array:
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        positions = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.text[positions])]
+        return pa.Array.from_buffers(pa.string(), len(starts), buffers)
+
+    def _are_in(self, containers: Ints) -> Flags:
+        """Return True for each token that is directly in one of some containers."""
+        chosen = np.zeros(
+            len(self.at) + 1, np.bool_
+        )  # the last entry is for tokens without a container
+        chosen[containers] = True
+        found: Flags = chosen[self._containers]
+        return found
+
+    def walk(self, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType, Ints]]:
+        """Find the containers from which the nested parts of a type are read.
+
+        Args:
+            kind: A struct, which is read from each document.
+
+        Yields:
+            Path, type and containers of each struct, list and map, from the outside in. A container
+            may have the wrong bracket; values that are no containers are left out.
+        """
+        yield from self._walk_type("", kind, self.documents)
+
+    def _walk_type(
+        self, path: str, kind: pa.DataType, containers: Ints
+    ) -> Iterator[tuple[str, pa.DataType, Ints]]:
+        yield path, kind, containers
+        if pa.types.is_list(kind):
+            inner = np.flatnonzero(self._are_in(containers) & self._is_open)
+            yield from self._walk_nested(path, kind.value_type, inner)
+            return
+        members = self.members(containers[self.signs[containers] == _OBJECT])
+        if pa.types.is_map(kind):
+            yield from self._walk_nested(path, kind.item_type, self._container_values(members))
+            return
+        for each in children(kind):
+            if pa.types.is_nested(each.type):
+                found = members.where(self.have_name(members, each.name))
+                below = f"{path}.{each.name}" if path else each.name
+                yield from self._walk_nested(below, each.type, self._container_values(found))
+
+    def _walk_nested(
+        self, path: str, kind: pa.DataType, containers: Ints
+    ) -> Iterator[tuple[str, pa.DataType, Ints]]:
+        if pa.types.is_nested(kind) and len(containers):
+            yield from self._walk_type(path, kind, containers)
+
+    def _container_values(self, members: Members) -> Ints:
+        """Return the values of members that are objects or arrays."""
+        after: Ints = members.colons + 1
+        containers: Ints = after[self._is_open[after]]
+        return containers
+
+    def closes(self, containers: Ints) -> Ints:
+        """Return the tokens that close containers of one level."""
+        if not len(containers):
+            return containers
+        same = np.flatnonzero(self._is_close & (self._level == self._level[containers[0]]))
+        found: Ints = same[np.searchsorted(same, containers)]
+        return found
+
+    def commas(self, containers: Ints) -> Ints:
+        """Return the commas that are directly in some containers."""
+        return np.flatnonzero(self._are_in(containers) & (self.signs == _COMMA))
+
+
+def rewrite_maps(data: pa.Buffer, kind: pa.StructType) -> pa.Buffer:
+    """Convert the objects that are maps to arrays of pairs, which Arrow can read.
+
+    ``{"a":1}`` becomes ``[{"key":"a","value":1}]``; the rest of the text is unchanged.
+
+    Args:
+        data: Valid JSON objects, one per line.
+        kind: The type that is read from each of them.
+
+    Raises:
+        ArrowInvalid: If the value of a map is an array.
+    """
+    found = JsonStructure(data, kind)
+    texts: dict[bytes, Ints] = {}
+    for _, each, objects in found.walk(kind):
+        if not pa.types.is_map(each):
+            continue
+        if (found.signs[objects] == _ARRAY).any():
+            raise pa.ArrowInvalid("an array instead of a map")
+        closes = found.closes(objects)
+        empty = closes == objects + 1
+        for text, tokens in (
+            (b"[", objects[empty]),
+            (b"]", closes[empty]),
+            (b'[{"key":', objects[~empty]),
+            (b"}]", closes[~empty]),
+            (b'},{"key":', found.commas(objects)),
+            (b',"value":', found.members(objects).colons),
+        ):
+            positions = found.at[tokens]
+            texts[text] = np.concatenate([texts[text], positions]) if text in texts else positions
+    return _replace(found.text, texts)
+
+
+def _replace(text: NDArray[np.uint8], replacements: dict[bytes, Ints]) -> pa.Buffer:
+    """Replace single bytes, given by their positions, with texts."""
+    sizes = np.ones(len(text), np.int64)
+    for new, positions in replacements.items():
+        sizes[positions] = len(new)
+    begins = np.cumsum(sizes) - sizes
+    found = np.empty(int(sizes.sum()), np.uint8)
+    found[begins] = text
+    for new, positions in replacements.items():
+        found[begins[positions][:, None] + np.arange(len(new))] = np.frombuffer(new, np.uint8)
+    return pa.py_buffer(found)
+
+
+def _string_delimiters(text: NDArray[np.uint8]) -> Ints:
+    """Return the positions of the quotes that begin and end strings."""
+    quotes = np.flatnonzero(text == _QUOTE)
+    slashes = np.flatnonzero(text == _BACKSLASH)
+    if not len(slashes):
+        return quotes
+    breaks = np.diff(slashes) != 1
+    firsts, lasts = slashes[np.r_[True, breaks]], slashes[np.r_[breaks, True]]
+    escaped = lasts[(lasts - firsts) % 2 == 0] + 1  # after an odd number of backslashes
+    return np.setdiff1d(quotes, escaped, assume_unique=True)
+
+
+def _height(kind: pa.DataType) -> int:
+    """Return the number of containers from the outermost to the innermost."""
+    if not pa.types.is_nested(kind):
+        return 0
+    return 1 + max((_height(each.type) for each in _parts(kind)), default=0)
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    # A map is one container in JSON; its field of pairs is not another one.
+    return [kind.item_field] if pa.types.is_map(kind) else children(kind)

@@ -29,15 +29,15 @@ __all__ = [
     "JsonForm",
     "JsonRules",
     "TimeUnit",
+    "build_form",
     "cast_if_other",
-    "form_of",
     "has_decimal",
     "has_map",
     "parse_units",
 ]
 
 TimeUnit: TypeAlias = Literal["s", "ms", "us", "ns", "d"]
-"""Unit of a number that is a time since 1970; ``d`` for days, of a DATE."""
+"""The unit of a number that is a time since 1970; ``d`` is for the days of a DATE."""
 
 EVERY_TIME = ""
 """The key of `JsonRules.units` that stands for all fields with a time."""
@@ -46,34 +46,34 @@ _INSTANT, _WALL_TIME = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _EPOCH = pa.decimal128(29, 9)
 """Numbers of 20 digits and a fraction: each unit of 64 bits, and seconds with nanoseconds."""
 
-_MOST_DIGITS = 38
-"""Digits of a decimal in JSON. Arrow checks them alone, and not that the number fits the type: so
-decimals are read with as many and twice the bits, and their cast to the type checks that."""
+_MAX_DIGITS = 38
+"""Maximum number of digits of a decimal in JSON. Arrow checks only that, and not that the number
+fits the type: so decimals are read with 38 digits and twice the bits, and the cast checks it."""
 
-_PER_UNIT = {
+_MICROSECONDS = {
     "s": ("1000000", pa.decimal128(7, 0)),
     "ms": ("1000", pa.decimal128(4, 0)),
     "us": ("1", pa.decimal128(1, 0)),
     "ns": ("0.001", pa.decimal128(4, 3)),
 }
-"""Microseconds of each unit. No scalars, for which PyArrow imports pandas."""
+"""Microseconds of each unit, as text and type: PyArrow imports pandas to make a scalar."""
 
 _DAY = r"\d{4}-\d\d-\d\d"
 _OFFSET = r"(?:Z|[+-](?:0\d|1[0-7])(?::?[0-5]\d)?|[+-]18(?::?00)?)"  # 18 hours are Java's limit
 _ZONED = rf"^{_DAY}[T ]\d\d:\d\d:\d\d(?:\.\d+)?{_OFFSET}$"
 _LOCAL = rf"^{_DAY}(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?$"
 _MIDNIGHT = rf"^{_DAY}(?:[T ]00:00(?::00(?:\.0+)?)?{_OFFSET}?)?$"
-_FINER = r"(\.\d{6})\d+"
+_TOO_FINE = r"(\.\d{6})\d+"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
 @dataclass(frozen=True)
 class JsonRules:
-    """Rules for the values of which the JSON itself does not contain enough.
+    """Rules for values that JSON alone does not determine.
 
     Attributes:
-        zone: Zone of texts without one, for a TIMESTAMP; None if such a text is bad.
-        units: By path of a field, as ``order.at``, the unit of its numbers. `EVERY_TIME` stands for
+        zone: Time zone of texts without one, for a TIMESTAMP; None if such a text is bad.
+        units: By path of a field, as ``order.at``, the unit of its numbers. `EVERY_TIME` is for
             each TIMESTAMP and TIMESTAMP_NTZ that is not named.
     """
 
@@ -85,7 +85,7 @@ def parse_units(given: object) -> object:
     """Parse the option ``epochUnit``: a word, or JSON such as ``{"at": "ms", "order.day": "d"}``.
 
     Raises:
-        ValueError: If it is anything else, with an example.
+        ValueError: If it is neither, with an example.
     """
     if not isinstance(given, str):
         return given
@@ -106,11 +106,11 @@ def parse_units(given: object) -> object:
 
 @dataclass(frozen=True)
 class JsonForm:
-    """The way in which JSON becomes values of one type.
+    """A conversion from JSON to values of one type.
 
     Attributes:
         read: The type that Arrow reads from JSON.
-        convert: Makes the values of it. Raises `pyarrow.ArrowException` if one does not fit.
+        convert: A function that converts it. It raises `pyarrow.ArrowException` for a bad value.
     """
 
     read: pa.DataType
@@ -119,45 +119,45 @@ class JsonForm:
 
 def has_map(kind: pa.DataType) -> bool:
     """Return True if a type is a MAP or contains one."""
-    return _has(kind, pa.types.is_map)
+    return _contains(kind, pa.types.is_map)
 
 
 def has_decimal(kind: pa.DataType) -> bool:
     """Return True if a type is a decimal or contains one."""
-    return _has(kind, pa.types.is_decimal)
+    return _contains(kind, pa.types.is_decimal)
 
 
-def _has(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+def _contains(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     if test(kind):
         return True
-    return pa.types.is_nested(kind) and any(_has(each.type, test) for each in children(kind))
+    return pa.types.is_nested(kind) and any(_contains(each.type, test) for each in children(kind))
 
 
-def form_of(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:
+def build_form(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:
     """Return the form of a type.
 
     Args:
-        kind: The type that is wanted.
-        rules: Zone and units.
-        path: Names of the fields down to here, with dots between them.
+        kind: The type of the values.
+        rules: Time zone and units.
+        path: Path of the field, with dots between the names.
 
     Raises:
         SchemaError: If values of the type cannot be read from JSON.
     """
     unit = rules.units.get(path)
     if pa.types.is_timestamp(kind):
-        return _time_form(kind, rules.zone, unit or rules.units.get(EVERY_TIME))
+        return _build_time_form(kind, rules.zone, unit or rules.units.get(EVERY_TIME))
     if pa.types.is_date(kind):
-        # Arrow reads a whole number as a DATE, but no text.
-        return JsonForm(kind) if unit else JsonForm(pa.string(), _days)
+        # Arrow reads a DATE from a whole number, but not from a text.
+        return JsonForm(kind) if unit else JsonForm(pa.string(), _parse_days)
     if pa.types.is_binary(kind):
         return JsonForm(pa.string(), _decode_base64)
     if pa.types.is_decimal(kind):
-        return JsonForm(_wide(kind), lambda numbers: numbers.cast(kind))
+        return JsonForm(_widen(kind), lambda numbers: numbers.cast(kind))
     make = next((make for test, make in _NESTED if test(kind)), None)
     if make is not None and stands_for(kind) is None:
         return make(kind, rules, path)
-    if not any(test(kind) for test in _AS_THEY_ARE):
+    if not any(test(kind) for test in _UNCHANGED):
         raise SchemaError(
             f"field {path!r} has a type that cannot be read from JSON "
             f"({stands_for(kind) or kind}): "
@@ -166,7 +166,7 @@ def form_of(kind: pa.DataType, rules: JsonRules, path: str = "") -> JsonForm:
     return JsonForm(kind)
 
 
-_AS_THEY_ARE: tuple[Callable[[pa.DataType], bool], ...] = (
+_UNCHANGED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
@@ -176,62 +176,62 @@ _AS_THEY_ARE: tuple[Callable[[pa.DataType], bool], ...] = (
 )
 
 
-def _wide(kind: pa.DataType) -> pa.DataType:
-    return pa.decimal256(_MOST_DIGITS, kind.scale)
+def _widen(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal256(_MAX_DIGITS, kind.scale)
 
 
 # --- times and days
 
 
-def _time_form(kind: pa.TimestampType, zone: str | None, unit: TimeUnit | None) -> JsonForm:
+def _build_time_form(kind: pa.TimestampType, zone: str | None, unit: TimeUnit | None) -> JsonForm:
     if unit is not None:
-        return JsonForm(_wide(_EPOCH), lambda numbers: _times_since_1970(numbers, unit).cast(kind))
+        return JsonForm(_widen(_EPOCH), lambda numbers: _times_from_epoch(numbers, unit).cast(kind))
     if kind.tz is None:
-        return JsonForm(pa.string(), lambda texts: _wall_times(texts).cast(kind))
-    return JsonForm(pa.string(), lambda texts: _instants(texts, zone).cast(kind))
+        return JsonForm(pa.string(), lambda texts: _parse_wall_times(texts).cast(kind))
+    return JsonForm(pa.string(), lambda texts: _parse_instants(texts, zone).cast(kind))
 
 
-def _times_since_1970(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
-    """Return the times; parts of a microsecond are cut off, as Spark does."""
-    text, kind = _PER_UNIT[unit]
+def _times_from_epoch(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
+    """Return the times; fractions of a microsecond are truncated, as in Spark."""
+    text, kind = _MICROSECONDS[unit]
     factor = pa.scalar(decimal.Decimal(text), kind)
     microseconds = pc.floor(pc.multiply(numbers.cast(_EPOCH), factor))
     return microseconds.cast(pa.int64()).cast(_WALL_TIME)
 
 
-def _instants(texts: pa.Array, zone: str | None) -> pa.Array:
+def _parse_instants(texts: pa.Array, zone: str | None) -> pa.Array:
     is_zoned = pc.match_substring_regex(texts, _ZONED)
-    if _all(is_zoned):
-        return _cut(texts).cast(_INSTANT)
+    if _are_all_true(is_zoned):
+        return _truncate_fraction(texts).cast(_INSTANT)
     if zone is None:
         raise pa.ArrowInvalid("a time without a zone")
-    zoned = _cut(pc.if_else(is_zoned, texts, None)).cast(_INSTANT)
-    local = _wall_times(pc.if_else(is_zoned, None, texts))
+    zoned = _truncate_fraction(pc.if_else(is_zoned, texts, None)).cast(_INSTANT)
+    local = _parse_wall_times(pc.if_else(is_zoned, None, texts))
     return pc.coalesce(zoned, localized(local, zone).cast(_INSTANT))
 
 
-def _wall_times(texts: pa.Array) -> pa.Array:
-    _require(texts, _LOCAL)
-    return _cut(texts).cast(_WALL_TIME)
+def _parse_wall_times(texts: pa.Array) -> pa.Array:
+    _check_all_match(texts, _LOCAL)
+    return _truncate_fraction(texts).cast(_WALL_TIME)
 
 
-def _cut(texts: pa.Array) -> pa.Array:
-    """Cut off what is less than a microsecond, as Spark does; Arrow refuses it."""
-    return pc.replace_substring_regex(texts, _FINER, r"\1")
+def _truncate_fraction(texts: pa.Array) -> pa.Array:
+    """Truncate fractions of a microsecond, as Spark does; Arrow refuses them."""
+    return pc.replace_substring_regex(texts, _TOO_FINE, r"\1")
 
 
-def _days(texts: pa.Array) -> pa.Array:
-    """Return days. A time of day other than midnight would be lost, and is refused."""
-    _require(texts, _MIDNIGHT)
+def _parse_days(texts: pa.Array) -> pa.Array:
+    """Return days. A time of day other than midnight is refused, since it would be lost."""
+    _check_all_match(texts, _MIDNIGHT)
     return pc.utf8_slice_codeunits(texts, 0, len("2000-01-31")).cast(pa.date32())
 
 
-def _require(texts: pa.Array, pattern: str) -> None:
-    if not _all(pc.match_substring_regex(texts, pattern)):
+def _check_all_match(texts: pa.Array, pattern: str) -> None:
+    if not _are_all_true(pc.match_substring_regex(texts, pattern)):
         raise pa.ArrowInvalid("a text in another format")
 
 
-def _all(flags: pa.Array) -> bool:
+def _are_all_true(flags: pa.Array) -> bool:
     return bool(pc.all(flags, min_count=0).as_py())
 
 
@@ -241,10 +241,10 @@ def _all(flags: pa.Array) -> bool:
 def _decode_base64(texts: pa.Array) -> pa.Array:
     """Decode all texts at once.
 
-    A text is a whole number of groups of four characters, so that the texts one after the other
-    are one text, once the padding counts as data. The bytes that the padding became are removed.
+    A text is a whole number of groups of four characters, so that the joined texts are one text if
+    the padding counts as data. The bytes that the padding was decoded to are removed.
     """
-    _require(texts, _BASE64)
+    _check_all_match(texts, _BASE64)
     known = pc.fill_null(texts, "")
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(known)], known), "")[0].as_py()
     decoded = np.frombuffer(binascii.a2b_base64(joined.replace("=", "A")), np.uint8)
@@ -264,10 +264,10 @@ def _decode_base64(texts: pa.Array) -> pa.Array:
 # --- nested values
 
 
-def _struct_form(kind: pa.StructType, rules: JsonRules, path: str) -> JsonForm:
+def _build_struct_form(kind: pa.StructType, rules: JsonRules, path: str) -> JsonForm:
     fields = children(kind)
-    forms = [form_of(each.type, rules, _below(path, each.name)) for each in fields]
-    # All of them nullable: Arrow's reader takes no field that is not.
+    forms = [build_form(each.type, rules, _join_path(path, each.name)) for each in fields]
+    # All of them are nullable: Arrow's reader accepts no other fields.
     read = pa.struct([(each.name, form.read) for each, form in zip(fields, forms, strict=True)])
     if all(form.convert is same for form in forms) and all(each.nullable for each in fields):
         return JsonForm(read)
@@ -284,8 +284,8 @@ def _struct_form(kind: pa.StructType, rules: JsonRules, path: str) -> JsonForm:
     return JsonForm(read, convert)
 
 
-def _list_form(kind: pa.ListType, rules: JsonRules, path: str) -> JsonForm:
-    form = form_of(kind.value_type, rules, path)
+def _build_list_form(kind: pa.ListType, rules: JsonRules, path: str) -> JsonForm:
+    form = build_form(kind.value_type, rules, path)
     read = pa.list_(form.read)
     if form.convert is same and kind.value_field.nullable:
         return JsonForm(read)
@@ -299,15 +299,15 @@ def _list_form(kind: pa.ListType, rules: JsonRules, path: str) -> JsonForm:
 
 
 def cast_if_other(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values, such as lists whose elements have another name.
+    """Cast values of another type, such as lists whose elements have another name.
 
-    A cast to the same type fails where a null object has a null in a field that is NOT NULL.
+    A cast to the same type would fail if a null object has a null in a field that is NOT NULL.
     """
     return values if values.type.equals(kind) else values.cast(kind)
 
 
 def _refuse_nulls(values: pa.Array, parents: pa.Array | None = None) -> None:
-    """Refuse nulls in values that are NOT NULL, but for those of objects that are null."""
+    """Refuse nulls in values that are NOT NULL, unless the object itself is null."""
     if values.null_count:
         is_null = values.is_null()
         if parents is not None:
@@ -316,14 +316,14 @@ def _refuse_nulls(values: pa.Array, parents: pa.Array | None = None) -> None:
             raise pa.ArrowInvalid("null in a field that is NOT NULL")
 
 
-def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
-    """Return the form of a map, whose objects became lists of pairs (`pairs_of_maps`)."""
+def _build_map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
+    """Return the form of a map, whose objects became lists of pairs (`rewrite_maps`)."""
     if not pa.types.is_string(kind.key_type):
         raise SchemaError(
             f"field {path!r} is a MAP with keys of type {kind.key_type}, and the names in a "
             "JSON object are strings: declare it as MAP<STRING, ...> and cast the keys"
         )
-    form = form_of(kind.item_type, rules, path)
+    form = build_form(kind.item_type, rules, path)
     read = pa.list_(pa.struct([("key", pa.string()), ("value", form.read)]))
 
     def convert(array: pa.ListArray) -> pa.MapArray:
@@ -332,7 +332,7 @@ def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
         if not kind.item_field.nullable:
             _refuse_nulls(items)
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-        _refuse_twins(keys, lengths)
+        _refuse_duplicate_keys(keys, lengths)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         mask = array.is_null() if array.null_count else None
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
@@ -340,7 +340,7 @@ def _map_form(kind: pa.MapType, rules: JsonRules, path: str) -> JsonForm:
     return JsonForm(read, convert)
 
 
-def _refuse_twins(keys: pa.Array, lengths: NDArray[Any]) -> None:
+def _refuse_duplicate_keys(keys: pa.Array, lengths: NDArray[Any]) -> None:
     codes = keys.dictionary_encode()
     maps = np.repeat(np.arange(len(lengths)), lengths)
     entries = maps * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
@@ -349,11 +349,11 @@ def _refuse_twins(keys: pa.Array, lengths: NDArray[Any]) -> None:
 
 
 _NESTED: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., JsonForm]], ...] = (
-    (pa.types.is_struct, _struct_form),
-    (pa.types.is_list, _list_form),
-    (pa.types.is_map, _map_form),
+    (pa.types.is_struct, _build_struct_form),
+    (pa.types.is_list, _build_list_form),
+    (pa.types.is_map, _build_map_form),
 )
 
 
-def _below(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

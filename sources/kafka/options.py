@@ -1,9 +1,15 @@
-"""Options of the Kafka source: those of Spark's connector, with its defaults, and a few more."""
+"""The options of the Kafka source: the options of Spark's connector, and a few more.
+
+Options of Spark's connector have its defaults. A start or an end is a name, JSON of offsets, or a
+time.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -16,15 +22,139 @@ from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.kafka.json_types import TimeUnit, parse_units
-from krishiv_spark.sources.kafka.starting_position import (
-    StartingPosition,
-    parse_assignment,
-    parse_moment,
-    parse_moments,
-    parse_offsets,
-)
 
-__all__ = ["KafkaSourceOptions"]
+__all__ = ["KafkaSourceOptions", "StartingPosition"]
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True)
+class StartingPosition:
+    """A position in each partition.
+
+    Attributes:
+        everywhere: A number for all partitions; None if each has a separate one.
+        each: A number for each partition.
+        is_time: True if the numbers are times, in milliseconds since 1970 UTC: the first record
+            with this timestamp or a later one. Otherwise they are offsets, `EARLIEST` or `LATEST`.
+    """
+
+    everywhere: int | None = None
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_time: bool = False
+
+    def uses(self, word: int) -> bool:
+        """Return True if any partition has this name, which is `EARLIEST` or `LATEST`."""
+        return not self.is_time and (self.everywhere == word or word in self.each.values())
+
+    def of(self, tp: TopicPartition) -> int:
+        """Return the number for a partition."""
+        return self.each[tp] if self.everywhere is None else self.everywhere
+
+
+def parse_offsets(given: object) -> object:
+    """Parse ``earliest``, ``latest``, or JSON such as ``{"orders": {"0": 23, "1": -2}}``.
+
+    Raises:
+        ValueError: If it is neither, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    if given.strip().lower() in _WORDS:
+        return StartingPosition(_WORDS[given.strip().lower()])
+    example = "'earliest', 'latest' or JSON such as '{\"orders\": {\"0\": 23, \"1\": -2}}'"
+    return StartingPosition(
+        each=_parse_by_partition(given, EARLIEST, f"{example} (-2: earliest, -1: latest)")
+    )
+
+
+def parse_moment(given: object) -> object:
+    """Parse a time for all partitions: milliseconds since 1970 UTC.
+
+    Raises:
+        ValueError: If it is not a whole number, or below 0.
+    """
+    if not isinstance(given, str):
+        return given
+    if not given.strip().isdecimal():
+        raise ValueError("write a whole number: milliseconds since 1970 UTC")
+    return StartingPosition(int(given), is_time=True)
+
+
+def parse_moments(given: object) -> object:
+    """Parse a time for each partition: JSON such as ``{"orders": {"0": 1700000000000}}``.
+
+    Raises:
+        ValueError: If it is anything else, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    example = 'JSON such as \'{"orders": {"0": 1700000000000}}\', milliseconds since 1970 UTC'
+    return StartingPosition(each=_parse_by_partition(given, 0, example), is_time=True)
+
+
+def parse_assignment(given: object) -> object:
+    """Parse partitions: JSON such as ``{"orders": [0, 2]}``.
+
+    Raises:
+        ValueError: If it is anything else, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    example = "JSON such as '{\"orders\": [0, 2]}'"
+    found = _parse_object(given, example)
+    partitions = [
+        TopicPartition(topic, _check_whole(partition, 0, example))
+        for topic, each in found.items()
+        for partition in _check_list(each, example)
+    ]
+    if not partitions:
+        raise ValueError(f"write at least one partition: {example}")
+    return tuple(dict.fromkeys(partitions))
+
+
+def _parse_by_partition(text: str, least: int, example: str) -> dict[TopicPartition, int]:
+    found = {}
+    for topic, each in _parse_object(text, example).items():
+        _require(isinstance(each, dict), f"{topic!r} needs a number for each partition: {example}")
+        for partition, number in each.items():
+            tp = TopicPartition(topic, _check_whole(_to_number(partition), 0, example))
+            found[tp] = _check_whole(number, least, example)
+    if not found:
+        raise ValueError(f"write at least one partition: {example}")
+    return found
+
+
+def _parse_object(text: str, example: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise ValueError(f"write {example}") from None
+    _require(isinstance(value, dict), f"write {example}")
+    found: dict[str, Any] = value
+    return found
+
+
+def _to_number(text: str) -> object:
+    return int(text) if text.isdecimal() else text
+
+
+def _check_list(value: Any, example: str) -> list[object]:
+    _require(isinstance(value, list), f"write a list of partitions: {example}")
+    found: list[object] = value
+    return found
+
+
+def _require(is_so: bool, text: str) -> None:
+    if not is_so:
+        raise ValueError(text)
+
+
+def _check_whole(value: object, least: int, example: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is not valid; write {example}")
+    return value
+
 
 Offsets = Annotated[StartingPosition, BeforeValidator(parse_offsets)]
 Moment = Annotated[StartingPosition, BeforeValidator(parse_moment)]
@@ -38,7 +168,7 @@ def _choices(*names: str) -> Any:
 
 
 class KafkaSourceOptions(SourceOptions, KafkaOptions):
-    """Options of the source."""
+    """The options of the source."""
 
     subscribe: Names | None = Field(
         default=None,
@@ -264,13 +394,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
 
     @property
     def committed(self) -> bool:
-        """Whether only rows of committed transactions are read."""
+        """True if only rows of committed transactions are read."""
         return self.isolation == "read_committed"
 
     @property
     def starts(self) -> dict[str, StartingPosition]:
-        """By option: where a new query begins. The first counts, as with Spark's connector."""
-        return _given(
+        """The starts of a new query by option. The first one counts, as in Spark's connector."""
+        return _drop_missing(
             startingTimestamp=self.starting_timestamp,
             startingOffsetsByTimestamp=self.starting_offsets_by_timestamp,
             startingOffsets=self.starting_offsets,
@@ -278,29 +408,29 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
 
     @property
     def ends(self) -> dict[str, StartingPosition]:
-        """Likewise where a batch read ends."""
-        return _given(
+        """The ends of a batch read by option; the first one counts."""
+        return _drop_missing(
             endingTimestamp=self.ending_timestamp,
             endingOffsetsByTimestamp=self.ending_offsets_by_timestamp,
             endingOffsets=self.ending_offsets,
         )
 
     def start(self, *, streaming: bool) -> StartingPosition:
-        """Where a new query begins."""
+        """Return the start of a new query."""
         default = StartingPosition(LATEST if streaming else EARLIEST)
         return next(iter(self.starts.values()), default)
 
     def end(self) -> StartingPosition:
-        """Where a batch read ends."""
+        """Return the end of a batch read."""
         return next(iter(self.ends.values()), StartingPosition(LATEST))
 
 
-def _given(**places: StartingPosition | None) -> dict[str, StartingPosition]:
-    return {option: place for option, place in places.items() if place is not None}
+def _drop_missing(**positions: StartingPosition | None) -> dict[str, StartingPosition]:
+    return {option: each for option, each in positions.items() if each is not None}
 
 
 def _check_topics(options: KafkaSourceOptions) -> None:
-    given = [
+    names = [
         name
         for name, value in (
             ("subscribe", options.subscribe),
@@ -309,8 +439,8 @@ def _check_topics(options: KafkaSourceOptions) -> None:
         )
         if value is not None
     ]
-    if len(given) != 1:
-        found = " and ".join(repr(name) for name in given) or "none of them"
+    if len(names) != 1:
+        found = " and ".join(repr(name) for name in names) or "none of them"
         raise ValueError(
             f"set one of the options 'subscribe', 'subscribePattern' and 'assign'; given: {found}"
         )

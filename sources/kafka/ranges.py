@@ -1,4 +1,4 @@
-"""Which offsets each task of a batch reads. Pure; driver."""
+"""The offsets that each task of a batch reads. Driver; without I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from krishiv_spark.kafka.topic_partition import TopicPartition
 
-__all__ = ["OffsetRange", "TaskRanges", "cut", "spread_over_tasks"]
+__all__ = ["OffsetRange", "TaskRanges", "split_range", "spread_over_tasks"]
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class OffsetRange:
     """Offsets of one partition that one task reads.
 
     Attributes:
-        tp: Where the offsets are.
-        topic_id: Id of its topic when the batch was chosen; empty if the cluster has no ids.
+        tp: The partition.
+        topic_id: Id of its topic when the batch was planned; empty if the cluster has no ids.
         start: First offset.
         end: Last offset, exclusive.
-        epoch: Leader epoch in which `end` was found; -1 if it is not known.
+        epoch: Leader epoch of the leader that returned `end`; -1 if it is unknown.
     """
 
     tp: TopicPartition
@@ -32,16 +32,16 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Number of offsets; there may be fewer rows."""
+        """Number of offsets; the number of rows may be smaller."""
         return self.end - self.start
 
 
 TaskRanges: TypeAlias = tuple[OffsetRange, ...]
-"""What one task reads."""
+"""The ranges that one task reads."""
 
 
-def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Split a range into parts whose sizes differ by one at most."""
+def split_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Split a range into parts whose sizes differ by at most one."""
     if parts == 1 and whole.size > 0:
         return [whole]
     bounds = [whole.start + whole.size * i // parts for i in range(parts + 1)]
@@ -58,21 +58,24 @@ def spread_over_tasks(
     """Spread ranges over tasks, as ``KafkaOffsetRangeCalculator`` does.
 
     Args:
-        ranges: One for each partition.
-        fewest: Fewest tasks; larger ranges are split for it. None for one per partition.
-        most_offsets: Most offsets of a task.
-        together: Ranges that have no more offsets than this together share a task; without effect
-            where `fewest` is given.
+        ranges: One range for each partition.
+        fewest: Minimum number of tasks; larger ranges are split to reach it. None for one task per
+            partition.
+        most_offsets: Maximum number of offsets in a task.
+        together: Ranges that together have at most this number of offsets share a task. It has no
+            effect if `fewest` is given.
     """
     found = [whole for whole in ranges if whole.size > 0]
-    parts = [part for whole in found for part in cut(whole, _parts(whole, most_offsets))]
+    parts = [
+        part for whole in found for part in split_range(whole, _count_parts(whole, most_offsets))
+    ]
     if fewest is not None:
         parts = parts if len(parts) >= fewest else _spread(found, fewest)
         return [(part,) for part in parts]
-    return _packed(parts, min(together, most_offsets or together))
+    return _pack(parts, min(together, most_offsets or together))
 
 
-def _parts(whole: OffsetRange, most_offsets: int | None) -> int:
+def _count_parts(whole: OffsetRange, most_offsets: int | None) -> int:
     return 1 if most_offsets is None else -(-whole.size // most_offsets)
 
 
@@ -80,11 +83,11 @@ def _spread(ranges: Sequence[OffsetRange], fewest: int) -> list[OffsetRange]:
     total = sum(whole.size for whole in ranges)
     small = {whole for whole in ranges if _weight(whole, total, fewest) == 1}
     rest = total - sum(whole.size for whole in small)
-    wanted = max(fewest - len(small), 1)
+    remaining = max(fewest - len(small), 1)
     return [
         part
         for whole in ranges
-        for part in cut(whole, 1 if whole in small else _weight(whole, rest, wanted))
+        for part in split_range(whole, 1 if whole in small else _weight(whole, rest, remaining))
     ]
 
 
@@ -92,7 +95,7 @@ def _weight(whole: OffsetRange, total: int, parts: int) -> int:
     return max((2 * whole.size * parts + total) // (2 * total), 1)  # rounded half up
 
 
-def _packed(parts: Iterable[OffsetRange], together: int) -> list[TaskRanges]:
+def _pack(parts: Iterable[OffsetRange], together: int) -> list[TaskRanges]:
     found: list[list[OffsetRange]] = []
     room = 0
     for part in parts:

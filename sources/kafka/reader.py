@@ -1,7 +1,7 @@
 """``krishiv-kafka`` as a source: topics of Apache Kafka.
 
-Rows of committed transactions only, each exactly once. An offset names the next record of each
-partition; the rows between two offsets are the same however often they are read, as long as Kafka
+A reader returns the rows of committed transactions, each exactly once. An offset contains the next
+record of each partition. The rows between two offsets are the same in every read, as long as Kafka
 has them. The unit of parallelism is a partition of Kafka, or a part of one; partitions with few
 new rows share a task.
 """
@@ -14,25 +14,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST
 from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader
-from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition, StartName
+from krishiv_spark.sources.kafka.offset import KafkaOffset, QueryPosition, StartName
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions, StartingPosition
 from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
-from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
 if TYPE_CHECKING:
-    from krishiv_spark.sources.kafka.group import ShownPosition
+    from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
     from krishiv_spark.sources.kafka.planner import BatchPlanner
 
 __all__ = ["KafkaOffset", "KafkaReader", "KafkaSourceOptions"]
 
+_SET_BOTH = "set 'snapshot' and 'then.startingOffsets'"
+
 
 class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
-    """Reads topics, in streams and batches."""
+    """A reader of topics, for streams and batches."""
 
     options_type = KafkaSourceOptions
     offset_type = KafkaOffset
@@ -43,96 +45,96 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         self, options: KafkaSourceOptions, schema: pa.Schema | None, *, streaming: bool
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
-        self._made_planner: BatchPlanner | None = None
-        self._made_position: ShownPosition | None = None
-        self._positions = _no_positions()
-        # Before Spark reads the checkpoint: a driver that began later knows a later position.
+        self._cached_planner: BatchPlanner | None = None
+        self._cached_group: ConsumerGroupMirror | None = None
+        self._positions = _make_cache()
+        # Taken before Spark reads the checkpoint: a driver that started later has a later position.
         self._since_ms = time.time_ns() // 1_000_000
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the reader with every batch; executors choose nothing.
-        left_out = {"_made_planner": None, "_made_position": None, "_positions": _no_positions()}
+        # Spark pickles the reader with every batch; executors plan nothing.
+        left_out = {"_cached_planner": None, "_cached_group": None, "_positions": _make_cache()}
         return {**self.__dict__, **left_out}
 
+    @override
     def infer_schema(self) -> pa.Schema:
-        """Kafka's columns, or those of the values; asks no broker. See `StreamReader`."""
-        return KafkaRowSchema.inferred(self.options).schema
+        """Return Kafka's columns, or those of the values. Sends no request."""
+        return KafkaRowSchema.from_options(self.options).schema
 
     # --- positions
 
+    @override
     def initial(self) -> KafkaOffset:
-        """The start that the options ask for, by its name; constant. See `StreamReader`.
+        """Return the name of the start that the options specify; it is constant.
 
-        The first batch finds out which offsets that means, and its end names them.
+        The planner of the first batch resolves it to offsets, which the batch's end contains.
         """
-        # What is wrong with the columns is said before any batch is planned.
+        # An error in the columns is raised before any batch is planned.
         self._row_schema().check()
         if self.streaming:
             _refuse_ends(self.options)
         where = self.options.start(streaming=self.streaming)
-        return KafkaOffset(at=_name(where))
+        return KafkaOffset(at=_name_start(where))
 
+    @override
     def latest(self, start: KafkaOffset, limit: Limit) -> KafkaOffset:
-        """See `StreamReader`. One request to each leader, side by side, or a few of them.
+        """Return the end of the next batch, by one or a few parallel requests to each leader.
 
-        Shows `start` to Kafka's own tools, if a group is given: the batch that ended there is done.
+        If a group is given, commit `start` to it: the batch that ended there is complete.
         """
         planner, position = self._planner(), self._position_of(start)
         if self.options.group_id is not None and start.at is None:
-            self._position(self.options.group_id).show(position.offsets)
+            self._group_mirror(self.options.group_id).commit(position.offsets)
         end = planner.plan_end(position, limit)
         return start if end is position else end.to_offset()
 
     def start_from_offset(self, offset: Mapping[str, Any]) -> KafkaOffset:
-        """See `SupportsBackfillTarget`. Asks no broker."""
-        from krishiv_spark.sources.kafka.takeover import taken_over
-
-        return taken_over(self.options, offset)
+        """Start where another query ended; see `SupportsBackfillTarget`. Sends no request."""
+        return _start_from_offset(self.options, offset)
 
     def configured_start(self) -> KafkaOffset:
-        """See `SupportsBackfillTarget`."""
-        from krishiv_spark.sources.kafka.takeover import begun_at, check_exact
-
-        check_exact(self.options)
-        return begun_at(self.latest(self.initial(), UNLIMITED))
+        """Look up the start that the options specify; see `SupportsBackfillTarget`."""
+        _check_exact_start(self.options)
+        end = self.latest(self.initial(), UNLIMITED)
+        return KafkaOffset(topics=end.began, ids=end.ids)
 
     def freeze(self) -> None:
-        """See `SupportsAvailableNow`."""
+        """Read nothing that is newer than the newest records of now; see `SupportsAvailableNow`."""
         self._planner().freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waits after the batch that was chosen last, and what open transactions hold back.
+        """Return the backlog after the last planned batch; see `SupportsBacklog`.
 
-        With what was lost, if anything was. See `SupportsBacklog`.
+        It contains the offsets that open transactions block, and lost records, if there are any.
         """
         return self._planner().backlog()
 
     def _position_of(self, offset: KafkaOffset) -> QueryPosition:
-        """The same one as before, as long as the query stands where it stood."""
+        # The same object for an equal offset: planners compare positions by identity first.
         for known, position in self._positions:
             if known is offset or known == offset:
                 return position
-        self._positions.append((offset, QueryPosition.of(offset)))
+        self._positions.append((offset, QueryPosition.from_offset(offset)))
         return self._positions[-1][1]
 
     def _planner(self) -> BatchPlanner:
         from krishiv_spark.sources.kafka.planner import BatchPlanner
 
-        if self._made_planner is None:
-            self._made_planner = BatchPlanner(self.options, streaming=self.streaming)
-        return self._made_planner
+        if self._cached_planner is None:
+            self._cached_planner = BatchPlanner(self.options, streaming=self.streaming)
+        return self._cached_planner
 
-    def _position(self, group: str) -> ShownPosition:
-        from krishiv_spark.sources.kafka.group import ShownPosition
+    def _group_mirror(self, group: str) -> ConsumerGroupMirror:
+        from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
 
-        if self._made_position is None:
-            self._made_position = ShownPosition(self.options.kafka, group, self._since_ms)
-        return self._made_position
+        if self._cached_group is None:
+            self._cached_group = ConsumerGroupMirror(self.options.kafka, group, self._since_ms)
+        return self._cached_group
 
     # --- rows
 
+    @override
     def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[TaskRanges]:
-        """See `StreamReader`. From the two offsets alone."""
         if start == end:
             return []
         before, after = self._position_of(start), self._position_of(end)
@@ -148,8 +150,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             together=self.options.offsets_together,
         )
 
+    @override
     def read(self, partition: TaskRanges) -> Iterator[pa.RecordBatch]:
-        """See `StreamReader` and `Fetcher`."""
         from krishiv_spark.kafka.client import open_client
         from krishiv_spark.kafka.records import warm_ahead
         from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
@@ -165,20 +167,20 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             skips_bad_batches=self.options.bad_batches == "skip",
         )
         for batch in Fetcher(open_client(self.options.kafka), partition, rules).batches():
-            yield from row_schema.shaped(batch)
+            yield from row_schema.convert(batch)
         row_schema.report()
 
     def _row_schema(self) -> KafkaRowSchema:
         if self.schema is None:
-            return KafkaRowSchema.inferred(self.options)
-        return KafkaRowSchema.given(self.options, self.schema)
+            return KafkaRowSchema.from_options(self.options)
+        return KafkaRowSchema.from_schema(self.options, self.schema)
 
 
-def _no_positions() -> deque[tuple[KafkaOffset, QueryPosition]]:
-    return deque(maxlen=2)  # the begin of a batch and its end
+def _make_cache() -> deque[tuple[KafkaOffset, QueryPosition]]:
+    return deque(maxlen=2)  # start and end of a batch
 
 
-def _name(where: StartingPosition) -> StartName:
+def _name_start(where: StartingPosition) -> StartName:
     if where.is_time:
         return "timestamps"
     words: dict[int | None, StartName] = {EARLIEST: "earliest", LATEST: "latest"}
@@ -189,4 +191,79 @@ def _refuse_ends(options: KafkaSourceOptions) -> None:
     for name in options.ends:
         raise OptionError(
             f"{options.format_name}: option {name!r} is for batch reads; a stream has no end"
+        )
+
+
+def _start_from_offset(options: KafkaSourceOptions, given: Mapping[str, Any]) -> KafkaOffset:
+    """Return the position of another query, without its event time.
+
+    It keeps the ids of topics and the leader epochs, so that a recreated topic, another cluster or
+    a truncated log is detected, as for the query's own positions. Partitions that it does not
+    contain are newer, and start at their oldest record, as in that query.
+
+    Args:
+        options: The options of the source that starts there.
+        given: The offset, in the form that Spark stores.
+
+    Raises:
+        OptionError: See `SupportsBackfillTarget`.
+        OffsetError: If the offset is damaged, or of a newer version.
+    """
+    _refuse_starts(options)
+    if given.get("kind") != KafkaOffset.kind:
+        what = "of Spark itself" if "kind" not in given else f"of kind {given['kind']!r}"
+        raise OptionError(
+            f"{options.format_name}: the rows came from a source {what}, and not from "
+            f"{options.format_name}, so its position cannot be used here: {_SET_BOTH}"
+        )
+    offset = KafkaOffset.from_dict(given)
+    _check_topics(options, QueryPosition.from_offset(offset))
+    return KafkaOffset(topics=offset.topics, ids=offset.ids, epochs=offset.epochs, left=offset.left)
+
+
+def _check_exact_start(options: KafkaSourceOptions) -> None:
+    """Refuse a start that does not specify the offset of each partition.
+
+    Raises:
+        OptionError: If the start is a name or a time.
+    """
+    start = options.start(streaming=True)
+    if start.is_time or start.everywhere is not None or start.uses(LATEST):
+        raise OptionError(
+            f"{options.format_name}: 'startingOffsets' must specify the offset of each "
+            'partition at which the rows read before end, as JSON such as \'{"orders": {"0": '
+            '23, "1": -2}}\' (-2: oldest, if there are no rows of the partition)'
+        )
+
+
+def _refuse_starts(options: KafkaSourceOptions) -> None:
+    for name in options.starts:
+        raise OptionError(
+            f"{options.format_name}: option {name!r} would start at another position than the "
+            "end of the rows read before; remove it, or set 'snapshot' too, whose rows end "
+            "there"
+        )
+
+
+def _check_topics(options: KafkaSourceOptions, position: QueryPosition) -> None:
+    from krishiv_spark.sources.kafka.subscription import Subscription
+
+    known = {*position.read, *position.left}
+    subscription = Subscription(options)
+    unread = sorted(tp for tp in position.read if not subscription.includes(tp))
+    if unread:
+        raise OptionError(
+            f"{options.format_name}: the rows read before come from {unread[0]} too, which the "
+            f"options do not include: include all topics that were read, or {_SET_BOTH}"
+        )
+    named = {*(options.subscribe or ())}
+    topics = {f"topic {name!r}" for name in named - {tp.topic for tp in known}}
+    partitions = {f"partition {tp}" for tp in {*(options.assign or ())} - known}
+    unlanded = sorted(topics | partitions)
+    if unlanded or not position.read:
+        which = unlanded[0] if unlanded else "any topic"
+        raise OptionError(
+            f"{options.format_name}: there are no rows of {which} among the rows read before, "
+            f"which end in {', '.join(sorted(position.topics)) or 'none'}. Remove it, or "
+            f"{_SET_BOTH}"
         )

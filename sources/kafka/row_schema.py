@@ -1,10 +1,16 @@
-"""The columns that a reader of Kafka yields, and how they are made of Kafka's own."""
+"""The columns of a Kafka reader, from its options or a schema, and their text as Spark has it.
+
+PySpark parses such a text (``id BIGINT NOT NULL, tags ARRAY<STRING>``) only in the JVM, which a
+Python worker cannot call.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -12,33 +18,32 @@ from krishiv_spark.arrow.schemas import conform, pruned
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.columns import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean
-from krishiv_spark.sources.kafka.ddl import parse_fields
-from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, form_of
-from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.values import (
+from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, build_form
+from krishiv_spark.sources.kafka.json_values import (
     ERROR_COLUMN,
-    PLACE,
+    POSITION_COLUMNS,
     RAW_COLUMN,
     UNKNOWN_COLUMN,
     ValueDecoder,
     ValuePolicies,
 )
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
-__all__ = ["KafkaRowSchema"]
+__all__ = ["KafkaRowSchema", "parse_fields"]
 
 _JSON_BYTES = 2**20
-"""About how much is parsed at once: each copy that is made on the way is as large."""
+"""Approximate number of bytes that are parsed at once: the parser makes several copies of them."""
 
 
 @dataclass(frozen=True)
 class KafkaRowSchema:
-    """The columns that are yielded.
+    """The columns of a reader.
 
     Attributes:
-        options: Say how values are read, and what becomes of those that cannot be.
-        schema: All columns; Kafka's may be of other types than Kafka's, to which they are cast.
-        fields: Those of them that are fields of JSON values.
-        known: All fields of JSON values that were declared, also those that are not yielded.
+        options: They specify how values are decoded, and the action for bad values.
+        schema: All columns. Kafka's columns may have other types, to which they are cast.
+        fields: The columns that are fields of JSON values.
+        known: All declared fields of JSON values, including fields that are not read.
     """
 
     options: KafkaSourceOptions
@@ -47,16 +52,16 @@ class KafkaRowSchema:
     known: tuple[pa.Field, ...] = ()
 
     @classmethod
-    def inferred(cls, options: KafkaSourceOptions) -> KafkaRowSchema:
-        """The columns where the user gave no schema.
+    def from_options(cls, options: KafkaSourceOptions) -> KafkaRowSchema:
+        """Return the columns for a read without a schema.
 
         Raises:
-            OptionError: If JSON is to be read and its fields are not given, or the option
-                'columns' names one that there is not.
+            OptionError: If the fields of JSON values are not given, or the option 'columns' names
+                a column that does not exist.
         """
-        fields = _fields(options)
-        every = _every(options, fields)
-        usual = [f for f in every if _is_usual(options, f, fields)]
+        fields = _parse_value_fields(options)
+        every = _all_columns(options, fields)
+        usual = [f for f in every if _is_default(options, f, fields)]
         names = options.columns or [field.name for field in usual]
         schema = pruned(every, names, options.format_name)
         _check_readable(options, fields)
@@ -64,34 +69,37 @@ class KafkaRowSchema:
         return cls(options, schema, chosen, fields)
 
     @classmethod
-    def given(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaRowSchema:
-        """The columns where the user gave a schema, or where Spark gives back what was inferred.
+    def from_schema(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaRowSchema:
+        """Return the columns for a schema: the user's, or the inferred one that Spark returns.
 
         Raises:
-            SchemaError: If it has a column that there is not, or lacks `_raw` where it is needed.
+            SchemaError: If it has a column that does not exist, or lacks `_raw` although the
+                options need it.
             OptionError: If the fields in the options cannot be read.
         """
         if options.value_format == "raw":
-            _check_known(schema)
+            _check_kafka_columns(schema)
             return cls(options, schema, ())
-        _check_has(schema, options.bad_records == "divert", "badRecords", RAW_COLUMN, "BINARY")
-        _check_has(
+        _check_has_column(
+            schema, options.bad_records == "divert", "badRecords", RAW_COLUMN, "BINARY"
+        )
+        _check_has_column(
             schema, options.unknown_fields == "keep", "unknownFields", UNKNOWN_COLUMN, "STRING"
         )
-        known = _fields(options) if options.value_schema else None
-        others = {*SCHEMA.names, RAW_COLUMN, *(field.name for field in _companions(options))}
+        known = _parse_value_fields(options) if options.value_schema else None
+        others = {*SCHEMA.names, RAW_COLUMN, *(field.name for field in _added_columns(options))}
         named = {field.name: field.nullable for field in known} if known is not None else None
         fields = tuple(f for f in schema if _is_field(f.name, named, others))
-        if named is not None:  # what Spark gives back may be nullable for the sake of bad values
+        if named is not None:  # Spark may return them as nullable, because of bad values
             fields = tuple(f.with_nullable(named[f.name]) for f in fields)
         _check_readable(options, fields if known is None else known)
         return cls(options, schema, fields, fields if known is None else known)
 
     def check(self) -> None:
-        """Refuse a type that Kafka's column of that name cannot become.
+        """Check that Kafka's columns can be cast to the types of the schema.
 
         Raises:
-            SchemaError: If there is one.
+            SchemaError: If one cannot.
         """
         own = {field.name for field in self.fields}
         wanted = [f for f in self.schema if f.name in SCHEMA.names and f.name not in own]
@@ -99,13 +107,13 @@ class KafkaRowSchema:
 
     @property
     def kafka_columns(self) -> frozenset[str]:
-        """The columns of Kafka's that are needed."""
+        """The columns of Kafka to decode."""
         own = {field.name for field in self.fields}
         found = {name for name in self.schema.names if name not in own} & {*SCHEMA.names}
-        return frozenset(found | {"value", *PLACE} if self._has_values else found)
+        return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_json else found)
 
     @property
-    def _has_values(self) -> bool:
+    def _has_json(self) -> bool:
         return self.options.value_format == "json"
 
     @cached_property
@@ -114,22 +122,23 @@ class KafkaRowSchema:
             self.options.bad_records,
             self.options.null_values,
             self.options.unknown_fields,
-            _rules(self.options),
+            _json_rules(self.options),
         )
         return ValueDecoder(self.schema, self.fields, self.known, policies)
 
     def report(self) -> None:
-        """Log how many values were not as expected, after the last rows of a task. Executor."""
-        if self._has_values:
+        """Log the counts of bad and unknown values, after the last rows of a task. Executor."""
+        if self._has_json:
             self._decoder.report()
 
-    def shaped(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the columns for rows of Kafka. Executor.
+    def convert(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Convert rows of Kafka to the columns. Executor.
 
         Raises:
-            SchemaError: If a value is bad or has unknown fields, and that is to fail.
+            SchemaError: If a value is bad or has unknown fields, and the options make that an
+                error.
         """
-        if not self._has_values:
+        if not self._has_json:
             yield batch
             return
         rows = max(len(batch) * _JSON_BYTES // max(batch.nbytes, 1), 1)
@@ -138,19 +147,19 @@ class KafkaRowSchema:
             yield self._decoder.decode(part)
 
 
-def _rules(options: KafkaSourceOptions) -> JsonRules:
+def _json_rules(options: KafkaSourceOptions) -> JsonRules:
     return JsonRules(options.time_zone, options.epoch_unit or {})
 
 
 def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> None:
-    """Refuse fields that cannot be read from JSON, and units of fields that there are not.
+    """Refuse fields that cannot be read from JSON, and units of fields that do not exist.
 
     Raises:
         SchemaError: If a field has a type that cannot be read.
-        OptionError: If ``epochUnit`` names a field that is not there, or is no time.
+        OptionError: If ``epochUnit`` names a field that does not exist or has no time.
     """
-    form_of(pa.struct(list(fields)), _rules(options))
-    times = dict(_paths_of_times("", pa.struct(list(fields))))
+    build_form(pa.struct(list(fields)), _json_rules(options))
+    times = dict(_iter_times("", pa.struct(list(fields))))
     for path, unit in (options.epoch_unit or {}).items():
         if path == EVERY_TIME:
             continue
@@ -164,20 +173,22 @@ def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> 
             raise OptionError(f"{option}: {path!r} is a {kind}; its unit must be {wanted}")
 
 
-def _paths_of_times(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
-    """Yield the path of each timestamp and day, and whether it is a day."""
+def _iter_times(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
+    """Yield the path of each timestamp and DATE, and True if it is a DATE."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         yield path, pa.types.is_date(kind)
     elif pa.types.is_struct(kind):
         for each in kind:
-            yield from _paths_of_times(f"{path}.{each.name}" if path else each.name, each.type)
+            yield from _iter_times(f"{path}.{each.name}" if path else each.name, each.type)
     elif pa.types.is_map(kind):
-        yield from _paths_of_times(path, kind.item_type)
+        yield from _iter_times(path, kind.item_type)
     elif pa.types.is_list(kind):
-        yield from _paths_of_times(path, kind.value_type)
+        yield from _iter_times(path, kind.value_type)
 
 
-def _check_has(schema: pa.Schema, is_needed: bool, option: str, name: str, kind: str) -> None:
+def _check_has_column(
+    schema: pa.Schema, is_needed: bool, option: str, name: str, kind: str
+) -> None:
     if is_needed and name not in schema.names:
         value = "divert" if name == RAW_COLUMN else "keep"
         raise SchemaError(
@@ -185,8 +196,8 @@ def _check_has(schema: pa.Schema, is_needed: bool, option: str, name: str, kind:
         )
 
 
-def _companions(options: KafkaSourceOptions) -> list[pa.Field]:
-    """Return the columns that options add beside `_raw`."""
+def _added_columns(options: KafkaSourceOptions) -> list[pa.Field]:
+    """Return the columns that options add besides `_raw`."""
     found = []
     if options.bad_records == "divert":
         found.append(pa.field(ERROR_COLUMN, pa.string()))
@@ -199,7 +210,7 @@ def _is_field(name: str, named: Collection[str] | None, others: set[str]) -> boo
     return name in named if named is not None else name not in others
 
 
-def _fields(options: KafkaSourceOptions) -> tuple[pa.Field, ...]:
+def _parse_value_fields(options: KafkaSourceOptions) -> tuple[pa.Field, ...]:
     if options.value_format == "raw":
         return ()
     if options.value_schema is None:
@@ -213,7 +224,7 @@ def _fields(options: KafkaSourceOptions) -> tuple[pa.Field, ...]:
         raise OptionError(f"{options.format_name}: option 'valueSchema': {error}") from None
 
 
-def _every(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Schema:
+def _all_columns(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Schema:
     if options.value_format == "raw":
         return SCHEMA
     own = {field.name for field in fields}
@@ -225,21 +236,21 @@ def _every(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Sche
         )
     if options.bad_records != "fail" or options.null_values == "keep":
         fields = tuple(field.with_nullable(nullable=True) for field in fields)
-    # A field of the values takes precedence, so that a name that was one stays one.
-    others = [pa.field(RAW_COLUMN, pa.binary()), *_companions(options), *SCHEMA]
+    # Fields of the values take precedence, so that a column name keeps its meaning.
+    others = [pa.field(RAW_COLUMN, pa.binary()), *_added_columns(options), *SCHEMA]
     return pa.schema([*fields, *(each for each in others if each.name not in own)])
 
 
-def _is_usual(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Field, ...]) -> bool:
+def _is_default(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Field, ...]) -> bool:
     if field.name == "headers":
         return options.include_headers
     if options.value_format == "raw":
         return True
-    own = {*(each.name for each in fields), *(each.name for each in _companions(options))}
+    own = {*(each.name for each in fields), *(each.name for each in _added_columns(options))}
     return field.name in own or (field.name == RAW_COLUMN and options.bad_records == "divert")
 
 
-def _check_known(schema: pa.Schema) -> None:
+def _check_kafka_columns(schema: pa.Schema) -> None:
     there_are = f"there are {', '.join(SCHEMA.names)}"
     for name in schema.names:
         if name not in SCHEMA.names:
@@ -248,3 +259,135 @@ def _check_known(schema: pa.Schema) -> None:
                 f"{did_you_mean(name, SCHEMA.names, there_are)}. To read fields of JSON values, "
                 "set the option 'valueFormat' to 'json'"
             )
+
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+)|([<>(),:]))")
+_SIMPLE = {
+    name: kind
+    for names, kind in (
+        ("boolean", pa.bool_()),
+        ("byte tinyint", pa.int8()),
+        ("short smallint", pa.int16()),
+        ("int integer", pa.int32()),
+        ("long bigint", pa.int64()),
+        ("float real", pa.float32()),
+        ("double", pa.float64()),
+        ("string", pa.string()),
+        ("binary", pa.binary()),
+        ("date", pa.date32()),
+        ("timestamp timestamp_ltz", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ntz", pa.timestamp("us")),
+    )
+    for name in names.split()
+}
+_DECIMAL = (10, 0)
+"""Precision and scale of DECIMAL without numbers, in Spark."""
+
+
+def parse_fields(text: str) -> tuple[pa.Field, ...]:
+    """Parse a list of columns, as ``id BIGINT NOT NULL, tags ARRAY<STRING>``.
+
+    Raises:
+        ValueError: If it cannot be parsed; the text contains the expected token.
+    """
+    parser = _Parser(text)
+    fields = parser.parse_columns(end="")
+    if len({field.name for field in fields}) < len(fields):
+        raise ValueError(f"{text!r} has a column twice")
+    return tuple(fields)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def parse_columns(self, *, end: str) -> list[pa.Field]:
+        """Parse columns up to and including the sign that ends them."""
+        found = [self._parse_field()]
+        while (sign := self._take()) == ",":
+            found.append(self._parse_field())
+        if sign != end:
+            self._fail(f"',' or {end or 'the end'}")
+        return found
+
+    def _parse_field(self) -> pa.Field:
+        name = self._take()
+        if not name or name in "<>(),:":
+            self._fail("the name of a column")
+        # Spark accepts a colon between a field of a STRUCT and its type.
+        if self._peek() == ":":
+            self._take()
+        kind = self._parse_type()
+        nullable = not self._skip_words("not", "null")
+        if self._skip_words("comment"):
+            self._take()
+        return pa.field(name.strip("`").replace("``", "`"), kind, nullable=nullable)
+
+    def _parse_type(self) -> pa.DataType:
+        name = self._take().lower()
+        if name in _SIMPLE:
+            return _SIMPLE[name]
+        if name in {"decimal", "dec", "numeric"}:
+            return pa.decimal128(*self._parse_sizes())
+        if name in {"array", "map", "struct"}:
+            self._expect("<")
+            return self._parse_nested(name)
+        return self._fail(f"a type (of {', '.join(sorted(_SIMPLE))}, decimal, array, map, struct)")
+
+    def _parse_nested(self, name: str) -> pa.DataType:
+        if name == "struct":
+            return pa.struct(self.parse_columns(end=">"))
+        first = self._parse_type()
+        if name == "array":
+            kind: pa.DataType = pa.list_(first)
+        else:
+            self._expect(",")
+            kind = pa.map_(first, self._parse_type())
+        self._expect(">")
+        return kind
+
+    def _parse_sizes(self) -> tuple[int, int]:
+        if self._peek() != "(":
+            return _DECIMAL
+        self._take()
+        precision, scale = self._parse_whole(), 0
+        if self._peek() == ",":
+            self._take()
+            scale = self._parse_whole()
+        self._expect(")")
+        return precision, scale
+
+    def _parse_whole(self) -> int:
+        text = self._take()
+        return int(text) if text.isdecimal() else self._fail("a whole number")
+
+    def _skip_words(self, *words: str) -> bool:
+        before = self._at
+        if all(self._take().lower() == word for word in words):
+            return True
+        self._at = before
+        return False
+
+    def _expect(self, sign: str) -> None:
+        if self._take() != sign:
+            self._fail(repr(sign))
+
+    def _peek(self) -> str:
+        before = self._at
+        found = self._take()
+        self._at = before
+        return found
+
+    def _take(self) -> str:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            if self._text[self._at :].strip():
+                self._fail("a name or type")
+            return ""
+        self._at = match.end()
+        return match[1] or match[2]
+
+    def _fail(self, wanted: str) -> NoReturn:
+        shown = f"{self._text[: self._at]}▸{self._text[self._at :]}"
+        raise ValueError(f"cannot be read at ▸ in {shown!r}: {wanted} is expected")

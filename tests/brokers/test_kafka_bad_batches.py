@@ -10,7 +10,7 @@ from kafka_topics import LIMITS, make_topic
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import RecordError
-from krishiv_spark.sources.kafka.position import KafkaOffset
+from krishiv_spark.sources.kafka.offset import KafkaOffset
 
 pytestmark = pytest.mark.once
 

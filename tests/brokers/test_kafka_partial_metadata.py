@@ -77,7 +77,7 @@ def test_partitions_that_one_response_omits_are_neither_lost_nor_read_again(
     for count in range(8, 32, 8):
         send(broker, topic, *range(count, count + 8))
         proxy.omit(topic, *kept)
-        source._planner()._subscription._until_s = 0.0  # the response is old
+        source._planner()._subscription._refresh_at_s = 0.0  # the response is old
         more, end = read_on(source, end)
         assert proxy.is_done
         found += more
@@ -151,7 +151,7 @@ def test_a_pattern_finds_topics_that_one_response_omits(broker, proxy):
     found, end = read_on(source)
     for change in (5, 3):
         proxy.change(one, lambda topic, code=change: setattr(topic, "error_code", code))
-        source._planner()._subscription._until_s = 0.0
+        source._planner()._subscription._refresh_at_s = 0.0
         send(broker, one, 8 if change == 5 else 9)
         more, end = read_on(source, end)
         found += more
@@ -190,7 +190,7 @@ def test_an_old_id_in_one_response_is_no_loss(broker, proxy, topic, fail):
     found, end = read_on(source)
     send(broker, topic, *range(8, 16))
     proxy.change(topic, lambda topic: setattr(topic, "topic_id", uuid.uuid4()))
-    source._planner()._subscription._until_s = 0.0
+    source._planner()._subscription._refresh_at_s = 0.0
     more, after = read_on(source, end)
     assert sorted(found + more) == [*range(16)]
     send(broker, topic, *range(16, 24))

@@ -22,7 +22,7 @@ from krishiv_spark.kafka.partition_rows import PartitionRows
 from krishiv_spark.kafka.requests import demand
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, MAX_TIMESTAMP
 from krishiv_spark.sources.kafka import group as group_module
-from krishiv_spark.sources.kafka.group import ShownPosition
+from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 pytestmark = pytest.mark.once
@@ -321,10 +321,12 @@ def shown(bootstrap):
 
     class Driver:
         def __init__(self, since_ms=None):
-            self.position = ShownPosition(connection, f"g-{topic}", since_ms)
+            self.position = ConsumerGroupMirror(connection, f"g-{topic}", since_ms)
 
         def at(self, offset, **more):
-            self.position.show({tp: offset, **{tp._replace(partition=1): n for n in more.values()}})
+            self.position.commit(
+                {tp: offset, **{tp._replace(partition=1): n for n in more.values()}}
+            )
             return offset_of_group(bootstrap, f"g-{topic}", topic)
 
     Driver.other = staticmethod(lambda: offset_of_group(bootstrap, f"g-{topic}", topic, 1))

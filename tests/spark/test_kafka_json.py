@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.json_parsing import JsonParser
 from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules
+from krishiv_spark.sources.kafka.row_schema import parse_fields
 
 BAD = "a bad record"
 SEED = random.SystemRandom().randrange(2**32)
@@ -277,11 +277,11 @@ def test_documents_are_those_of_from_json_or_bad(spark):
         "kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "valueFormat": "json",
         "valueSchema": fields, "badRecords": "divert",
     }  # fmt: skip
-    shape = KafkaRowSchema.inferred(KafkaSourceOptions.parse(given, "krishiv-kafka"))
+    shape = KafkaRowSchema.from_options(KafkaSourceOptions.parse(given, "krishiv-kafka"))
     size = len(DOCUMENTS)
     place = {"topic": ["t"] * size, "partition": [0] * size, "offset": list(range(size))}
     values = pa.array([text.encode() for text in DOCUMENTS], pa.binary())
-    (batch,) = shape.shaped(pa.record_batch({"value": values, **place}))
+    (batch,) = shape.convert(pa.record_batch({"value": values, **place}))
     good = 0
     for text, row, other in zip(DOCUMENTS, batch.to_pylist(), expected, strict=True):
         is_good = row["_raw"] is None

@@ -21,11 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown
 from krishiv_spark.sources.kafka.json_types import JsonRules
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
 
 BAD = "bad"
 UTC = dt.timezone.utc
@@ -45,8 +44,8 @@ def batch_of(values):
 
 def read(values, fields, **given):
     """Return the rows of values as dictionaries."""
-    shape = KafkaRowSchema.inferred(options(valueSchema=fields, **given))
-    shaped = list(shape.shaped(batch_of(values)))
+    shape = KafkaRowSchema.from_options(options(valueSchema=fields, **given))
+    shaped = list(shape.convert(batch_of(values)))
     found = [row for batch in shaped for row in batch.to_pylist()]
     shape.report()
     return found
@@ -381,20 +380,22 @@ def test_tombstones_are_kept_dropped_or_bad(caplog):
 def test_a_tombstone_is_named_where_a_field_is_not_null(given):
     """Its row has nulls, which are not for such a column: it is not said of which record."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    shape = KafkaRowSchema.given(options(**given), schema)
+    shape = KafkaRowSchema.from_schema(options(**given), schema)
     with pytest.raises(SchemaError, match=r"t-0 at offset 1: .*tombstone.*'id' is NOT NULL"):
-        list(shape.shaped(batch_of(['{"id":1}', None])))
+        list(shape.convert(batch_of(['{"id":1}', None])))
     kept = read(['{"id":1}', None], "id BIGINT NOT NULL", nullValues="keep")
     assert kept == [{"id": 1}, {"id": None}]
-    shape = KafkaRowSchema.inferred(options(valueSchema="id BIGINT NOT NULL", nullValues="keep"))
+    shape = KafkaRowSchema.from_options(
+        options(valueSchema="id BIGINT NOT NULL", nullValues="keep")
+    )
     assert shape.schema.field("id").nullable
 
 
 def test_a_bad_value_is_named_where_a_given_column_is_not_null():
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    shape = KafkaRowSchema.given(options(badRecords="null"), schema)
+    shape = KafkaRowSchema.from_schema(options(badRecords="null"), schema)
     with pytest.raises(SchemaError, match=r"t-0 at offset 0: .*'id' is NOT NULL in the schema"):
-        list(shape.shaped(batch_of(['{"id":"x"}'])))
+        list(shape.convert(batch_of(['{"id":"x"}'])))
 
 
 def test_a_field_that_is_not_null_must_be_there():
@@ -403,9 +404,9 @@ def test_a_field_that_is_not_null_must_be_there():
         read(values, fields)
     found = read(values, fields, badRecords="divert")
     assert [row["_raw"] is None for row in found] == [False, True, False]
-    shape = KafkaRowSchema.inferred(options(valueSchema=fields, badRecords="divert"))
+    shape = KafkaRowSchema.from_options(options(valueSchema=fields, badRecords="divert"))
     assert shape.schema.field("id").nullable  # as bad values have nulls
-    given_back = KafkaRowSchema.given(shape.options, shape.schema)
+    given_back = KafkaRowSchema.from_schema(shape.options, shape.schema)
     assert not given_back.fields[0].nullable
 
 
@@ -419,9 +420,9 @@ def test_nested_values_that_are_not_null_must_be_there():
     kind = pa.list_(pa.field("element", pa.int32(), nullable=False))
     pairs = pa.map_(pa.string(), pa.field("value", pa.int32(), nullable=False))
     schema = pa.schema([("l", kind), ("m", pairs)])
-    shape = KafkaRowSchema.given(options(badRecords="null"), schema)
+    shape = KafkaRowSchema.from_schema(options(badRecords="null"), schema)
     values = ['{"l":[1],"m":{"a":1}}', '{"l":[null]}', '{"m":{"a":null}}', '{"l":null,"m":{}}']
-    (batch,) = shape.shaped(batch_of(values))
+    (batch,) = shape.convert(batch_of(values))
     assert batch.column("l").to_pylist() == [[1], None, None, None]
     assert batch.column("m").to_pylist() == [[("a", 1)], None, None, []]
     assert [each.type for each in batch.schema] == [kind, pairs]
@@ -526,6 +527,8 @@ def test_a_given_schema_needs_the_columns_that_options_fill():
     with pytest.raises(
         SchemaError, match="'unknownFields' = 'keep' needs a column _unknown STRING"
     ):
-        KafkaRowSchema.given(options(unknownFields="keep"), schema)
+        KafkaRowSchema.from_schema(options(unknownFields="keep"), schema)
     named = pa.schema([("id", pa.int32()), ("_raw", pa.binary()), ("_error", pa.string())])
-    assert KafkaRowSchema.given(options(badRecords="divert"), named).fields == (schema.field(0),)
+    assert KafkaRowSchema.from_schema(options(badRecords="divert"), named).fields == (
+        schema.field(0),
+    )

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.sources.kafka.event_time import known_times
-from krishiv_spark.sources.kafka.limits import Delay, in_proportion, waiting
-from krishiv_spark.sources.kafka.position import KafkaOffset, QueryPosition, nested
-from krishiv_spark.sources.kafka.ranges import OffsetRange, cut, spread_over_tasks
+from krishiv_spark.sources.kafka.event_time import find_idle_partitions
+from krishiv_spark.sources.kafka.offset import KafkaOffset, QueryPosition, nest_by_topic
+from krishiv_spark.sources.kafka.planner import MinRowsDelay, find_backlog, rate_limit
+from krishiv_spark.sources.kafka.ranges import OffsetRange, split_range, spread_over_tasks
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
 A, B, C = (TopicPartition("t", n) for n in range(3))
@@ -20,40 +20,40 @@ sizes = st.dictionaries(
 
 
 def taken(begins, ends):
-    return sum(waiting(begins, ends).values())
+    return sum(find_backlog(begins, ends).values())
 
 
 def test_everything_is_taken_without_a_limit():
-    assert in_proportion({A: 3}, {A: 9}, None) == {A: 9}
+    assert rate_limit({A: 3}, {A: 9}, None) == {A: 9}
 
 
 def test_a_limit_is_shared_in_proportion():
     begins, ends = {A: 0, B: 100, C: 7}, {A: 90, B: 110, C: 7}
-    assert in_proportion(begins, ends, 50) == {A: 45, B: 105, C: 7}
+    assert rate_limit(begins, ends, 50) == {A: 45, B: 105, C: 7}
 
 
 def test_small_partitions_never_starve():
-    assert in_proportion({A: 0, B: 0}, {A: 1_000_000, B: 1}, 10) == {A: 9, B: 1}
+    assert rate_limit({A: 0, B: 0}, {A: 1_000_000, B: 1}, 10) == {A: 9, B: 1}
 
 
 @given(sizes, st.integers(1, 2**40))
 def test_a_limited_batch_moves_every_partition_and_passes_no_end(found, most):
     begins = {tp: begin for tp, (begin, _) in found.items()}
     ends = {tp: begin + size for tp, (begin, size) in found.items()}
-    limited = in_proportion(begins, ends, most)
+    limited = rate_limit(begins, ends, most)
     assert limited.keys() == ends.keys()
     assert all(begins[p] <= limited[p] <= ends[p] for p in ends)
-    assert waiting(begins, limited).keys() == waiting(begins, ends).keys()
-    assert taken(begins, limited) <= most + len(waiting(begins, ends))
+    assert find_backlog(begins, limited).keys() == find_backlog(begins, ends).keys()
+    assert taken(begins, limited) <= most + len(find_backlog(begins, ends))
 
 
 def test_a_small_batch_is_held_back_but_not_for_ever():
-    delay = Delay(least=10, longest_s=60)
-    assert not delay.holds(1, now_s=0)  # the first one never waits
-    assert delay.holds(9, now_s=30)
-    assert not delay.holds(10, now_s=31)
-    assert delay.holds(9, now_s=91)
-    assert not delay.holds(9, now_s=92)
+    delay = MinRowsDelay(least=10, longest_s=60)
+    assert not delay.should_wait(1, now_s=0)  # the first one never waits
+    assert delay.should_wait(9, now_s=30)
+    assert not delay.should_wait(10, now_s=31)
+    assert delay.should_wait(9, now_s=91)
+    assert not delay.should_wait(9, now_s=92)
 
 
 def offset_range(tp, start, end):
@@ -112,8 +112,8 @@ def test_every_offset_is_in_one_task(found, fewest, most, together):
 
 
 def test_parts_of_a_range_differ_by_one():
-    assert [p.size for p in cut(offset_range(A, 7, 17), 4)] == [2, 3, 2, 3]
-    assert len(cut(offset_range(A, 0, 2), 5)) == 2
+    assert [p.size for p in split_range(offset_range(A, 7, 17), 4)] == [2, 3, 2, 3]
+    assert len(split_range(offset_range(A, 0, 2), 5)) == 2
 
 
 # --- plans
@@ -126,21 +126,21 @@ def planned(start, end, **given):
 
 
 def offset(numbers, **fields):
-    return KafkaOffset(topics=nested(numbers), ids={"t": "i"}, **fields)
+    return KafkaOffset(topics=nest_by_topic(numbers), ids={"t": "i"}, **fields)
 
 
 def test_a_plan_needs_nothing_but_two_offsets():
-    found = planned(offset({A: 3}), offset({A: 5, B: 9}, began=nested({B: 4})))
+    found = planned(offset({A: 3}), offset({A: 5, B: 9}, began=nest_by_topic({B: 4})))
     assert found == [[(A, "i", 3, 5), (B, "i", 4, 9)]]
 
 
 def test_what_was_passed_over_is_not_planned():
-    found = planned(offset({A: 3}), offset({A: 50}, began=nested({A: 40})))
+    found = planned(offset({A: 3}), offset({A: 50}, began=nest_by_topic({A: 40})))
     assert found == [[(A, "i", 40, 50)]]
 
 
 def test_the_first_batch_begins_where_its_end_says():
-    first = offset({A: 5}, began=nested({A: 2}))
+    first = offset({A: 5}, began=nest_by_topic({A: 2}))
     assert planned(KafkaOffset(at="earliest"), first) == [[(A, "i", 2, 5)]]
     assert planned(first, first) == []
 
@@ -151,37 +151,37 @@ def test_the_first_batch_begins_where_its_end_says():
     )
 )
 def test_numbers_by_partition_come_back(numbers):
-    assert QueryPosition.of(KafkaOffset(topics=nested(numbers))).offsets == numbers
+    assert QueryPosition.from_offset(KafkaOffset(topics=nest_by_topic(numbers))).offsets == numbers
 
 
 # --- event time
 
 
 def test_the_slowest_partition_holds_the_watermark():
-    known = known_times({A: 100, B: 70}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
+    known = find_idle_partitions({A: 100, B: 70}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
     assert (known.idle, known.slowest()) == (set(), 70)
 
 
 def test_a_partition_that_is_read_and_far_behind_is_idle():
-    known = known_times({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
+    known = find_idle_partitions({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
     assert (known.idle, known.slowest()) == ({B}, 100)
 
 
 def test_a_partition_with_a_backlog_is_not_idle():
-    known = known_times({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 2}, 50)
+    known = find_idle_partitions({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 2}, 50)
     assert (known.idle, known.slowest()) == (set(), 40)
 
 
 def test_a_partition_without_records_holds_the_watermark_until_it_is_idle():
     ends = {A: 1, B: 0}
-    first = known_times({A: 100}, {}, ends, ends, 50)
+    first = find_idle_partitions({A: 100}, {}, ends, ends, 50)
     assert (dict(first.quiet), first.slowest()) == ({B: 100}, None)
-    later = known_times({A: 151}, first.quiet, ends, ends, 50)
+    later = find_idle_partitions({A: 151}, first.quiet, ends, ends, 50)
     assert (later.idle, later.slowest()) == ({B}, 151)
 
 
 def test_without_any_record_nothing_is_known():
-    assert known_times({}, {}, {A: 0}, {A: 0}, 50).slowest() is None
+    assert find_idle_partitions({}, {}, {A: 0}, {A: 0}, 50).slowest() is None
 
 
 @pytest.mark.parametrize("order", [(A, B, C), (C, B, A)])

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.sources.kafka.ddl import parse_fields
 from krishiv_spark.sources.kafka.json_parsing import JsonParser
+from krishiv_spark.sources.kafka.json_values import POSITION_COLUMNS
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
-from krishiv_spark.sources.kafka.values import PLACE
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
@@ -25,7 +24,7 @@ def options(**given):
 
 
 def inferred(**given):
-    return KafkaRowSchema.inferred(options(**given)).schema.names
+    return KafkaRowSchema.from_options(options(**given)).schema.names
 
 
 def test_spark_columns():
@@ -42,30 +41,30 @@ def test_fields_of_json_values():
     assert inferred(**json_of, badRecords="divert") == ["id", "timestamp", "_raw", "_error"]
     assert inferred(**json_of, unknownFields="keep") == ["id", "timestamp", "_unknown"]
     assert inferred(**json_of, columns="offset,id") == ["offset", "id"]
-    shape = KafkaRowSchema.inferred(options(**json_of, columns="timestamp,offset"))
+    shape = KafkaRowSchema.from_options(options(**json_of, columns="timestamp,offset"))
     assert [field.name for field in shape.fields] == ["timestamp"]
-    assert shape.kafka_columns == {"value", *PLACE}
+    assert shape.kafka_columns == {"value", *POSITION_COLUMNS}
     with pytest.raises(OptionError, match="must be given"):
         inferred(valueFormat="json")
 
 
 def test_a_given_schema_rules():
     schema = pa.schema([("offset", pa.int64()), ("id", pa.int32())])
-    shape = KafkaRowSchema.given(options(valueFormat="json"), schema)
+    shape = KafkaRowSchema.from_schema(options(valueFormat="json"), schema)
     assert [f.name for f in shape.fields] == ["id"]
-    assert shape.kafka_columns == {"value", *PLACE}
+    assert shape.kafka_columns == {"value", *POSITION_COLUMNS}
     with pytest.raises(SchemaError, match="needs a column _raw"):
-        KafkaRowSchema.given(options(valueFormat="json", badRecords="divert"), schema)
+        KafkaRowSchema.from_schema(options(valueFormat="json", badRecords="divert"), schema)
     with pytest.raises(SchemaError, match="column 'id', which Kafka does not have"):
-        KafkaRowSchema.given(options(), schema)
+        KafkaRowSchema.from_schema(options(), schema)
 
 
 def rows(batch_of, schema, **given):
-    shape = KafkaRowSchema.given(options(valueFormat="json", **given), schema)
+    shape = KafkaRowSchema.from_schema(options(valueFormat="json", **given), schema)
     values = pa.array(batch_of, pa.binary())
     offsets = pa.array(range(len(batch_of)), pa.int64())
     place = {"topic": ["events"] * len(batch_of), "partition": [3] * len(batch_of)}
-    found = shape.shaped(pa.record_batch({"value": values, "offset": offsets, **place}))
+    found = shape.convert(pa.record_batch({"value": values, "offset": offsets, **place}))
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
 
@@ -259,7 +258,7 @@ def test_types_without_json_are_refused_before_any_batch():
         inferred(valueFormat="json", valueSchema="a ARRAY<STRUCT<m: MAP<INT, INT>>>")
     schema = pa.schema([("d", pa.duration("us"))])
     with pytest.raises(SchemaError, match=r"field 'd' has a type that cannot be .*duration"):
-        KafkaRowSchema.given(options(valueFormat="json"), schema)
+        KafkaRowSchema.from_schema(options(valueFormat="json"), schema)
 
 
 def test_ddl():
@@ -292,4 +291,4 @@ def test_bad_ddl_says_what_was_expected(text, said):
     with pytest.raises(ValueError, match=said):
         parse_fields(text)
     with pytest.raises(OptionError, match="option 'valueSchema'"):
-        KafkaRowSchema.inferred(options(valueFormat="json", valueSchema=text))
+        KafkaRowSchema.from_options(options(valueFormat="json", valueSchema=text))

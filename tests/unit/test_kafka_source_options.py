@@ -4,9 +4,8 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
-from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions, StartingPosition
 from krishiv_spark.sources.kafka.reader import KafkaOffset, KafkaReader
-from krishiv_spark.sources.kafka.starting_position import StartingPosition
 
 BROKER = {"kafka.bootstrap.servers": "nowhere:9092"}
 

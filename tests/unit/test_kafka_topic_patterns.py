@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.sources.kafka import patterns
-from krishiv_spark.sources.kafka.patterns import TopicPattern
+from krishiv_spark.sources.kafka import subscription
+from krishiv_spark.sources.kafka.subscription import TopicPattern
 
 NAMES = ["orders", "orders-eu", "orders.eu", "Orders", "payments", "o", "a_b", "x1"]
 LETTERS = "abzABZ019._-"
@@ -33,7 +33,7 @@ def fullmatches(pattern, given):
 def test_matches_are_those_of_python(pattern):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert TopicPattern(pattern).matches(NAMES) == fullmatches(pattern, NAMES)
+        assert TopicPattern(pattern).select(NAMES) == fullmatches(pattern, NAMES)
 
 
 atoms = st.sampled_from([
@@ -59,42 +59,42 @@ def test_re2_and_python_agree_wherever_re2_is_used(first, second, group, repeat,
             expected = [re.fullmatch(pattern, name) is not None for name in given]
         except re.error:
             return
-        found = patterns._match_by_re2(pattern, given)
+        found = subscription._match_by_re2(pattern, given)
     assert found is None or found == expected, pattern
 
 
 def test_a_loose_pattern_takes_linear_time():
     slow = "a" * 240 + "_-"
     began_s = time.monotonic()
-    assert TopicPattern(r"(\w+\.?)+-prod").matches([slow, "a.b-prod"]) == ["a.b-prod"]
+    assert TopicPattern(r"(\w+\.?)+-prod").select([slow, "a.b-prod"]) == ["a.b-prod"]
     assert time.monotonic() - began_s < 5
 
 
 def test_a_pattern_that_only_python_has_is_given_up_after_a_while(monkeypatch):
-    monkeypatch.setattr(patterns, "_LIMIT_S", 2.0)
+    monkeypatch.setattr(subscription, "_LIMIT_S", 2.0)
     slow = "a" * 240 + "_-"
     pattern = TopicPattern(r"(?!x)(\w+\.?)+-prod")
     began_s = time.monotonic()
     with pytest.raises(OptionError) as caught:
-        pattern.matches(["a-prod", slow, "b-prod"])
+        pattern.select(["a-prod", slow, "b-prod"])
     assert time.monotonic() - began_s < 10
     assert repr(slow) in str(caught.value)
     assert r"'subscribePattern' = '(?!x)(\\w+\\.?)+-prod'" in str(caught.value)
-    assert pattern.matches(["a-prod", "b-prod"]) == ["a-prod", "b-prod"]
+    assert pattern.select(["a-prod", "b-prod"]) == ["a-prod", "b-prod"]
 
 
 def test_each_name_is_matched_once(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        patterns, "_match_by_re2", lambda _, new: asked.append(new) or [True] * len(new)
+        subscription, "_match_by_re2", lambda _, new: asked.append(new) or [True] * len(new)
     )
     pattern = TopicPattern(".*")
-    assert pattern.matches(["a", "b"]) == pattern.matches(["a", "b"]) == ["a", "b"]
-    pattern.keep(["b", "c"])
-    assert pattern.matches(["a", "b"]) == ["a", "b"]
+    assert pattern.select(["a", "b"]) == pattern.select(["a", "b"]) == ["a", "b"]
+    pattern.retain(["b", "c"])
+    assert pattern.select(["a", "b"]) == ["a", "b"]
     assert asked == [["a", "b"], ["a"]]
 
 
 def test_no_name_of_a_topic_confuses_the_child():
     strange = ["a\nb", "", "ä", "\x00", "-c"]
-    assert TopicPattern(r"(?=.*)(?s:.)*").matches(strange) == strange
+    assert TopicPattern(r"(?=.*)(?s:.)*").select(strange) == strange

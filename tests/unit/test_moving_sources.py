@@ -15,7 +15,7 @@ from krishiv_spark.offsets import open_log
 from krishiv_spark.operate.moving import translations
 from krishiv_spark.operate.moving.spark_files import files_read
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.kafka.position import KafkaOffset
+from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import ENVIRONMENT

@@ -118,7 +118,6 @@ class SourceCheck:
         self, source: str, topics: Mapping[str, Mapping[int, int]], ids: Mapping[str, str]
     ) -> str:
         from krishiv_spark.kafka.client import open_client
-        from krishiv_spark.kafka.fetches import usable_id
         from krishiv_spark.kafka.offset_lookups import list_offsets
         from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
         from krishiv_spark.operate.inspection.live import topic_options
@@ -135,7 +134,7 @@ class SourceCheck:
         if others := [
             f"topic {name} was deleted and created again since"
             for name, found in client.topics(topics).items()
-            if (now := usable_id(found)) and now != ids.get(name, now)
+            if (now := found.usable_id) and now != ids.get(name, now)
         ]:
             raise OptionError(_listed(sorted(others)))
         oldest = list_offsets(client, dict.fromkeys(needed, EARLIEST))

@@ -20,7 +20,7 @@ from krishiv_spark.operate.moving.copying import Copying
 from krishiv_spark.operate.moving.spark_files import SeenFiles, log_offset
 from krishiv_spark.operate.moving.spark_iceberg import TableSpots, sparks_spot
 from krishiv_spark.operate.moving.writing import NewCheckpoint
-from krishiv_spark.sources.kafka.position import KafkaOffset
+from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq
 

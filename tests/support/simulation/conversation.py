@@ -19,9 +19,9 @@ from krishiv_spark.kafka.coordinators import (
     TransactionDescription,
     TransactionVersion,
 )
-from krishiv_spark.kafka.fetches import Wanted
-from krishiv_spark.kafka.fetches import answers as fetched
-from krishiv_spark.kafka.fetches import request as fetch
+from krishiv_spark.kafka.fetches import PartitionFetch
+from krishiv_spark.kafka.fetches import build_fetch as fetch
+from krishiv_spark.kafka.fetches import read_response as fetched
 from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, FenceProducer, InitProducerId
 from krishiv_spark.kafka.records import Accumulator, RecordColumns
@@ -169,7 +169,7 @@ class Conversation:
 
     def records(self, partition: int) -> bytes:
         """All of a partition, of open and of aborted transactions too."""
-        wanted = Wanted(TopicPartition(self._topic, partition), "", 0, 2**20)
+        wanted = PartitionFetch(TopicPartition(self._topic, partition), "", 0, 2**20)
         (answer,) = fetched(self._send(fetch([wanted], committed=False, most_bytes=2**20)), {})
         return bytes(answer.records)
 

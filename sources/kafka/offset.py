@@ -1,4 +1,4 @@
-"""Where a query stands in Kafka."""
+"""The position of a query in Kafka: the offset that Spark stores, and its form in memory."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
+from typing_extensions import override
 
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.offsets import Offset
 from krishiv_spark.offsets.offset import Watermark
 
-__all__ = ["KafkaOffset", "Position", "QueryPosition", "StartName", "nested"]
+__all__ = ["KafkaOffset", "PartitionPosition", "QueryPosition", "StartName", "nest_by_topic"]
 
 ByPartition: TypeAlias = dict[str, dict[str, int]]
 """A number for each partition, by topic and the text of the partition's number."""
 
 StartName: TypeAlias = Literal["earliest", "latest", "offsets", "timestamps"]
-"""What a new query begins at, as its options say."""
+"""The start of a new query, as its options specify it."""
 
 
 T = TypeVar("T")
 
 
 class KafkaOffset(Offset):
-    """Where a query stands: the next offset of each partition.
+    """The position of a query: the next offset of each partition.
 
     Attributes:
         topics: The next offset of each partition that is read.
-        ids: Ids of these topics, of those in `left`, and of topics that the options name and that
-            have gone: one that was deleted and made anew has another (KIP-516). Brokers older than
-            2.8 have none.
-        began: Where partitions began in the batch that ended here, if not at the offset where the
-            batch before it ended: they are new, or offsets were skipped. With it a replay reads
-            the same rows, whatever has aged out meanwhile.
-        epochs: Leader epochs of the leaders that `topics` were found at (KIP-320): they tell
-            records that were read from others that have taken their offsets since. Offsets of
+        ids: Ids of these topics, of the topics in `left`, and of deleted topics that the options
+            name: a recreated topic has another id (KIP-516). Brokers before Kafka 2.8 have no ids.
+        began: Start offsets of partitions in the batch that ended here, if they differ from the end
+            of the previous batch: for new partitions, or if offsets were skipped. They make a
+            replay read the same rows, although records have aged out meanwhile.
+        epochs: Leader epochs of the leaders that returned `topics` (KIP-320). They distinguish the
+            records that were read from others that have taken the same offsets since. Offsets of
             version 1 have none, and neither have brokers before Kafka 2.1.
-        left: Positions of partitions that the options no longer ask for: if they do again, the
-            query goes on there.
-        at: For the very beginning, before any batch: which start the options ask for.
-        times: With event time, the greatest record timestamp before `topics`, milliseconds.
+        left: Positions of partitions that the options no longer include: if the options include
+            them again, the query continues there.
+        at: Before the first batch, the start that the options specify.
+        times: With event time, the greatest record timestamp before `topics`, in milliseconds.
         quiet: With event time, the partitions without any record so far, with the newest
-            timestamp in the others when they were first seen.
+            timestamp in the other partitions when they were first read.
         idle: Partitions that the watermark does not wait for.
     """
 
@@ -61,17 +61,18 @@ class KafkaOffset(Offset):
     quiet: ByPartition = Field(default_factory=dict)
     idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
+    @override
     def to_dict(self) -> dict[str, Any]:
-        """See `Offset`; what is empty is left out."""
+        """Return the JSON object, without empty fields."""
         return {key: value for key, value in super().to_dict().items() if value != {}}
 
 
-class Position(NamedTuple):
+class PartitionPosition(NamedTuple):
     """A position in a partition.
 
     Attributes:
-        offset: The next offset; everything before it was there when the position was found.
-        epoch: Leader epoch of the leader that was asked then; -1 if it is not known.
+        offset: The next offset. All records before it existed when the position was looked up.
+        epoch: Leader epoch of the leader that returned the offset; -1 if it is unknown.
     """
 
     offset: int
@@ -80,11 +81,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryPosition:
-    """A `KafkaOffset` as it is worked with, its numbers by partition.
+    """A `KafkaOffset` in memory, with its numbers by partition.
 
     Attributes:
-        read: Where it stands in partitions that are read: `KafkaOffset.topics` and `epochs`.
-        left: Where it stands in partitions that the options no longer ask for.
+        read: Positions in the partitions that are read: `KafkaOffset.topics` and `epochs`.
+        left: Positions in partitions that the options no longer include.
         began: `KafkaOffset.began`.
         ids: `KafkaOffset.ids`.
         at: `KafkaOffset.at`.
@@ -94,8 +95,8 @@ class QueryPosition:
         idle: `KafkaOffset.idle`, partition by partition.
     """
 
-    read: Mapping[TopicPartition, Position]
-    left: Mapping[TopicPartition, Position]
+    read: Mapping[TopicPartition, PartitionPosition]
+    left: Mapping[TopicPartition, PartitionPosition]
     began: Mapping[TopicPartition, int]
     ids: Mapping[str, str]
     at: StartName | None = None
@@ -105,62 +106,62 @@ class QueryPosition:
     idle: Collection[TopicPartition] = frozenset()
 
     @classmethod
-    def of(cls, offset: KafkaOffset) -> QueryPosition:
-        """Read the numbers of an offset."""
-        epochs = _flat(offset.epochs)
+    def from_offset(cls, offset: KafkaOffset) -> QueryPosition:
+        """Convert an offset."""
+        epochs = _flatten(offset.epochs)
         read, left = (
-            {tp: Position(n, epochs.get(tp, -1)) for tp, n in _flat(numbers).items()}
+            {tp: PartitionPosition(n, epochs.get(tp, -1)) for tp, n in _flatten(numbers).items()}
             for numbers in (offset.topics, offset.left)
         )
         return cls(
             read=read,
             left=left,
-            began=_flat(offset.began),
+            began=_flatten(offset.began),
             ids=offset.ids,
             at=offset.at,
             watermark=offset.watermark,
-            times=_flat(offset.times),
-            quiet=_flat(offset.quiet),
+            times=_flatten(offset.times),
+            quiet=_flatten(offset.quiet),
             idle={TopicPartition(topic, n) for topic, each in offset.idle.items() for n in each},
         )
 
     def to_offset(self) -> KafkaOffset:
-        """The offset that Spark keeps."""
+        """Return the offset that Spark stores."""
         epochs = {tp: position.epoch for tp, position in {**self.left, **self.read}.items()}
         return KafkaOffset(
-            topics=nested(self.offsets),
-            epochs=nested({tp: epoch for tp, epoch in epochs.items() if epoch >= 0}),
-            left=nested({tp: position.offset for tp, position in self.left.items()}),
-            began=nested(self.began),
+            topics=nest_by_topic(self.offsets),
+            epochs=nest_by_topic({tp: epoch for tp, epoch in epochs.items() if epoch >= 0}),
+            left=nest_by_topic({tp: position.offset for tp, position in self.left.items()}),
+            began=nest_by_topic(self.began),
             ids=dict(self.ids),
             at=self.at,
             watermark=self.watermark,
-            times=nested(self.times),
-            quiet=nested(self.quiet),
-            idle=_listed(self.idle),
+            times=nest_by_topic(self.times),
+            quiet=nest_by_topic(self.quiet),
+            idle=_nest_numbers(self.idle),
         )
 
     def advance(
         self,
         begins: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, Position],
-        left: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, PartitionPosition],
+        left: Mapping[TopicPartition, PartitionPosition],
         ids: Mapping[str, str],
     ) -> QueryPosition:
-        """The end of the batch that begins here, without any event time.
+        """Return the end of the batch that starts here, without any event time.
 
         Args:
             begins: First offset of each partition in the batch.
-            ends: Where the batch ends in each of them.
-            left: Where the query stands in partitions that it does not read any more.
-            ids: Ids of the topics of all of them, as far as they have one.
+            ends: End of the batch in each partition, exclusive.
+            left: Positions in partitions that the query no longer reads.
+            ids: Ids of the topics of all these partitions, if they have one.
         """
         began = {tp: n for tp, n in begins.items() if self.offsets.get(tp) != n}
         return QueryPosition(read=ends, left=left, began=began, ids=ids)
 
     @cached_property
     def topics(self) -> frozenset[str]:
-        """The topics of what is read."""
+        """The topics of the partitions that are read."""
         return frozenset(tp.topic for tp in self.read)
 
     @cached_property
@@ -169,9 +170,9 @@ class QueryPosition:
         return {tp: position.offset for tp, position in self.read.items()}
 
     def is_at(self, other: QueryPosition) -> bool:
-        """Whether both are one position.
+        """Return True if both are the same position.
 
-        Elections alone make no batch, epochs that were unknown do.
+        A new leader epoch alone makes no batch; an epoch that was unknown before does.
         """
         return self._parts() == other._parts()
 
@@ -183,8 +184,8 @@ class QueryPosition:
         return read, left, self.ids
 
 
-def _flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The numbers of an offset by partition."""
+def _flatten(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Return the numbers of an offset by partition."""
     return {
         TopicPartition(topic, int(partition)): number
         for topic, each in numbers.items()
@@ -192,16 +193,16 @@ def _flat(numbers: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]
     }
 
 
-def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """The form in which an offset holds numbers by partition."""
+def nest_by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    """Return values by partition in the form of an offset."""
     found: dict[str, dict[str, T]] = {}
     for tp, value in values.items():
         found.setdefault(tp.topic, {})[str(tp.partition)] = value
     return found
 
 
-def _listed(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
-    """The form in which an offset names partitions."""
+def _nest_numbers(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
+    """Return partitions in the form of an offset."""
     found: dict[str, list[int]] = {}
     for tp in partitions:
         found.setdefault(tp.topic, []).append(tp.partition)
