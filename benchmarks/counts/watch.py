@@ -184,25 +184,24 @@ def _transferred() -> dict[str, int]:
 @contextmanager
 def requests(seen: Seen) -> Iterator[None]:
     """Count what is sent to brokers, by its kind: by kafka-python's thread, and by who waits."""
-    from krishiv_spark.kafka.direct import DirectLine
-    from krishiv_spark.kafka.network import Network
+    from krishiv_spark.kafka.transport import BlockingConnection, Transport
 
-    send, answer = Network._send, DirectLine._answer  # noqa: SLF001  the seams
+    send, answer = Transport._send, BlockingConnection._exchange  # noqa: SLF001  the seams
 
     def count(request: Any) -> None:
         plain = getattr(request, "_plain", request)
         seen[type(plain).__name__.removesuffix("Request"), "requests"] += 1
 
-    def sending(self: Network, request: Any, node: Any) -> Any:
+    def sending(self: Transport, request: Any, node: Any) -> Any:
         count(request)
         return send(self, request, node)
 
-    def answering(self: DirectLine, request: Any, within_s: float | None) -> Any:
+    def answering(self: BlockingConnection, request: Any, within_s: float | None) -> Any:
         count(request)
         return answer(self, request, within_s)
 
     with (
-        mock.patch.object(Network, "_send", sending),
-        mock.patch.object(DirectLine, "_answer", answering),
+        mock.patch.object(Transport, "_send", sending),
+        mock.patch.object(BlockingConnection, "_exchange", answering),
     ):
         yield

@@ -14,11 +14,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.failures import is_retriable
-from krishiv_spark.kafka.network import LEAST_LOADED, Node
-from krishiv_spark.kafka.requests import Routed
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
+from krishiv_spark.kafka.requests import Routing
 from krishiv_spark.kafka.topic_partition import BrokerAddress, TopicPartition
+from krishiv_spark.kafka.transport import LEAST_LOADED, Node
 from krishiv_spark.offsets.offset import Value
 
 __all__ = [
@@ -100,16 +99,18 @@ _GONE = TransactionDescription("Gone", -1, -1, -1, -1, ())
 class ToCoordinators:
     """Goes to the coordinators of transactional ids, which are remembered."""
 
-    def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+    def nodes_for(
+        self, client: KafkaClient, items: Collection[str], within_s: float
+    ) -> Routing[str]:
         """See `BatchedRequest`. One message for all ids of a coordinator."""
         grouped, why = self.grouped(client, items, within_s)
         return [(broker.node, ids) for broker, ids in grouped.items()], why
 
     def grouped(
-        self, client: Client, items: Collection[str], within_s: float
+        self, client: KafkaClient, items: Collection[str], within_s: float
     ) -> tuple[dict[BrokerAddress, list[str]], Exception | str | None]:
         """Ids by their coordinator, without those that have none; and why that is so."""
-        client.keep_coordinators(items)
+        client.prune_coordinators(items)
         unknown = [item for item in items if item not in client.coordinators]
         why = self._find(client, unknown, within_s) if unknown else None
         found = defaultdict(list)
@@ -118,7 +119,7 @@ class ToCoordinators:
                 found[client.coordinators[item]].append(item)
         return found, why
 
-    def _find(self, client: Client, ids: list[str], within_s: float) -> Exception | str | None:
+    def _find(self, client: KafkaClient, ids: list[str], within_s: float) -> Exception | str | None:
         """Ask any broker once; it may still wait for the coordinators' topic to be made.
 
         Returns:
@@ -132,18 +133,18 @@ class ToCoordinators:
         if isinstance(answer, KafkaError):
             why = answer
             if not is_retriable(answer):
-                raise client.failed(what, answer)
+                raise client.make_error(what, answer)
             return why
         for each in answer.coordinators:
             error = for_code(each.error_code)() if each.error_code else None
             if error is None:
                 client.coordinators[each.key] = BrokerAddress(each.node_id, each.host, each.port)
             elif not is_retriable(error):
-                raise client.failed(f"{what} {each.key!r}", error)
+                raise client.make_error(f"{what} {each.key!r}", error)
             why = error or why
         return why
 
-    def forget(self, client: Client, items: Collection[str]) -> None:
+    def forget(self, client: KafkaClient, items: Collection[str]) -> None:
         """See `BatchedRequest`."""
         for item in items:
             client.coordinators.pop(item, None)
@@ -152,7 +153,9 @@ class ToCoordinators:
 class OneByOne(ToCoordinators):
     """A message for each id, over several connections where there are many."""
 
-    def nodes_for(self, client: Client, items: Collection[str], within_s: float) -> Routed[str]:
+    def nodes_for(
+        self, client: KafkaClient, items: Collection[str], within_s: float
+    ) -> Routing[str]:
         """See `BatchedRequest`."""
         parts: list[tuple[Node, list[str]]] = []
         grouped, why = self.grouped(client, items, within_s)
@@ -161,7 +164,7 @@ class OneByOne(ToCoordinators):
                 parts.append((broker.node, ids))
                 continue
             parts += [
-                (client.extra_connection(broker, number % _CONNECTIONS), [each])
+                (client.add_connection(broker, number % _CONNECTIONS), [each])
                 for number, each in enumerate(ids)
             ]
         return parts, why

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.metadata import MetadataQuery
-from krishiv_spark.kafka.network import LEAST_LOADED
 from krishiv_spark.kafka.topic_partition import Topic
+from krishiv_spark.kafka.transport import LEAST_LOADED
 
 __all__ = [
     "Expected",
@@ -95,7 +95,7 @@ def retry_until_confirmed(request: Callable[[], _Found], expected: Expected) -> 
     return found
 
 
-def fetch_topics_with_retry(client: Client, expected: Expected) -> dict[str, Topic] | None:
+def fetch_topics_with_retry(client: KafkaClient, expected: Expected) -> dict[str, Topic] | None:
     """Request topics, and repeat the request while expected ones are missing.
 
     Returns:
@@ -104,7 +104,7 @@ def fetch_topics_with_retry(client: Client, expected: Expected) -> dict[str, Top
     return retry_until_confirmed(lambda: fetch_topics_once(client, expected), expected)
 
 
-def fetch_topics_once(client: Client, names: Collection[str]) -> dict[str, Topic] | None:
+def fetch_topics_once(client: KafkaClient, names: Collection[str]) -> dict[str, Topic] | None:
     """Request topics of one broker, without a retry.
 
     Returns:
@@ -120,7 +120,7 @@ def fetch_topics_once(client: Client, names: Collection[str]) -> dict[str, Topic
         return None
 
 
-def any_topic_deleted(client: Client, before: Mapping[str, Topic]) -> bool:
+def any_topic_deleted(client: KafkaClient, before: Mapping[str, Topic]) -> bool:
     """Return True if a topic was deleted or recreated, or has fewer partitions."""
     expected = {name: ExpectedTopic.of(topic) for name, topic in before.items()}
     now = fetch_topics_with_retry(client, expected)

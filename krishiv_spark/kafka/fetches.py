@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
 from krishiv_spark.kafka.topic_partition import NO_ID, TopicPartition
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.runtime.retry import Backoff
@@ -162,7 +162,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_batch_headers(
-    client: Client, offsets: Mapping[TopicPartition, int]
+    client: KafkaClient, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, list[BatchHeader]]:
     """Fetch the headers of the batches that contain or follow some offsets, and of a few more.
 
@@ -177,30 +177,30 @@ def read_batch_headers(
         KafkaFailedError: If a partition has no response in time, or may not be read.
     """
     found: dict[TopicPartition, list[BatchHeader]] = {}
-    backoff = Backoff(client.connection.api_timeout_s)
+    backoff = Backoff(client.config.api_timeout_s)
     while waiting := [tp for tp in offsets if tp not in found]:
         for answer in _fetch_each(client, waiting, offsets):
             if answer.code in _ANSWERED:
                 found[answer.tp] = list(_parse_headers(answer.records))
             elif not is_retriable(error := _to_error(answer)):
-                raise client.failed(f"read {answer.tp}", error)
+                raise client.make_error(f"read {answer.tp}", error)
         if len(found) < len(offsets):
             client.forget_leaders({tp.topic for tp in offsets})
             backoff.pause_or_raise(
-                lambda: client.failed("read records", f"no response for {waiting[0]}")
+                lambda: client.make_error("read records", f"no response for {waiting[0]}")
             )
     return found
 
 
 def _fetch_each(
-    client: Client, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]
+    client: KafkaClient, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]
 ) -> Iterator[PartitionData]:
     """Send a request for each partition, in parallel: a response has only one whole batch."""
     from kafka.errors import KafkaError
 
     asked: list[tuple[Any, dict[str, str]]] = []
     for tp in partitions:
-        node, topic = client.leader(tp), client.topic_of(tp.topic)
+        node, topic = client.get_leader(tp), client.get_topic(tp.topic)
         if node is not None and topic is not None:
             wanted = PartitionFetch(tp, topic.usable_id, offsets[tp], _HEADERS_BYTES)
             message = build_fetch([wanted], committed=False, most_bytes=_HEADERS_BYTES)
@@ -210,7 +210,7 @@ def _fetch_each(
             yield from read_response(client.wait(future), names)
         except KafkaError as error:
             if not is_retriable(error):
-                raise_alone(client.failed("read records", error))
+                raise_alone(client.make_error("read records", error))
 
 
 def _to_error(answer: PartitionData) -> Exception:

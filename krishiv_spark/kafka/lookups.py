@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.network import Node
-from krishiv_spark.kafka.requests import Routed, demand
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.requests import Routing, send_all
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, FoundOffset, TopicPartition
+from krishiv_spark.kafka.transport import Node
 
 __all__ = ["ListOffsets", "epoch_ends"]
 
@@ -17,7 +17,9 @@ _CONSUMER = -1
 """Instead of the id of a replica."""
 
 
-def epoch_ends(client: Client, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def epoch_ends(
+    client: KafkaClient, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Where leader epochs end in the logs of today's leaders (OffsetForLeaderEpoch, KIP-320).
 
     Args:
@@ -31,20 +33,21 @@ def epoch_ends(client: Client, epochs: Mapping[TopicPartition, int]) -> dict[Top
     Raises:
         KafkaFailedError: If a partition may not be read, or has no answer in time.
     """
-    return demand(client, _EpochEnds(epochs), epochs, lambda tp: f" of {tp}")
+    kind = _EpochEnds(epochs)
+    return send_all(client, kind, epochs, format_item=lambda tp: f" of {tp}")
 
 
 class _OfLeaders:
     """What is the same for all of them: who answers."""
 
     def nodes_for(
-        self, client: Client, items: Collection[TopicPartition], within_s: float
-    ) -> Routed[TopicPartition]:
+        self, client: KafkaClient, items: Collection[TopicPartition], within_s: float
+    ) -> Routing[TopicPartition]:
         """See `BatchedRequest`."""
         del within_s
         return list(_by_leader(client, items).items()), "it has no leader"
 
-    def forget(self, client: Client, items: Collection[TopicPartition]) -> None:
+    def forget(self, client: KafkaClient, items: Collection[TopicPartition]) -> None:
         """See `BatchedRequest`."""
         client.forget_leaders({tp.topic for tp in items})
 
@@ -126,14 +129,14 @@ class _EpochEnds(_OfLeaders):
 
 
 def _by_leader(
-    client: Client, partitions: Collection[TopicPartition]
+    client: KafkaClient, partitions: Collection[TopicPartition]
 ) -> dict[Node, list[TopicPartition]]:
     """Partitions by the node that leads them, without those that nobody leads."""
-    if unknown := {tp.topic for tp in partitions} - client.known():
-        client.topics(unknown)
+    if unknown := {tp.topic for tp in partitions} - client.list_cached_topics():
+        client.fetch_topics(unknown)
     found: dict[Node, list[TopicPartition]] = {}
     for tp in partitions:
-        node = client.leader(tp)
+        node = client.get_leader(tp)
         if node is not None:
             found.setdefault(node, []).append(tp)
     return found

@@ -14,19 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.offset_messages import OffsetAnswer
 from krishiv_spark.kafka.packed import KeptRequest
 from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionRows
-from krishiv_spark.kafka.requests import Tried, demand, gather
+from krishiv_spark.kafka.requests import PreviousAttempt, send_all
 from krishiv_spark.kafka.topic_partition import FoundOffset, Topic, TopicPartition
 
 __all__ = ["RepeatedLookup", "list_offsets"]
 
 
 def list_offsets(
-    client: Client, asked: Mapping[TopicPartition, int], *, committed: bool = True
+    client: KafkaClient, asked: Mapping[TopicPartition, int], *, committed: bool = True
 ) -> Mapping[TopicPartition, FoundOffset]:
     """Look offsets up, at the leaders, side by side.
 
@@ -58,7 +58,7 @@ class RepeatedLookup:
         self._time, self._committed = time, committed
         self._asked: _OffsetQuestion | None = None
 
-    def demand(self, client: Client, rows: PartitionRows) -> FoundOffsets:
+    def demand(self, client: KafkaClient, rows: PartitionRows) -> FoundOffsets:
         """Look up.
 
         Raises:
@@ -67,7 +67,7 @@ class RepeatedLookup:
         return self._of(rows).demand(client)
 
     def gather(
-        self, client: Client, rows: PartitionRows, within_s: float
+        self, client: KafkaClient, rows: PartitionRows, within_s: float
     ) -> tuple[FoundOffsets, NDArray[np.bool_]]:
         """Look up, as far as there are answers in time.
 
@@ -107,29 +107,43 @@ class _OffsetQuestion:
         self._topics: list[Topic | None] | None = None
         self._parts: list[_LeaderShare] = []
 
-    def demand(self, client: Client) -> FoundOffsets:
+    def demand(self, client: KafkaClient) -> FoundOffsets:
         """See `RepeatedLookup`."""
         begun_s = time.monotonic()
-        answers = self._ask(client, client.connection.api_timeout_s)
+        answers = self._ask(client, client.config.api_timeout_s)
         if missing := answers.missing():
-            kind, tried = self._kind(missing), Tried(begun_s, answers.why)
-            answers.fill(demand(client, kind, missing, lambda tp: f" of {tp}", tried=tried))
+            kind, previous = self._kind(missing), PreviousAttempt(begun_s, answers.why)
+            found = send_all(
+                client, kind, missing, format_item=lambda tp: f" of {tp}", previous=previous
+            )
+            answers.fill(found)
         return answers.found
 
-    def gather(self, client: Client, within_s: float) -> tuple[FoundOffsets, NDArray[np.bool_]]:
+    def gather(
+        self, client: KafkaClient, within_s: float
+    ) -> tuple[FoundOffsets, NDArray[np.bool_]]:
         """See `RepeatedLookup`."""
         begun_s = time.monotonic()
         answers = self._ask(client, within_s)
         if missing := answers.missing():
-            kind, tried = self._kind(missing), Tried(begun_s, answers.why)
-            answers.fill(gather(client, kind, missing, within_s, tried))
+            kind, previous = self._kind(missing), PreviousAttempt(begun_s, answers.why)
+            found = send_all(
+                client,
+                kind,
+                missing,
+                on_error="return",
+                on_timeout="skip",
+                within_s=within_s,
+                previous=previous,
+            )
+            answers.fill(found)
         return answers.found, answers.is_there
 
     def _kind(self, partitions: Collection[TopicPartition]) -> ListOffsets:
         wanted = dict(zip(self.rows.partitions, self._times.tolist(), strict=True))
         return ListOffsets({tp: wanted[tp] for tp in partitions}, committed=self._committed)
 
-    def _ask(self, client: Client, within_s: float) -> _OffsetAnswers:
+    def _ask(self, client: KafkaClient, within_s: float) -> _OffsetAnswers:
         """Ask each leader once."""
         from kafka.errors import KafkaError
 
@@ -143,11 +157,11 @@ class _OffsetQuestion:
                 found.put(part.rows, part.request.places(answer), answer)
         return found
 
-    def _by_leader(self, client: Client) -> list[_LeaderShare]:
+    def _by_leader(self, client: KafkaClient) -> list[_LeaderShare]:
         """The messages, each with its node and the rows that it asks about."""
-        if unknown := set(self.rows.topics) - client.known():
-            client.topics(unknown)
-        topics = [client.topic_of(name) for name in self.rows.topics]
+        if unknown := set(self.rows.topics) - client.list_cached_topics():
+            client.fetch_topics(unknown)
+        topics = [client.get_topic(name) for name in self.rows.topics]
         if topics != self._topics:
             self._topics = topics
             self._parts = list(self._made(self._leaders(topics)))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.coordinators import (
     OneByOne,
     ToCoordinators,
@@ -18,7 +18,7 @@ from krishiv_spark.kafka.coordinators import (
     TransactionDescription,
     TransactionVersion,
 )
-from krishiv_spark.kafka.requests import Routed
+from krishiv_spark.kafka.requests import Routing
 from krishiv_spark.kafka.topic_partition import TopicPartition
 
 __all__ = ["AddPartitionsToTxn", "EndTxn", "FenceProducer", "InitProducerId"]
@@ -124,8 +124,8 @@ class AddPartitionsToTxn:
     what: str = "add to its transaction the partition"
 
     def nodes_for(
-        self, client: Client, items: Collection[TopicPartition], within_s: float
-    ) -> Routed[TopicPartition]:
+        self, client: KafkaClient, items: Collection[TopicPartition], within_s: float
+    ) -> Routing[TopicPartition]:
         """See `BatchedRequest`."""
         to, why = ToCoordinators().grouped(client, [self.transaction.transactional_id], within_s)
         return [(broker.node, list(items)) for broker in to], why
@@ -159,7 +159,7 @@ class AddPartitionsToTxn:
                 tp = TopicPartition(topic.name, each.partition_index)
                 yield tp, each.partition_error_code, None
 
-    def forget(self, client: Client, items: Collection[TopicPartition]) -> None:
+    def forget(self, client: KafkaClient, items: Collection[TopicPartition]) -> None:
         """See `BatchedRequest`."""
         del items
         ToCoordinators().forget(client, [self.transaction.transactional_id])

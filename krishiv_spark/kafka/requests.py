@@ -1,6 +1,6 @@
-"""Requests about many items, each of which some broker answers for.
+"""Requests about many items, such as partitions or transactional ids, each answered by some broker.
 
-They go side by side to the brokers, and again for those items only that had no answer yet.
+One message goes to each broker, side by side, and is repeated for the items without an answer.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.failures import is_retriable
-from krishiv_spark.kafka.network import Node
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
+from krishiv_spark.kafka.transport import Node
 from krishiv_spark.runtime.retry import Backoff
 
-__all__ = ["BatchedRequest", "Parts", "Routed", "Tried", "demand", "exchange", "gather"]
+__all__ = ["BatchedRequest", "Parts", "PreviousAttempt", "Routing", "send_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,16 +24,16 @@ V_co = TypeVar("V_co", covariant=True)
 Parts: TypeAlias = Sequence[tuple[Node, list[K]]]
 """Items, by the node that is asked about them in one message."""
 
-Routed: TypeAlias = tuple[Parts[K], Exception | str | None]
-"""Where items are asked for, and why some are left out, if there are such."""
+Routing: TypeAlias = tuple[Parts[K], Exception | str | None]
+"""The nodes of items, and the reason why some have none, if there are such items."""
 
 
-class Tried(NamedTuple):
-    """What was tried in vain before, in another way; its time counts.
+class PreviousAttempt(NamedTuple):
+    """A failed attempt at the same items in another way; its time counts.
 
     Attributes:
-        since_s: When it was begun, by the monotonic clock.
-        why: Why it came to nothing.
+        since_s: Its start, by the monotonic clock.
+        why: The reason of the failure.
     """
 
     since_s: float
@@ -46,122 +45,122 @@ class BatchedRequest(Protocol[K, V_co]):
 
     @property
     def what(self) -> str:
-        """What is tried, for messages."""
+        """What the request does, for messages."""
         ...
 
-    def nodes_for(self, client: Client, items: Collection[K], within_s: float) -> Routed[K]:
-        """Which node is asked about which items; those that are left out are tried again.
+    def nodes_for(self, client: KafkaClient, items: Collection[K], within_s: float) -> Routing[K]:
+        """Return the node of each item; items that are left out are tried again.
 
         Args:
-            client: Of this process.
-            items: What still has no answer.
-            within_s: How long it may take to find out.
+            client: The client of this process.
+            items: Items without an answer.
+            within_s: Time limit for finding the nodes.
         """
         ...
 
     def request(self, items: list[K]) -> Any:
-        """The message about one part."""
+        """Return the message about the items of one node."""
         ...
 
     def answers(self, response: Any, items: list[K]) -> Iterator[tuple[K, int, V_co]]:
-        """For each item the number of an error, 0 for none, and its value."""
+        """Return for each item the number of an error, 0 for none, and its value."""
         ...
 
-    def forget(self, client: Client, items: Collection[K]) -> None:
-        """Where these items were asked for may be stale."""
+    def forget(self, client: KafkaClient, items: Collection[K]) -> None:
+        """Drop the cached nodes of these items, which may be stale."""
         ...
 
 
-def exchange(
-    client: Client,
+def _format_item(item: object) -> str:
+    return f" {item!r}"
+
+
+@overload
+def send_all(
+    client: KafkaClient,
     kind: BatchedRequest[K, V],
     items: Iterable[K],
+    *,
+    format_item: Callable[[K], str] = ...,
+    on_error: Literal["raise"] = ...,
+    on_timeout: Literal["raise"] = ...,
+    within_s: float | None = ...,
+    previous: PreviousAttempt | None = ...,
+) -> dict[K, V]: ...
+
+
+@overload
+def send_all(
+    client: KafkaClient,
+    kind: BatchedRequest[K, V],
+    items: Iterable[K],
+    *,
+    on_error: Literal["return"],
+    on_timeout: Literal["raise", "skip"] = ...,
+    within_s: float | None = ...,
+    previous: PreviousAttempt | None = ...,
+) -> dict[K, V | Exception]: ...
+
+
+def send_all(  # noqa: PLR0913  all but three are for few callers
+    client: KafkaClient,
+    kind: BatchedRequest[K, V],
+    items: Iterable[K],
+    *,
+    format_item: Callable[[K], str] = _format_item,
+    on_error: Literal["raise", "return"] = "raise",
+    on_timeout: Literal["raise", "skip"] = "raise",
     within_s: float | None = None,
-    tried: Tried | None = None,
-) -> dict[K, V | Exception]:
-    """Ask about many items until each has an answer.
+    previous: PreviousAttempt | None = None,
+) -> dict[K, V] | dict[K, V | Exception]:
+    """Send a request about many items until each has an answer.
 
     Args:
-        client: Of this process.
-        kind: What is asked.
-        items: What is asked about: keys, as the kind of request groups them by node.
-        within_s: How long that may take; None for ``default.api.timeout.ms``.
-        tried: A first attempt at them that was made before.
+        client: The client of this process.
+        kind: The kind of request.
+        items: Keys of the items, as the kind of request groups them by node.
+        format_item: Returns the text of an item in a message, after the text of the kind.
+        on_error: With "return", an error that is final for an item is its value.
+        on_timeout: With "skip", items without an answer in time are left out, with a warning.
+        within_s: Time limit; None for ``default.api.timeout.ms``.
+        previous: A failed attempt at the same items, whose time counts.
 
     Returns:
         By item its value, or kafka-python's error that is final for it.
 
     Raises:
-        KafkaFailedError: If some have no answer in time, or the login is refused.
+        KafkaFailedError: If an item has an error, or no answer in time, and the caller does not
+            take that as a result; or if the login is refused.
     """
-    begun_s = time.monotonic() if tried is None else tried.since_s
-    limit_s = client.connection.api_timeout_s if within_s is None else within_s
-    found, missing, why = _collect(client, kind, items, limit_s, tried)
-    if missing:
-        # A second without an answer, where that is all there was, says nothing about the cluster.
-        if within_s is None:
-            client.note_silence(begun_s)
-        raise client.failed(kind.what, f"{why} for {_some(missing)}, time is up")
-    return found
-
-
-def demand(  # noqa: PLR0913  all but three are for few callers
-    client: Client,
-    kind: BatchedRequest[K, V],
-    items: Iterable[K],
-    shown: Callable[[K], str] = lambda item: f" {item!r}",
-    *,
-    within_s: float | None = None,
-    tried: Tried | None = None,
-) -> dict[K, V]:
-    """`exchange`, where an error that is final for an item is one for the caller.
-
-    Args:
-        client: Of this process.
-        kind: What is asked.
-        items: As for `exchange`.
-        shown: How an item stands in a message, after what was tried.
-        within_s: How long that may take; None for ``default.api.timeout.ms``.
-        tried: As for `exchange`.
-
-    Raises:
-        KafkaFailedError: As `exchange`, or if an item has an error.
-    """
-    found: dict[K, V] = {}
-    for item, answer in exchange(client, kind, items, within_s, tried).items():
-        if isinstance(answer, Exception):
-            raise client.failed(f"{kind.what}{shown(item)}", answer)
-        found[item] = answer
-    return found
-
-
-def gather(
-    client: Client,
-    kind: BatchedRequest[K, V],
-    items: Iterable[K],
-    within_s: float,
-    tried: Tried | None = None,
-) -> dict[K, V | Exception]:
-    """`exchange`, where what has no answer in time is left out, with a warning."""
-    found, missing, why = _collect(client, kind, items, within_s, tried)
-    if missing:
-        what = (client.connection.bootstrap, kind.what, _some(missing), why)
+    start_s = time.monotonic() if previous is None else previous.since_s
+    limit_s = client.config.api_timeout_s if within_s is None else within_s
+    found, missing, why = _collect(client, kind, items, limit_s, previous)
+    if missing and on_timeout == "skip":
+        what = (client.config.bootstrap, kind.what, _list_some(missing), why)
         _log.warning("Kafka at %s: cannot %s %s: %s; continuing without", *what)
+    elif missing:
+        # A short time limit without an answer does not show that the cluster is elsewhere.
+        if within_s is None:
+            client.record_silence(start_s)
+        raise client.make_error(kind.what, f"{why} for {_list_some(missing)}, time is up")
+    for item, answer in found.items() if on_error == "raise" else ():
+        if isinstance(answer, Exception):
+            raise client.make_error(f"{kind.what}{format_item(item)}", answer)
     return found
 
 
 def _collect(
-    client: Client,
+    client: KafkaClient,
     kind: BatchedRequest[K, V],
     items: Iterable[K],
     within_s: float,
-    tried: Tried | None,
+    previous: PreviousAttempt | None,
 ) -> tuple[dict[K, V | Exception], list[K], Exception | str]:
-    """Ask until each item has an answer, or time is up.
+    """Send until each item has an answer, or time is up.
 
     Returns:
-        By item its value, or kafka-python's error that is final for it; which items have no answer;
-        and why that is so.
+        By item its value, or kafka-python's error that is final for it; the items without an
+        answer; and the reason why they have none.
 
     Raises:
         KafkaFailedError: If the login is refused.
@@ -169,12 +168,12 @@ def _collect(
     found: dict[K, V | Exception] = {}
     why: Exception | str = ""
     waiting = list(dict.fromkeys(items))
-    if tried is not None:
+    if previous is not None:
         kind.forget(client, waiting)
-        within_s, why = tried.since_s + within_s - time.monotonic(), tried.why
-    # Of an attempt in no time, which is asked for in so many words, there may be an answer.
+        within_s, why = previous.since_s + within_s - time.monotonic(), previous.why
+    # A time limit of zero allows one attempt, which may be answered.
     for left_s in Backoff(within_s).attempts() if waiting and within_s >= 0 else ():
-        answered, why = _ask_once(client, kind, waiting, left_s)
+        answered, why = _send_round(client, kind, waiting, left_s)
         found |= answered
         waiting = [item for item in waiting if item not in found]
         if not waiting:
@@ -183,13 +182,13 @@ def _collect(
     return found, waiting, why
 
 
-def _ask_once(
-    client: Client, kind: BatchedRequest[K, V], items: list[K], within_s: float
+def _send_round(
+    client: KafkaClient, kind: BatchedRequest[K, V], items: list[K], within_s: float
 ) -> tuple[dict[K, V | Exception], Exception | str]:
-    """Ask about many items, once.
+    """Send one message to each node.
 
     Returns:
-        What has an answer, as in `_collect`; and why the rest has none, if there is a rest.
+        The answers, as in `_collect`; and why other items have none, if there are such.
     """
     from kafka.errors import KafkaError, for_code
 
@@ -199,7 +198,7 @@ def _ask_once(
     responses = client.ask([(node, kind.request(part)) for node, part in parts], within_s)
     for (_, part), response in zip(parts, responses, strict=True):
         if isinstance(response, KafkaError):
-            why = _passing(client, kind, response)
+            why = _check_retriable(client, kind, response)
             continue
         for item, code, value in kind.answers(response, part):
             error = for_code(code)() if code else None
@@ -209,18 +208,20 @@ def _ask_once(
     return found, why
 
 
-def _passing(client: Client, kind: BatchedRequest[K, V], error: Exception) -> Exception:
+def _check_retriable(
+    client: KafkaClient, kind: BatchedRequest[K, V], error: Exception
+) -> Exception:
     from kafka.errors import (
         UnknownBrokerIdError,  # pyright: ignore[reportAttributeAccessIssue]  # stubs of version 2
     )
 
     if not is_retriable(error):
-        raise client.failed(kind.what, error)
+        raise client.make_error(kind.what, error)
     if isinstance(error, UnknownBrokerIdError):
-        client.topics([])  # the answer names all brokers
+        client.fetch_topics([])  # the response names all brokers
     return error
 
 
-def _some(items: Collection[object], most: int = 5) -> str:
+def _list_some(items: Collection[object], most: int = 5) -> str:
     listed = ", ".join(str(item) for item in list(items)[:most])
     return listed if len(items) <= most else f"{listed} and {len(items) - most} more"

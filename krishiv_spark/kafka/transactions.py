@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.coordinators import (
     DescribeTransactions,
     ListTransactions,
@@ -21,7 +21,7 @@ from krishiv_spark.kafka.coordinators import (
 )
 from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
 from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, InitProducerId
-from krishiv_spark.kafka.requests import demand, exchange, gather
+from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
@@ -54,13 +54,13 @@ _LISTED_S = 5.0
 # --- executor
 
 
-def transaction_version(client: Client) -> TransactionVersion:
+def transaction_version(client: KafkaClient) -> TransactionVersion:
     """By which this process begins transactions: TV2 where the cluster has it."""
-    has_tv2 = client.feature("transaction.version") >= TransactionVersion.TV2
+    has_tv2 = client.get_feature_level("transaction.version") >= TransactionVersion.TV2
     return TransactionVersion.TV2 if has_tv2 else TransactionVersion.TV1
 
 
-def first_free(client: Client, ids: Sequence[str]) -> str:
+def first_free(client: KafkaClient, ids: Sequence[str]) -> str:
     """Executor: the first id under which nothing is open or about to end; else the first one.
 
     Whoever finds all of them in use takes the first one over, as `begin` does.
@@ -75,7 +75,7 @@ def first_free(client: Client, ids: Sequence[str]) -> str:
     return ids[0]
 
 
-def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction:
+def begin(client: KafkaClient, transactional_id: str, timeout_ms: int) -> Transaction:
     """Take a transactional id over: what is open under it is aborted, who had it is fenced.
 
     Args:
@@ -87,14 +87,16 @@ def begin(client: Client, transactional_id: str, timeout_ms: int) -> Transaction
         KafkaFailedError: If the coordinator refuses, or does not answer in time.
     """
     kind = InitProducerId(timeout_ms)
-    answer = exchange(client, kind, [transactional_id])[transactional_id]
+    answer = send_all(client, kind, [transactional_id], on_error="return")[transactional_id]
     if isinstance(answer, Exception):
-        raise client.failed(f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms))
+        raise client.make_error(
+            f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms)
+        )
     return transaction_of(client, transactional_id, answer.producer_id, answer.producer_epoch)
 
 
 def transaction_of(
-    client: Client, transactional_id: str, producer_id: int, producer_epoch: int
+    client: KafkaClient, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction:
     """The transaction of a producer, by the protocol of this process.
 
@@ -126,17 +128,18 @@ def _hint(error: Exception, timeout_ms: int) -> str:
 
 
 def add_partitions(
-    client: Client, transaction: Transaction, partitions: Collection[TopicPartition]
+    client: KafkaClient, transaction: Transaction, partitions: Collection[TopicPartition]
 ) -> None:
     """Executor: add partitions to a transaction, before the first record for them (TV1 only).
 
     Raises:
         KafkaFailedError: If the transaction is no longer this one's, or one may not be written.
     """
-    demand(client, AddPartitionsToTxn(transaction), partitions, lambda tp: f" {tp}")
+    kind = AddPartitionsToTxn(transaction)
+    send_all(client, kind, partitions, format_item=lambda tp: f" {tp}")
 
 
-def plain_producer(client: Client) -> tuple[int, int]:
+def plain_producer(client: KafkaClient) -> tuple[int, int]:
     """Executor: id and epoch of an idempotent producer without transactions.
 
     Raises:
@@ -154,7 +157,7 @@ def plain_producer(client: Client) -> tuple[int, int]:
 
 
 def end(
-    client: Client, transactions: Iterable[Transaction], *, commit: bool
+    client: KafkaClient, transactions: Iterable[Transaction], *, commit: bool
 ) -> dict[Transaction, Exception]:
     """Commit or abort transactions, side by side. Repeating it changes nothing.
 
@@ -166,12 +169,12 @@ def end(
         KafkaFailedError: If a coordinator does not answer in time; some may have been ended.
     """
     by_id = {each.transactional_id: each for each in transactions}
-    answers = exchange(client, EndTxn(by_id, commit), by_id)
+    answers = send_all(client, EndTxn(by_id, commit), by_id, on_error="return")
     return {by_id[i]: answer for i, answer in answers.items() if isinstance(answer, Exception)}
 
 
 def describe(
-    client: Client, ids: Collection[str], within_s: float | None = None
+    client: KafkaClient, ids: Collection[str], within_s: float | None = None
 ) -> dict[str, TransactionDescription]:
     """What the coordinators say of transactional ids now.
 
@@ -183,17 +186,19 @@ def describe(
     Raises:
         KafkaFailedError: If one may not be seen, or a coordinator does not answer in time.
     """
-    return demand(client, DescribeTransactions(), ids, within_s=within_s)
+    return send_all(client, DescribeTransactions(), ids, within_s=within_s)
 
 
-def outcomes(client: Client, transactions: Collection[Transaction]) -> dict[Transaction, Outcome]:
+def outcomes(
+    client: KafkaClient, transactions: Collection[Transaction]
+) -> dict[Transaction, Outcome]:
     """What became of transactions."""
     found = describe(client, [each.transactional_id for each in transactions])
     return {each: outcome(each, found[each.transactional_id]) for each in transactions}
 
 
 def look(
-    client: Client, ids: Collection[str], within_s: float
+    client: KafkaClient, ids: Collection[str], within_s: float
 ) -> dict[str, TransactionDescription]:
     """What the coordinators say of transactional ids now, as far as they answer in time.
 
@@ -205,11 +210,12 @@ def look(
     Returns:
         By id; without those whose coordinator does not answer, with a warning, or refuses.
     """
-    seen = gather(client, DescribeTransactions(), ids, within_s)
+    kind = DescribeTransactions()
+    seen = send_all(client, kind, ids, on_error="return", on_timeout="skip", within_s=within_s)
     return {name: now for name, now in seen.items() if isinstance(now, TransactionDescription)}
 
 
-def await_markers(client: Client, ids: Collection[str], within_s: float) -> None:
+def await_markers(client: KafkaClient, ids: Collection[str], within_s: float) -> None:
     """Wait until the brokers have written what commits the transactions under some ids.
 
     Args:
@@ -226,7 +232,7 @@ def await_markers(client: Client, ids: Collection[str], within_s: float) -> None
         ids = [name for name in ids if found[name].state == COMMITTING]
 
 
-def unfinished(client: Client, start: str) -> dict[str, str]:
+def unfinished(client: KafkaClient, start: str) -> dict[str, str]:
     """The transactional ids that begin so and whose transaction has not ended.
 
     Those of a broker that does not answer soon are left out, with a warning.
@@ -239,11 +245,14 @@ def unfinished(client: Client, start: str) -> dict[str, str]:
         KafkaFailedError: If a broker refuses.
     """
     kind = ListTransactions(start, UNFINISHED)
-    within_s = min(_LISTED_S, client.connection.api_timeout_s)
-    return _merged(client, kind, gather(client, kind, kind.names, within_s))
+    within_s = min(_LISTED_S, client.config.api_timeout_s)
+    answers = send_all(
+        client, kind, kind.names, on_error="return", on_timeout="skip", within_s=within_s
+    )
+    return _merged(client, kind, answers)
 
 
-def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, str]:
+def known(client: KafkaClient, start: str, states: Sequence[str] = ()) -> dict[str, str]:
     """The transactional ids that begin so, by their state.
 
     Args:
@@ -255,15 +264,17 @@ def known(client: Client, start: str, states: Sequence[str] = ()) -> dict[str, s
         KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
     kind = ListTransactions(start, states)
-    return _merged(client, kind, exchange(client, kind, kind.names))
+    return _merged(client, kind, send_all(client, kind, kind.names, on_error="return"))
 
 
 def _merged(
-    client: Client, kind: ListTransactions, answers: Mapping[str, dict[str, str] | Exception]
+    client: KafkaClient, kind: ListTransactions, answers: Mapping[str, dict[str, str] | Exception]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for listed in answers.values():
         if isinstance(listed, Exception):
-            raise client.failed(f"list transactional ids that start with {kind.start!r}", listed)
+            raise client.make_error(
+                f"list transactional ids that start with {kind.start!r}", listed
+            )
         found |= listed
     return found

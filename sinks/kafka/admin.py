@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient, open_client
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.coordinators import TransactionDescription
 from krishiv_spark.kafka.transactions import Outcome
 from krishiv_spark.sinks.base import OutputMode
@@ -62,7 +62,7 @@ class TransactionStatus:
         }[self.outcome or Outcome.UNKNOWN]
 
 
-def _open_transactions(client: Client, start: str) -> list[TransactionStatus]:
+def _open_transactions(client: KafkaClient, start: str) -> list[TransactionStatus]:
     """What is open under ids that begin so; ids that this sink did not make are left out.
 
     Raises:
@@ -77,7 +77,7 @@ def _open_transactions(client: Client, start: str) -> list[TransactionStatus]:
 
 
 def _inspect(
-    client: Client, named: Mapping[str, StagedTransaction], epoch: int | None, start: str
+    client: KafkaClient, named: Mapping[str, StagedTransaction], epoch: int | None, start: str
 ) -> list[TransactionStatus]:
     """The transactions that the newest intent names, and whatever else is open.
 
@@ -108,11 +108,11 @@ def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> 
         OptionError: If a setting is not understood.
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
-    client = open_client(Connection.of(kafka_settings(bootstrap, config)))
+    client = open_client(KafkaConfig.from_settings(kafka_settings(bootstrap, config)))
     return open_lines_of(client, f"{prefix}.{query}." if query else f"{prefix}.")
 
 
-def open_lines_of(client: Client, start: str) -> list[str]:
+def open_lines_of(client: KafkaClient, start: str) -> list[str]:
     """A line for each transaction that is open.
 
     Args:
@@ -137,7 +137,7 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
             f"{query!r} is not a batch job, whose id starts with {BATCH_PREFIX!r}: open "
             "transactions of a streaming query are for its next driver, or for 'resolve'"
         )
-    client = open_client(Connection.of(kafka_settings(bootstrap, config)))
+    client = open_client(KafkaConfig.from_settings(kafka_settings(bootstrap, config)))
     abort_open(client, f"{prefix}.{query}.", (), lambda: True)
 
 
@@ -192,7 +192,7 @@ class TransactionAdmin:
         return cls(writer, query)
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> KafkaClient:
         return open_client(self.writer.options.kafka)
 
     def lines(self) -> list[str]:

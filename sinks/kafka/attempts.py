@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SinkError
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client, open_client
+from krishiv_spark.kafka.client import KafkaClient, open_client
 from krishiv_spark.kafka.records import warm_ahead
 from krishiv_spark.kafka.transactions import Transaction, TransactionVersion
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
@@ -171,7 +171,7 @@ class _Attempt:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         task: Task,
         options: KafkaSinkOptions,
         ids: Sequence[str],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.kafka.client import Client, KafkaFailedError
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.records import EncodedBatch
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import TransactionVersion
@@ -66,7 +66,7 @@ class BatchSender:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         producer: ProducerIdAndEpoch,
         join: Callable[[Collection[TopicPartition]], None] | None = None,
     ) -> None:
@@ -144,11 +144,11 @@ class BatchSender:
             self._await_leaders()
 
     def _await_leaders(self) -> None:
-        self._backoff = self._backoff or Backoff(self._client.connection.api_timeout_s)
+        self._backoff = self._backoff or Backoff(self._client.config.api_timeout_s)
         waiting = [tp for tp, queue in self._queues.items() if not queue.is_empty()]
         self._client.forget_leaders({tp.topic for tp in waiting})
         if not self._backoff.pause():
-            raise self._client.failed(
+            raise self._client.make_error(
                 f"write to {waiting[0]}", "it has no leader, and the time is up"
             )
 
@@ -184,7 +184,7 @@ class BatchSender:
     ) -> dict[int, list[PartitionQueue]]:
         found: dict[int, list[PartitionQueue]] = {}
         for queue in queues:
-            leader = self._client.leader(queue.tp) if queue.is_ready() else None
+            leader = self._client.get_leader(queue.tp) if queue.is_ready() else None
             if leader is not None and busy[leader] < _REQUESTS:
                 found.setdefault(leader, []).append(queue)
         return found
@@ -255,4 +255,4 @@ class BatchSender:
             self._waiting[queue.tp] = queue
 
     def _failed(self, tp: TopicPartition, why: str) -> KafkaFailedError:
-        return self._client.failed(f"write to {tp}", why)
+        return self._client.make_error(f"write to {tp}", why)

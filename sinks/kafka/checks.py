@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.client import Client, open_client
+from krishiv_spark.kafka.client import KafkaClient, open_client
 from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
 from krishiv_spark.runtime.contacts import note_reached, was_reached
 from krishiv_spark.sinks.base import OutputMode
@@ -38,7 +38,7 @@ def check(
         writable_topic(client, options.topic, reads=reads)
 
 
-def _opened(options: KafkaSinkOptions, *, streaming: bool) -> Client:
+def _opened(options: KafkaSinkOptions, *, streaming: bool) -> KafkaClient:
     """The client, of a cluster that is waited for if the query has reached it before."""
     query = options.query_id or options.checkpoint_location or options.job
     name = f"Kafka {options.kafka.bootstrap} for {query or options.topic}"
@@ -56,5 +56,5 @@ def planned_topic(options: KafkaSinkOptions) -> PlannedTopic | None:
     if options.topic is None:
         return None
     client = open_client(options.kafka)
-    found = client.topic_of(options.topic) or writable_topic(client, options.topic, reads=False)
+    found = client.get_topic(options.topic) or writable_topic(client, options.topic, reads=False)
     return PlannedTopic.of(found)

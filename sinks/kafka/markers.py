@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
 from krishiv_spark.kafka.fetches import PartitionFetch, build_fetch, read_response
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import Outcome
@@ -24,7 +24,9 @@ _READ = (
 )
 
 
-def outcome_in_log(client: Client, tp: TopicPartition, offset: int, producer_id: int) -> Outcome:
+def outcome_in_log(
+    client: KafkaClient, tp: TopicPartition, offset: int, producer_id: int
+) -> Outcome:
     """Look for the marker that ended a transaction. Driver.
 
     Args:
@@ -63,11 +65,11 @@ def _scan(records: bytes, producer_id: int, offset: int) -> tuple[Outcome | None
     return None, offset
 
 
-def _fetch(client: Client, tp: TopicPartition, offset: int) -> bytes | None:
+def _fetch(client: KafkaClient, tp: TopicPartition, offset: int) -> bytes | None:
     """Records from an offset, also of open transactions; None if the offset is not there."""
     from kafka.errors import OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-    backoff = Backoff(client.connection.api_timeout_s)
+    backoff = Backoff(client.config.api_timeout_s)
     while True:
         error, records = _ask(client, tp, offset)
         if error is None:
@@ -76,14 +78,14 @@ def _fetch(client: Client, tp: TopicPartition, offset: int) -> bytes | None:
             return None
         if not is_retriable(error) or not backoff.pause():
             hint = _READ if isinstance(error, TopicAuthorizationFailedError) else ""
-            raise client.failed(f"look for the end of a transaction in {tp}", error, hint)
+            raise client.make_error(f"look for the end of a transaction in {tp}", error, hint)
         client.forget_leaders([tp.topic])
 
 
-def _ask(client: Client, tp: TopicPartition, offset: int) -> tuple[Exception | None, bytes]:
+def _ask(client: KafkaClient, tp: TopicPartition, offset: int) -> tuple[Exception | None, bytes]:
     from kafka.errors import KafkaError, LeaderNotAvailableError, for_code
 
-    node = client.leader(tp)
+    node = client.get_leader(tp)
     if node is None:
         return LeaderNotAvailableError(str(tp)), b""
     # By name and uncommitted: of an open transaction, readers of committed records see nothing.

@@ -14,7 +14,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import (
-    Client,
+    KafkaClient,
     KafkaFailedError,
     KafkaRefusedError,
     open_client,
@@ -152,7 +152,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
         That of a numbered job may not: users give one number to all that a batch writes.
         """
-        cluster = f"Kafka cluster {self._client.cluster_id()}"
+        cluster = f"Kafka cluster {self._client.fetch_cluster_id()}"
         topic = None if self._options.job is None else self._options.topic
         return cluster if topic is None else f"{cluster}, topic {topic}"
 
@@ -182,7 +182,9 @@ class KafkaParticipant(Participant[StagedTransaction]):
         # As it is now: what this process remembers may be of the removed topic.
         expected = {name: ExpectedTopic(number, frozenset()) for name, number in wrote.items()}
         now = (
-            retry_until_confirmed(lambda: self._client.topics(wrote), expected) if expected else {}
+            retry_until_confirmed(lambda: self._client.fetch_topics(wrote), expected)
+            if expected
+            else {}
         )
         gone = sorted(n for n, each in expected.items() if not each.is_confirmed_by(now.get(n)))
         if gone:
@@ -336,7 +338,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         return f"{self._options.id_prefix}.{query}."
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> KafkaClient:
         return open_client(self._options.kafka)
 
 

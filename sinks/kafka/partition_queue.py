@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
 from krishiv_spark.kafka.records import EncodedBatch, next_sequence
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.kafka.transactions import TransactionVersion
@@ -127,14 +127,14 @@ class PartitionQueue:
         follows = self._sent[0] is not batch  # one before it is on its way again
         return is_retriable(error) or (follows and isinstance(error, OutOfOrderSequenceNumberError))
 
-    def repeat(self, batch: InFlightBatch, client: Client) -> bool:
+    def repeat(self, batch: InFlightBatch, client: KafkaClient) -> bool:
         """Send it again, with all after it, once none of them is under way any more.
 
         Returns:
             False when that has been tried for too long.
         """
         batch.in_flight = False
-        self._backoff = self._backoff or Backoff(client.connection.api_timeout_s)
+        self._backoff = self._backoff or Backoff(client.config.api_timeout_s)
         # Most errors that pass are those of a leader that no longer is one.
         client.forget_leaders([self.tp.topic])
         return not self._gather() or self._backoff.pause()

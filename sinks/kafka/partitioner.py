@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.records import RecordColumns, partition_rows
 from krishiv_spark.sinks.kafka.rows import TopicRows
 from krishiv_spark.sinks.kafka.topics import PlannedTopic, partition_count
@@ -28,7 +28,7 @@ class Partitioner:
         first: Which partition rows without a key go to first; the next ones follow in turn.
     """
 
-    def __init__(self, client: Client, planned: PlannedTopic | None, first: int) -> None:
+    def __init__(self, client: KafkaClient, planned: PlannedTopic | None, first: int) -> None:
         self._client = client
         self._turn = first
         self._counts: dict[str, int] = {}
@@ -58,6 +58,6 @@ class Partitioner:
 
     def _count(self, topic: str) -> int:
         if topic not in self._counts:
-            age_s = self._client.connection.metadata_age_s
+            age_s = self._client.config.metadata_age_s
             self._counts[topic] = partition_count(self._client, topic, age_s)
         return self._counts[topic]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 
-from krishiv_spark.kafka.client import Client, KafkaFailedError
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.coordinators import Transaction, TransactionDescription
 from krishiv_spark.kafka.outcomes import ONGOING
 from krishiv_spark.kafka.producing import EndTxn, FenceProducer
-from krishiv_spark.kafka.requests import exchange
+from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.transactions import (
     TransactionVersion,
     describe,
@@ -27,7 +27,7 @@ AT_ONCE_S = 1.0
 
 
 def abort_open(
-    client: Client, start: str, spare: Collection[str], is_owner: Callable[[], bool]
+    client: KafkaClient, start: str, spare: Collection[str], is_owner: Callable[[], bool]
 ) -> dict[str, str]:
     """Abort what is open under ids that begin so, whoever still writes there.
 
@@ -50,7 +50,7 @@ def abort_open(
     return listed
 
 
-def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], bool]) -> None:
+def abort_siblings(client: KafkaClient, ids: Collection[str], is_owner: Callable[[], bool]) -> None:
     """Abort what is open under some ids, as far as their coordinators answer within a second.
 
     Args:
@@ -66,7 +66,7 @@ def abort_siblings(client: Client, ids: Collection[str], is_owner: Callable[[], 
 
 
 def abort_live(
-    client: Client,
+    client: KafkaClient,
     found: Mapping[str, TransactionDescription],
     is_owner: Callable[[], bool],
     within_s: float | None = None,
@@ -90,7 +90,7 @@ def abort_live(
     Raises:
         KafkaFailedError: If a coordinator refuses, or does not answer in time.
     """
-    backoff = Backoff(client.connection.api_timeout_s if within_s is None else within_s)
+    backoff = Backoff(client.config.api_timeout_s if within_s is None else within_s)
     ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
     if not ongoing:
         return
@@ -102,10 +102,10 @@ def abort_live(
         ongoing = {name: was for name, was in ongoing.items() if _is_open(seen[name], was)}
         for name in ongoing:
             if name in refused:
-                raise client.failed(f"abort the transaction under {name!r}", refused[name])
+                raise client.make_error(f"abort the transaction under {name!r}", refused[name])
         if not ongoing:
             return
-    raise client.failed(f"abort the transactions under {sorted(ongoing)}", "the time is up")
+    raise client.make_error(f"abort the transactions under {sorted(ongoing)}", "the time is up")
 
 
 def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:
@@ -114,22 +114,26 @@ def _is_open(now: TransactionDescription, was: TransactionDescription) -> bool:
 
 
 def _abort_once(
-    client: Client, ongoing: Mapping[str, TransactionDescription], within_s: float
+    client: KafkaClient, ongoing: Mapping[str, TransactionDescription], within_s: float
 ) -> dict[str, Exception]:
     """Those that are refused, with kafka-python's error: perhaps since they have ended."""
     if transaction_version(client) is TransactionVersion.TV1:
-        answers = exchange(client, FenceProducer(ongoing), ongoing, within_s)
+        answers = send_all(
+            client, FenceProducer(ongoing), ongoing, on_error="return", within_s=within_s
+        )
     else:
         # By the rules of this process: EndTxn of TV2 ends what was begun by TV1 as well.
         exact = {
             name: transaction_of(client, name, now.producer_id, now.producer_epoch)
             for name, now in ongoing.items()
         }
-        answers = exchange(client, EndTxn(exact, commit=False), exact, within_s)
+        answers = send_all(
+            client, EndTxn(exact, commit=False), exact, on_error="return", within_s=within_s
+        )
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 
-def try_abort(client: Client, transaction: Transaction) -> None:
+def try_abort(client: KafkaClient, transaction: Transaction) -> None:
     """Executor: abort what this attempt has open, if that works within a second.
 
     Otherwise whoever comes next does it. Requests of this attempt may still be under way.

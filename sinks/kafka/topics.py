@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.expected_topics import ExpectedTopic
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.partition_rows import PartitionRows
@@ -49,7 +49,7 @@ _RIGHTS = {
 }
 
 
-def partition_count(client: Client, topic: str, age_s: float) -> int:
+def partition_count(client: KafkaClient, topic: str, age_s: float) -> int:
     """How many partitions a topic has. A cluster that is set up so makes it at the first look.
 
     Args:
@@ -60,11 +60,11 @@ def partition_count(client: Client, topic: str, age_s: float) -> int:
     Raises:
         KafkaFailedError: If there is no such topic, or it may not be seen.
     """
-    known = client.topic_of(topic, age_s, confirmed=True) or _created(client, topic)
+    known = client.get_topic(topic, age_s, confirmed=True) or _created(client, topic)
     return len(known.leaders)
 
 
-def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
+def writable_topic(client: KafkaClient, topic: str, *, reads: bool) -> Topic:
     """What a cluster says now of a topic that is to be written to. Planner.
 
     Args:
@@ -78,33 +78,35 @@ def writable_topic(client: Client, topic: str, *, reads: bool) -> Topic:
     """
     from kafka.errors import TopicAuthorizationFailedError
 
-    found = client.confirmed_topics([topic], operations=True).get(topic) or _created(client, topic)
+    found = client.fetch_confirmed_topics([topic], operations=True).get(topic) or _created(
+        client, topic
+    )
     for operation in (WRITE, READ) if reads else (WRITE,):
         if not found.allows(operation):
             refused = TopicAuthorizationFailedError()
-            raise client.failed(f"write to topic {topic!r}", refused, _RIGHTS[operation])
+            raise client.make_error(f"write to topic {topic!r}", refused, _RIGHTS[operation])
     return found
 
 
-def topic_ids(client: Client, names: Collection[str]) -> dict[str, str]:
+def topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str]:
     """Ids of topics, by name: one that is made anew under an old name has another (KIP-516).
 
     Args:
         client: Of this process.
         names: Which. Those that do not exist are left out, and those of clusters without such ids.
     """
-    found = map(client.topic_of, names)
+    found = map(client.get_topic, names)
     return {topic.name: number for topic in found if topic and (number := topic.usable_id)}
 
 
-def _created(client: Client, topic: str) -> Topic:
+def _created(client: KafkaClient, topic: str) -> Topic:
     backoff = Backoff(_CREATION_S)
     while True:
-        found = client.confirmed_topics([topic], create=True)
+        found = client.fetch_confirmed_topics([topic], create=True)
         if topic in found:
             return found[topic]
         if not backoff.pause():
-            raise client.failed(
+            raise client.make_error(
                 f"write to topic {topic!r}",
                 "it does not exist, and the brokers do not create it "
                 "(auto.create.topics.enable): create it",
@@ -112,7 +114,7 @@ def _created(client: Client, topic: str) -> Topic:
 
 
 def reach_below(
-    client: Client, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
+    client: KafkaClient, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
 ) -> set[TopicPartition]:
     """Return the partitions whose end offset is not beyond an offset, after two seconds at most.
 
@@ -140,10 +142,10 @@ def reach_below(
 
 
 def _still_the_same(
-    client: Client, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
+    client: KafkaClient, offsets: Mapping[TopicPartition, int], ids: Mapping[str, str]
 ) -> set[TopicPartition]:
     names = {tp.topic for tp in offsets if ids.get(tp.topic)}
-    topics = client.topics(names) if names else {}
+    topics = client.fetch_topics(names) if names else {}
     same = {
         name
         for name, topic in topics.items()

@@ -139,7 +139,7 @@ class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
 
 def _describe(options: KafkaSinkOptions) -> QueryTarget:
     """Return the cluster by its own id, with the topic that the options name for all rows."""
-    cluster = f"Kafka cluster {open_client(options.kafka).cluster_id()}"
+    cluster = f"Kafka cluster {open_client(options.kafka).fetch_cluster_id()}"
     if options.topic is None:
         return QueryTarget.of("krishiv-kafka", "topics of a column", cluster)
     # Only a digest: the name may come from a reference to a secret.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.kafka.client import Client, is_retriable
+from krishiv_spark.kafka.client import KafkaClient, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, PartitionFetch, build_fetch, read_response
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.records import (
@@ -107,13 +107,13 @@ class Fetcher:
         rules: The columns, rows and sizes to fetch.
     """
 
-    def __init__(self, client: Client, ranges: TaskRanges, rules: FetchRules) -> None:
+    def __init__(self, client: KafkaClient, ranges: TaskRanges, rules: FetchRules) -> None:
         self._client = client
         self._rules = rules
         self._losses = DataLossPolicy(rules.fail_on_data_loss)
         self._cursors = [Cursor(each, each.start, each.end, each.epoch) for each in ranges]
         self._names = {each.topic_id: each.tp.topic for each in ranges}
-        self._backoff = Backoff(client.connection.api_timeout_s)
+        self._backoff = Backoff(client.config.api_timeout_s)
         self._single = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -140,7 +140,7 @@ class Fetcher:
         self._cursors = self._unfinished_cursors()
         while self._cursors:
             first = self._cursors[0]
-            node = self._client.leader(first.range.tp)
+            node = self._client.get_leader(first.range.tp)
             if node is not None:
                 return self._send_fetch(node)
             self._retry([first], f"{first.range.tp} has no leader")
@@ -151,7 +151,7 @@ class Fetcher:
         return [cursor for cursor in self._cursors if not cursor.is_done]
 
     def _send_fetch(self, node: int) -> _PendingFetch:
-        leader = self._client.leader
+        leader = self._client.get_leader
         theirs = [c for c in self._cursors if leader(c.range.tp) == node]
         # In a response about several partitions, one may be empty because others used up the room.
         # So after a response without records, the next request is about one partition.
@@ -162,7 +162,7 @@ class Fetcher:
         return _PendingFetch(self._client.submit(message, node), cursors)
 
     def _to_error(self, cursor: Cursor, why: object) -> Exception:
-        return self._client.failed(f"read {cursor.range.tp} from offset {cursor.next}", why)
+        return self._client.make_error(f"read {cursor.range.tp} from offset {cursor.next}", why)
 
     # --- responses
 

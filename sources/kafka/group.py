@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.client import Client, is_retriable, open_client
-from krishiv_spark.kafka.connection import Connection
-from krishiv_spark.kafka.network import LEAST_LOADED, Node
+from krishiv_spark.kafka.client import KafkaClient, is_retriable, open_client
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.kafka.transport import LEAST_LOADED, Node
 from krishiv_spark.runtime.retry import Backoff
 
 __all__ = ["ConsumerGroupMirror"]
@@ -49,7 +49,7 @@ class ConsumerGroupMirror:
         since_ms: Time at which the driver started to read the topics, in ms; now by default.
     """
 
-    def __init__(self, connection: Connection, group: str, since_ms: int | None = None) -> None:
+    def __init__(self, connection: KafkaConfig, group: str, since_ms: int | None = None) -> None:
         self._connection = connection
         self._group = group
         self._since_ms = time.time_ns() // 1_000_000 if since_ms is None else since_ms
@@ -72,17 +72,19 @@ class ConsumerGroupMirror:
             self._paused_until_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
             _log.warning("the position was not committed to group %r: %s", self._group, error)
 
-    def _commit_with_retry(self, client: Client, offsets: Mapping[TopicPartition, int]) -> None:
+    def _commit_with_retry(
+        self, client: KafkaClient, offsets: Mapping[TopicPartition, int]
+    ) -> None:
         backoff = Backoff(_COMMIT_TIMEOUT_S)
         while (error := self._try_to_commit(client, offsets)) is not None:
             self._coordinator = None  # another broker may be the coordinator by now
-            failure = client.failed(f"commit offsets to group {self._group!r}", error)
+            failure = client.make_error(f"commit offsets to group {self._group!r}", error)
             if not is_retriable(error):
                 raise failure
             backoff.pause_or_raise(lambda: failure)  # noqa: B023  raised within this round
 
     def _try_to_commit(
-        self, client: Client, offsets: Mapping[TopicPartition, int]
+        self, client: KafkaClient, offsets: Mapping[TopicPartition, int]
     ) -> Exception | None:
         """Fetch the group's offsets, then commit those that may replace them; return an error."""
         known = self._coordinator
@@ -120,7 +122,7 @@ class _GroupOffset(NamedTuple):
     since_ms: int
 
 
-def _find_coordinator(client: Client, group: str) -> Node | Exception:
+def _find_coordinator(client: KafkaClient, group: str) -> Node | Exception:
     """Return the id of the group's coordinator, or the error."""
     found = _send(client, LEAST_LOADED, _coordinator_request(group))
     if isinstance(found, Exception):
@@ -132,7 +134,7 @@ def _find_coordinator(client: Client, group: str) -> Node | Exception:
 
 
 def _fetch(
-    client: Client, node: Node, group: str, offsets: Mapping[TopicPartition, int]
+    client: KafkaClient, node: Node, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _GroupOffset] | Exception:
     """Return the group's offsets in the partitions in which it has one, or the error."""
     answer = _send(client, node, _fetch_request(group, offsets))
@@ -161,7 +163,7 @@ def _find_error(answer: Any) -> Exception | None:
     return _error(codes.pop()) if codes else None
 
 
-def _send(client: Client, node: Node, message: Any) -> Any:
+def _send(client: KafkaClient, node: Node, message: Any) -> Any:
     return client.ask([(node, message)])[0]
 
 

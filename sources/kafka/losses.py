@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from krishiv_spark.errors import DataLossError
-from krishiv_spark.kafka.client import Client, KafkaFailedError
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.expected_topics import (
     ExpectedTopic,
     any_topic_deleted,
@@ -205,7 +205,7 @@ def _compare_with_log(
 
 
 def _find_truncations_once(
-    client: Client,
+    client: KafkaClient,
     positions: Mapping[TopicPartition, PartitionPosition],
     high_watermarks: Mapping[TopicPartition, FoundOffset],
 ) -> dict[TopicPartition, Truncation]:
@@ -234,7 +234,7 @@ def _find_truncations_once(
 
 
 def find_truncations(
-    client: Client,
+    client: KafkaClient,
     positions: Mapping[TopicPartition, PartitionPosition],
     ends: Mapping[TopicPartition, FoundOffset],
 ) -> dict[TopicPartition, Truncation]:
@@ -253,7 +253,7 @@ def find_truncations(
     """
     doubtful = {tp: each for tp, each in positions.items() if _is_doubtful(each, ends[tp])}
     found: dict[TopicPartition, Truncation] = {}
-    backoff = Backoff(client.connection.api_timeout_s)
+    backoff = Backoff(client.config.api_timeout_s)
     while doubtful:
         high_watermarks = list_offsets(client, dict.fromkeys(doubtful, LATEST), committed=False)
         found = {tp: truncation for tp, truncation in found.items() if tp not in doubtful}
@@ -289,7 +289,7 @@ class AvailableRange:
 
 
 def probe_available_ranges(
-    client: Client, positions: Mapping[OffsetRange, int], *, final: bool
+    client: KafkaClient, positions: Mapping[OffsetRange, int], *, final: bool
 ) -> dict[OffsetRange, AvailableRange]:
     """Find the existing offsets of ranges, by metadata, the ends of logs and their leader epochs.
 
@@ -331,7 +331,7 @@ def _expect_topics(positions: Mapping[OffsetRange, int]) -> dict[str, ExpectedTo
 
 
 def _probe_topics(
-    client: Client, positions: Mapping[OffsetRange, int], topics: Mapping[str, Topic]
+    client: KafkaClient, positions: Mapping[OffsetRange, int], topics: Mapping[str, Topic]
 ) -> dict[OffsetRange, AvailableRange]:
     by_metadata = {
         part: _check_metadata(part, at, topics.get(part.tp.topic)) for part, at in positions.items()
@@ -364,7 +364,7 @@ def _is_led(part: OffsetRange, topics: Mapping[str, Topic]) -> bool:
 
 
 def _probe_leaders(
-    client: Client, positions: Mapping[OffsetRange, int]
+    client: KafkaClient, positions: Mapping[OffsetRange, int]
 ) -> dict[OffsetRange, AvailableRange]:
     """Return the existing offsets in the logs of the leaders."""
     if not positions:

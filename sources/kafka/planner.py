@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_client
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup
 from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionNumbers, PartitionRows
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
@@ -56,7 +56,7 @@ class BatchPlanner:
         self._last_ends: tuple[Offsets, Offsets] = {}, {}
         self._nothing_new: tuple[QueryPosition, ClusterSnapshot] | None = None
 
-    def _client(self) -> Client:
+    def _client(self) -> KafkaClient:
         client = open_client(self._options.kafka, at_start=not self._is_started)
         self._is_started = True
         return client
@@ -80,7 +80,7 @@ class BatchPlanner:
                 self._frozen = self._take_snapshot(client, start)
             return self._plan(client, start, limit)
 
-    def _plan(self, client: Client, start: QueryPosition, limit: Limit) -> QueryPosition:
+    def _plan(self, client: KafkaClient, start: QueryPosition, limit: Limit) -> QueryPosition:
         snapshot = self._get_snapshot(client, start)
         if self._nothing_new == (start, snapshot):  # spares the requests for many partitions
             return start
@@ -113,7 +113,7 @@ class BatchPlanner:
         has_event_time = self._options.event_time is not None and self._streaming
         return event_time.add_watermark(start, end, newest) if has_event_time else end
 
-    def _get_snapshot(self, client: Client, start: QueryPosition) -> ClusterSnapshot:
+    def _get_snapshot(self, client: KafkaClient, start: QueryPosition) -> ClusterSnapshot:
         """Return the snapshot of an AvailableNow run, or take a new one."""
         frozen = self._frozen
         if frozen is None:
@@ -126,7 +126,7 @@ class BatchPlanner:
         left, known_ids = self._subscription.compare(start, frozen.topics)
         return replace(frozen, left=left, known_ids=known_ids)
 
-    def _take_snapshot(self, client: Client, start: QueryPosition | None) -> ClusterSnapshot:
+    def _take_snapshot(self, client: KafkaClient, start: QueryPosition | None) -> ClusterSnapshot:
         """Request topics and offsets. Without a start, no topic is expected to exist."""
         topics = self._subscription.fetch_topics(client, start)
         left, known_ids = self._subscription.compare(start, topics) if start else ({}, {})
@@ -252,7 +252,7 @@ class BacklogReport:
         self._blocked: dict[TopicPartition, _BlockedPartition] = {}
         self._refresh_at_s = 0.0
 
-    def fetch_end_offsets(self, client: Client, partitions: PartitionRows) -> FoundOffsets:
+    def fetch_end_offsets(self, client: KafkaClient, partitions: PartitionRows) -> FoundOffsets:
         """Request the last stable offsets, and compare them with the high watermarks.
 
         High watermarks are requested before: then a transaction blocks the records between the two
@@ -266,7 +266,7 @@ class BacklogReport:
         self._find_blocked(ends)
         return ends
 
-    def _refresh_high_watermarks(self, client: Client, partitions: PartitionRows) -> None:
+    def _refresh_high_watermarks(self, client: KafkaClient, partitions: PartitionRows) -> None:
         """Request high watermarks periodically. A partition without a timely response has none."""
         began_s = time.monotonic()
         if began_s < self._refresh_at_s:

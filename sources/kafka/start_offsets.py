@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, FoundOffset, TopicPartition
 from krishiv_spark.sources.kafka.losses import DataLossPolicy, find_truncations
@@ -27,7 +27,7 @@ class OffsetResolver:
         losses: The policy for records that were deleted.
     """
 
-    client: Client
+    client: KafkaClient
     options: KafkaSourceOptions
     losses: DataLossPolicy
 

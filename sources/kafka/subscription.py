@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.expected_topics import (
     Expected,
     ExpectedTopic,
@@ -90,7 +90,7 @@ class Subscription:
         self._existing: set[TopicPartition] = set()
         self._refresh_at_s = 0.0
 
-    def fetch_topics(self, client: Client, position: QueryPosition | None) -> dict[str, Topic]:
+    def fetch_topics(self, client: KafkaClient, position: QueryPosition | None) -> dict[str, Topic]:
         """Return the existing topics by name.
 
         Args:
@@ -113,7 +113,7 @@ class Subscription:
             self._refresh_at_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
         return self._topics
 
-    def is_stale(self, client: Client) -> bool:
+    def is_stale(self, client: KafkaClient) -> bool:
         """Return True if a topic was deleted since the last request; the next call sends one."""
         self._refresh_at_s = 0.0
         return any_topic_deleted(client, self._topics)
@@ -154,7 +154,9 @@ class Subscription:
             self._expected = position, found
         return self._expected[1]
 
-    def _fetch_confirmed(self, client: Client, position: QueryPosition | None) -> dict[str, Topic]:
+    def _fetch_confirmed(
+        self, client: KafkaClient, position: QueryPosition | None
+    ) -> dict[str, Topic]:
         expected = self._expect(position)
         is_new = position is None or position.at is not None
         found = retry_until_confirmed(
@@ -168,10 +170,12 @@ class Subscription:
         }
         return {**found, **whole}
 
-    def _fetch(self, client: Client, known: Collection[str], *, is_new: bool) -> dict[str, Topic]:
+    def _fetch(
+        self, client: KafkaClient, known: Collection[str], *, is_new: bool
+    ) -> dict[str, Topic]:
         # A batch would omit a topic that the first response lacks, and a stream would read it from
         # another start than the options specify.
-        ask = client.confirmed_topics if is_new else client.topics
+        ask = client.fetch_confirmed_topics if is_new else client.fetch_topics
         if self._pattern is None:
             return ask(self._names)
         there = ask()
@@ -180,7 +184,7 @@ class Subscription:
         # A list contains only the topics that the user may describe. A request by name reports a
         # missing permission as an error.
         missing = set(known) - found.keys()
-        return {**found, **client.topics(missing)} if missing else found
+        return {**found, **client.fetch_topics(missing)} if missing else found
 
     def includes_topic(self, name: str) -> bool:
         """Return True if the options include a topic of this name."""

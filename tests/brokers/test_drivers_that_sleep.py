@@ -13,7 +13,7 @@ from spark_starts import make_checkpoint
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 
 pytestmark = pytest.mark.long  # waits for time-outs of transactions
@@ -158,7 +158,7 @@ class Topic:
 
     def await_time_out(self):
         """Until the broker has aborted all that is open."""
-        client = open_client(Connection.of({"bootstrap.servers": self.bootstrap}))
+        client = open_client(KafkaConfig.from_settings({"bootstrap.servers": self.bootstrap}))
         await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
 

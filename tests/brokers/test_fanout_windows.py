@@ -13,7 +13,7 @@ from patience import await_none
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.testing import Commit, Crash, Fault
 from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
@@ -54,7 +54,7 @@ def play(topic, tmp_path):
 
 def stay_away(cluster):
     """Until the broker has aborted whatever is open."""
-    client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+    client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
     await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
 

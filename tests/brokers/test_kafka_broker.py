@@ -16,8 +16,8 @@ from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from patience import PATIENCE
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, clusters, open_cluster
 
 ONE = TopicPartition("a", 0)
@@ -135,7 +135,7 @@ def test_a_user_logs_in_by_each_mechanism(guarded):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_options_are_those_of_the_connector(guarded, mechanism):
-    known = Connection.of(guarded.secure.options(mechanism)).values
+    known = KafkaConfig.from_settings(guarded.secure.options(mechanism)).values
     assert known.items() >= login(guarded.secure, mechanism).items()
 
 
@@ -199,7 +199,7 @@ def test_the_command_prints_the_options_and_leaves_nothing(tmp_path, number):
         env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as process:
         printed = dict(process.stdout.readline().strip().split(" = ", 1) for _ in range(6))
-        Client(Connection.of(printed)).close()
+        KafkaClient(KafkaConfig.from_settings(printed)).close()
         assert list(tmp_path.glob("krishiv-kafka-*"))
         process.send_signal(number)
     assert process.returncode == 0

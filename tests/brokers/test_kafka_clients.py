@@ -14,7 +14,7 @@ from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka import client as clients
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
@@ -32,7 +32,7 @@ def cluster():
 
 
 def connect(bootstrap, **settings):
-    return Connection.of({"bootstrap.servers": bootstrap, **settings})
+    return KafkaConfig.from_settings({"bootstrap.servers": bootstrap, **settings})
 
 
 def threads():
@@ -53,7 +53,7 @@ def test_a_client_whose_thread_has_died_is_replaced(cluster, monkeypatch):
     connection = connect(cluster.bootstrap, **{"client.id": "mortal"})
     first = open_client(connection)
     with monkeypatch.context() as patch:
-        patch.setattr(first._network._net._selector, "select", no_files_left)
+        patch.setattr(first._transport._net._selector, "select", no_files_left)
         with pytest.raises(KafkaFailedError, match="Too many open files"):
             first.topics([])
     second = open_client(connection)
@@ -129,4 +129,4 @@ def run_job(options):
     committer.publish(Epoch(query, 0, owns.generation), [staged])
     client = open_client(options.kafka)
     counted = psutil.Process().num_fds() + threading.active_count()
-    return counted + len(client._extra) + len(clients._clients), len(client.coordinators)
+    return counted + len(client._added) + len(clients._clients), len(client.coordinators)

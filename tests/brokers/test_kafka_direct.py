@@ -12,13 +12,14 @@ import psutil
 import pytest
 from patience import await_that
 
-from krishiv_spark.kafka import direct, transactions
-from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka import transactions, transport
+from krishiv_spark.kafka._kafka_python import OpenConnection
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.coordinators import DescribeTransactions
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.offset_lookups import list_offsets
-from krishiv_spark.kafka.requests import gather
+from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
@@ -38,7 +39,7 @@ def cluster(request):
 def connect(cluster, **settings):
     plain = {"bootstrap.servers": cluster.bootstrap}
     given = cluster.secure.options() if cluster.secure else plain
-    return Client(Connection.of({**given, **settings}))
+    return KafkaClient(KafkaConfig.from_settings({**given, **settings}))
 
 
 @pytest.fixture
@@ -55,7 +56,9 @@ def state(client, name="x"):
 def open_line(client):
     """The connection to the one broker; asking makes that there is one."""
     assert state(client) == "Gone"
-    return next((line for line in client._network._direct._lines.values() if line.is_open), None)
+    return next(
+        (line for line in client._transport._blocking._connections.values() if line.is_open), None
+    )
 
 
 def warmed_up(client):
@@ -84,7 +87,7 @@ def used(line):
 def test_few_messages_open_no_more_connections(client):
     for _ in range(3):
         state(client)
-    assert not client._network._direct._lines
+    assert not client._transport._blocking._connections
 
 
 def test_what_is_waited_for_alone_goes_over_it(client):
@@ -130,7 +133,7 @@ def test_who_is_interrupted_leaves_no_answer_to_the_next(client, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(direct, "receive", interrupt)
+        patch.setattr(OpenConnection, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             state(client, "another")
     assert not line.is_open
@@ -161,7 +164,7 @@ def test_a_broker_that_dies_before_its_answer_is_a_connection_that_is_lost(
 ):
     # One that is just starting refuses a connection, which else would be tried a thousand messages
     # later only.
-    monkeypatch.setattr(direct, "_REFUSED", 0)
+    monkeypatch.setattr(transport, "_REFUSED", 0)
     line = warmed_up(client)
     (broker,) = cluster.brokers
     found = []
@@ -182,7 +185,8 @@ def test_a_broker_that_stands_still_is_waited_for_as_long_as_was_said(client, cl
     line = warmed_up(client)
     with standing_still(cluster.brokers[0]):
         begin = time.monotonic()
-        assert gather(client, DescribeTransactions(), ["x"], 1.0) == {}
+        kind, skip = DescribeTransactions(), {"on_error": "return", "on_timeout": "skip"}
+        assert send_all(client, kind, ["x"], **skip, within_s=1.0) == {}
         assert time.monotonic() - begin < 1.0 + 2.0
         assert not line.is_open
     assert state(client) == "Gone"
@@ -232,7 +236,7 @@ def test_a_forked_process_does_not_use_it(client):
     warmed_up(client)
     child = os.fork()
     if not child:
-        os._exit(client._network._direct.to(client.nodes()[0]) is not None)
+        os._exit(client._transport._blocking.get(client.list_nodes()[0]) is not None)
     assert os.waitpid(child, 0)[1] == 0
     assert open_line(client)
 
@@ -260,7 +264,7 @@ def test_one_that_cannot_be_had_is_not_asked_for_each_time(client, monkeypatch):
     async def refuse(name):
         begun.append(name)
 
-    monkeypatch.setattr(client._network._manager, "take_out", refuse)
+    monkeypatch.setattr(client._transport._manager, "take_out", refuse)
     await_that(lambda: state(client) and begun)
     for _ in range(30):
         state(client)
@@ -269,10 +273,10 @@ def test_one_that_cannot_be_had_is_not_asked_for_each_time(client, monkeypatch):
 
 def test_offsets_are_looked_up_over_it_too(client):
     name = f"t-{time.monotonic_ns()}"
-    client.topics([name], create=True)
+    client.fetch_topics([name], create=True)
     tp = TopicPartition(name, 0)
     backoff = Backoff(30)
-    while client.topic_of(name, age_s=0) is None:
+    while client.get_topic(name, age_s=0) is None:
         assert backoff.pause()
     line = warmed_up(client)
     before = used(line)
@@ -312,7 +316,7 @@ def test_sockets_are_closed_by_who_uses_them():
     ours, theirs = socket.socketpair()
     with theirs:
         ours.settimeout(0)
-        line = direct.DirectLine(direct.OpenConnection(ours, None, None, 1.0, 60.0, 1e9))
+        line = transport.BlockingConnection(OpenConnection(ours, None, None, 1.0, 60.0, 1e9))
         with line._lock:
             line.close()
             assert ours.fileno() >= 0

@@ -4,7 +4,7 @@ import uuid
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.operate.doctor.findings import Findings
 from krishiv_spark.operate.doctor.questions import Questions
@@ -19,6 +19,6 @@ def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():
             said = Findings()
             check_brokers(Questions(probe, options=given), said)
             assert [f for f in said.found if "seen and listed" in str(f)], said.found
-        client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
         found = transactions.known(client, f"{team}.")
     assert found == {f"{team}.doctor-{probe}.0.0": "Empty" for probe in ("one", "two")}

@@ -13,8 +13,8 @@ from patience import await_none
 from producer_epochs import LAST_EPOCH, raise_epochs
 
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.producing import InitProducerId
@@ -53,7 +53,7 @@ class Bench:
         self.client = self._client()
 
     def _client(self):
-        return Client(Connection.of({"bootstrap.servers": self.bootstrap}))
+        return KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": self.bootstrap}))
 
     def stage(self, case, row="row", **more):
         given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **more}

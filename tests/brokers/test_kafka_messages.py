@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from kafka_topics import make_topic
 
-from krishiv_spark.kafka.client import Client
+from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
@@ -36,7 +36,7 @@ class Told:
 
     def __init__(self, monkeypatch):
         self.phase, self.sent, self.ids = "", [], []
-        ask, submit = Client.ask, Client.submit
+        ask, submit = KafkaClient.ask, KafkaClient.submit
 
         def asked(client, messages, within_s=None):
             for _, message in messages:
@@ -47,8 +47,8 @@ class Told:
             self._note(message)
             return submit(client, message, node)
 
-        monkeypatch.setattr(Client, "ask", asked)
-        monkeypatch.setattr(Client, "submit", submitted)
+        monkeypatch.setattr(KafkaClient, "ask", asked)
+        monkeypatch.setattr(KafkaClient, "submit", submitted)
 
     def _note(self, message):
         self.sent.append((self.phase, type(message).__name__.removesuffix("Request")))

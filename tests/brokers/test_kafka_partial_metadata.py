@@ -269,7 +269,7 @@ def test_a_committed_epoch_is_not_taken_for_one_in_a_removed_topic(broker, proxy
     """Its error would have the operator write the epoch again."""
     direct = {"kafka.bootstrap.servers": broker.bootstrap}
     client = open_client(KafkaSinkOptions.parse(direct, "krishiv-kafka").kafka)
-    wrote = client.topics([topic])[topic].id
+    wrote = client.fetch_topics([topic])[topic].id
     given = {"kafka.bootstrap.servers": proxy.bootstrap, "topic": topic}
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
     participant = KafkaParticipant(options, lambda *_: True, streaming=True)

@@ -13,8 +13,8 @@ from kafka_topics import Onlooker, make_topic, set_transaction_version
 
 from krishiv_spark.errors import KrishivError, SchemaError
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_client
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
@@ -54,7 +54,7 @@ class Bench:
 
     @property
     def client(self):
-        return open_client(Connection.of({"bootstrap.servers": self.cluster.bootstrap}))
+        return open_client(KafkaConfig.from_settings({"bootstrap.servers": self.cluster.bootstrap}))
 
     def assert_exact(self, topic: str, rows: int = ROWS) -> None:
         onlooker = Onlooker(self.cluster.bootstrap)
@@ -123,7 +123,7 @@ def test_a_broker_that_does_not_answer_for_a_while(bench, topic):
 def test_a_leader_that_dies_for_good():
     with open_cluster(3, settings=REPLICATED) as cluster:
         bench = Bench(cluster)
-        bench.client.topics(["t"], create=True)
+        bench.client.fetch_topics(["t"], create=True)
         staged = bench.stage("t", rows(half_way=cluster.brokers[1].kill))
         bench.commit(staged)
         bench.assert_exact("t")
@@ -142,7 +142,7 @@ def test_the_rules_of_older_brokers(bench, topic):
 
 def refuse_the_first_batches(monkeypatch):
     """A leader that does not know yet that it is one: what it refuses does not reach the log."""
-    submit, refused = Client.submit, []
+    submit, refused = KafkaClient.submit, []
 
     def refuse(client, request, node):
         if refused or not isinstance(request, ProduceRequest):
@@ -150,7 +150,7 @@ def refuse_the_first_batches(monkeypatch):
         refused.append(request)
         return Future().failure(NotLeaderForPartitionError())
 
-    monkeypatch.setattr(Client, "submit", refuse)
+    monkeypatch.setattr(KafkaClient, "submit", refuse)
     return refused
 
 

@@ -13,8 +13,8 @@ from kafka_topics import make_topic
 
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.offset_lookups import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
@@ -52,7 +52,9 @@ class Bench:
 
     def __init__(self, cluster) -> None:
         self.cluster = cluster
-        self.client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.client = KafkaClient(
+            KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
+        )
         transactions.known(self.client, "krishiv.")
         (node,) = {broker.node for broker in self.client.coordinators.values()}
         self.topics = [self._make_topic(node) for _ in range(TOPICS)]
@@ -66,7 +68,7 @@ class Bench:
             make_topic(self.cluster.bootstrap, name)
             tp = TopicPartition(name, 0)
             list_offsets(self.client, {tp: LATEST})  # once all know of it
-            if self.client.leader(tp) == node:
+            if self.client.get_leader(tp) == node:
                 return name
 
     def sink(self, topic):

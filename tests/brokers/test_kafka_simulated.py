@@ -14,8 +14,8 @@ from simulation.cluster.brokers import Cluster
 from simulation.conversation import Conversation
 
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 
 pytestmark = pytest.mark.long
@@ -83,7 +83,7 @@ def test_it_answers_as_a_real_broker_does(rules):
     with open_cluster(ours=True) as cluster:
         if rules == 1:
             set_transaction_version(cluster.bootstrap, 1)
-        client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        client = KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
         transactions.begin(client, "first", 60_000)  # makes the topic of the coordinators
         for seed in range(3):
             compare(client, cluster.bootstrap, rules, seed)

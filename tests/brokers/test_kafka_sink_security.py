@@ -19,7 +19,7 @@ from patience import await_that
 from krishiv_spark.errors import CommitUnknown
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaRefusedError, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 from krishiv_spark.operate.doctor.findings import Findings
 from krishiv_spark.operate.doctor.questions import Questions
@@ -41,7 +41,9 @@ class Bench:
         self._cluster, self._folder = cluster, folder
         self.topic, self.prefix = f"t-{uuid.uuid4().hex}", f"p-{uuid.uuid4().hex}"
         make_topic(cluster.bootstrap, self.topic)
-        self.anybody = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.anybody = open_client(
+            KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
+        )
 
     def allow_topic(self, *operations):
         self._allow(ResourcePattern(ResourceType.TOPIC, self.topic), operations)

@@ -14,12 +14,12 @@ from patience import PATIENCE, await_that
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError
 from krishiv_spark.kafka import topic_partition
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.lookups import ListOffsets
 from krishiv_spark.kafka.offset_lookups import RepeatedLookup, list_offsets
 from krishiv_spark.kafka.partition_rows import PartitionRows
-from krishiv_spark.kafka.requests import demand
+from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, MAX_TIMESTAMP
 from krishiv_spark.sources.kafka import group as group_module
 from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
@@ -94,14 +94,14 @@ def partitions_of(topic, count):
 def test_what_is_looked_up_at_once_is_what_single_partitions_say(bootstrap, wanted):
     one, other = topic_of(bootstrap, 1, 2, 3, partitions=3), topic_of(bootstrap, 4)
     asked = dict.fromkeys([*partitions_of(one, 3), *partitions_of(other, 1)], wanted)
-    client = open_client(Connection.of({"bootstrap.servers": bootstrap}))
-    alone = demand(client, ListOffsets(asked, committed=True), asked)
+    client = open_client(KafkaConfig.from_settings({"bootstrap.servers": bootstrap}))
+    alone = send_all(client, ListOffsets(asked, committed=True), asked)
     assert list_offsets(client, asked) == alone
 
 
 def test_a_message_that_is_kept_finds_what_is_new(bootstrap):
     topic = topic_of(bootstrap, partitions=2)
-    client = open_client(Connection.of({"bootstrap.servers": bootstrap}))
+    client = open_client(KafkaConfig.from_settings({"bootstrap.servers": bootstrap}))
     lookup, rows = RepeatedLookup(LATEST, committed=True), PartitionRows(partitions_of(topic, 2))
     for count in range(3):
         assert sum(lookup.demand(client, rows).offsets.tolist()) == count
@@ -110,7 +110,7 @@ def test_a_message_that_is_kept_finds_what_is_new(bootstrap):
 
 def test_a_partition_that_nobody_leads_is_named_when_time_is_up(bootstrap):
     topic = topic_of(bootstrap, 1)
-    client = open_client(Connection.of({"bootstrap.servers": bootstrap, **HASTE}))
+    client = open_client(KafkaConfig.from_settings({"bootstrap.servers": bootstrap, **HASTE}))
     began_s = time.monotonic()
     with pytest.raises(KafkaFailedError, match=f"it has no leader for {topic}-1, time is up"):
         list_offsets(client, dict.fromkeys(partitions_of(topic, 2), LATEST))

@@ -21,7 +21,7 @@ from kafka_topics import make_topic
 from patience import PATIENCE
 
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 from krishiv_spark.kafka.dev.secure import make_secure
 from krishiv_spark.sources.base import UNLIMITED
@@ -174,8 +174,8 @@ def test_a_start_says_soon_why_the_cluster_is_not_reached(guarded, tmp_path, opt
 def test_a_time_that_is_given_is_kept():
     servers = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "1500"}
     assert unreachable(servers)[1] < 8
-    assert Connection.of(servers).patience_s(at_start=True) == 1.5
+    assert KafkaConfig.from_settings(servers).connect_timeout_s(at_start=True) == 1.5
     longer = {**servers, "kafka.default.api.timeout.ms": "90000"}
-    assert Connection.of(longer).patience_s(at_start=True) == 90
+    assert KafkaConfig.from_settings(longer).connect_timeout_s(at_start=True) == 90
     del longer["kafka.default.api.timeout.ms"]
-    assert Connection.of(longer).patience_s(at_start=False) == 60
+    assert KafkaConfig.from_settings(longer).connect_timeout_s(at_start=False) == 60

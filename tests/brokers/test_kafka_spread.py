@@ -32,7 +32,7 @@ class Bench:
         admin.create_partitions({self.topic: MANY})
         admin.close()
         client = open_client(self.options().kafka)
-        while len(client.topic_of(self.topic, 0).leaders) < MANY:
+        while len(client.get_topic(self.topic, 0).leaders) < MANY:
             pass
 
     def options(self, **more):

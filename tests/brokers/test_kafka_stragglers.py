@@ -13,8 +13,8 @@ from kafka_topics import Onlooker, make_topic, set_transaction_version
 from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client, KafkaFailedError
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.offset_lookups import list_offsets
@@ -34,7 +34,9 @@ class Bench:
 
     def __init__(self, cluster) -> None:
         self.bootstrap = cluster.bootstrap
-        self.client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.client = KafkaClient(
+            KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
+        )
         self.query, self.topic = str(uuid.uuid4()), f"t-{uuid.uuid4().hex}"
         self._ids = f"krishiv.{self.query}."
         make_topic(self.bootstrap, self.topic)

@@ -20,7 +20,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.lifecycle.plans import PlanningFailed
@@ -69,7 +69,9 @@ class Bench:
     def __init__(self, cluster) -> None:
         self.cluster = cluster
         self.onlooker = Onlooker(cluster.bootstrap)
-        self.client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.client = open_client(
+            KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
+        )
         self.topic = ""
 
     def sink(self, outside, source=KafkaDataSource, **options):
@@ -224,9 +226,9 @@ def test_a_cluster_that_was_restored_from_a_snapshot_is_refused(play):
 def test_a_topic_that_was_made_anew_between_two_epochs_is_no_older_cluster(bench):
     bench.sink(INTENT)
     places = {TopicPartition(bench.topic, 0): 5}
-    before = {bench.topic: bench.client.topics([bench.topic])[bench.topic].id}
+    before = {bench.topic: bench.client.fetch_topics([bench.topic])[bench.topic].id}
     bench.make_topic_anew()
-    after = {bench.topic: bench.client.topics([bench.topic])[bench.topic].id}
+    after = {bench.topic: bench.client.fetch_topics([bench.topic])[bench.topic].id}
     assert reach_below(bench.client, places, before) == set()
     assert reach_below(bench.client, places, {}) == set()  # a cluster without ids
     assert reach_below(bench.client, places, after) == {*places}

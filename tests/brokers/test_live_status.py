@@ -9,7 +9,7 @@ from kafka_topics import make_topic, produce
 
 from krishiv_spark.cli import main
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
 
@@ -73,7 +73,9 @@ def test_the_lag_of_the_only_source_has_no_number_before_it(checkpoint, bootstra
 
 
 def test_transactions_of_the_query_that_are_open(checkpoint, bootstrap):
-    cluster = open_client(Connection.of({"bootstrap.servers": bootstrap})).cluster_id()
+    cluster = open_client(
+        KafkaConfig.from_settings({"bootstrap.servers": bootstrap})
+    ).fetch_cluster_id()
     claim_of(checkpoint, f"Kafka cluster {cluster}")
     assert "open        no transaction" in status(checkpoint, bootstrap)
     producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"krishiv.{QUERY}.0.0")

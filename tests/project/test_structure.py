@@ -100,7 +100,7 @@ SHOWN = [
 DOORS = {  # to the private parts of PyIceberg, kafka-python, numba and PySpark
     "iceberg.internals",
     "spark.jvm",
-    "kafka.internals",
+    "kafka._kafka_python",
     "kafka.records.kept",
     "testing.processes.write_roles",
 }

@@ -11,7 +11,7 @@ from patience import await_none
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
@@ -80,7 +80,7 @@ class TestDrivers(Topic, DriverFaults):
         return {**job, "options": options}
 
     def await_aborts(self, cluster):
-        client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
         await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
 
     @pytest.mark.long  # it waits; tests/brokers/test_kafka_windows.py does so without Spark

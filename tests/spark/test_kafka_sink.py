@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
@@ -166,7 +166,7 @@ def test_a_query_that_is_stopped_in_mid_batch_holds_nobody_up(
 
 
 def open_ids(cluster, query: str) -> list[str]:
-    client = open_client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+    client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
     return list(transactions.unfinished(client, f"krishiv.{query}."))
 
 

@@ -18,8 +18,8 @@ from patience import PATIENCE
 
 from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.outcomes import ONGOING, UNFINISHED
 from krishiv_spark.testing import Crash, EpochDriver, SinkUnderTest
 from krishiv_spark.testing.processes.pool import Pool
@@ -126,7 +126,9 @@ class Bench:
 
     def __init__(self, cluster: LinkedCluster, folder: Path) -> None:
         self.cluster = cluster
-        self.client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap}))
+        self.client = KafkaClient(
+            KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
+        )
         transactions.known(self.client, "krishiv.")  # makes the topic of the coordinators
         self._pool = Pool(POINTS)
         self._folder = folder
@@ -169,7 +171,7 @@ class Bench:
     def _node(self, victim: Victim, rng: random.Random) -> int:
         """The id of a broker that has this part in what the query writes next."""
         if victim == "leader":
-            leaders = self.client.topics([self.topic])[self.topic].leaders
+            leaders = self.client.fetch_topics([self.topic])[self.topic].leaders
             return leaders[rng.randrange(PARTITIONS)]
         if victim == "coordinator":
             name = rng.choice(sorted(transactions.known(self.client, f"{self.topic}.")))

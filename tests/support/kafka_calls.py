@@ -3,5 +3,5 @@
 from krishiv_spark.kafka.client import KafkaFailedError
 
 REQUESTS = {
-    f"krishiv_spark.kafka.client:Client.{name}": KafkaFailedError for name in ("ask", "submit")
+    f"krishiv_spark.kafka.client:KafkaClient.{name}": KafkaFailedError for name in ("ask", "submit")
 }

@@ -12,8 +12,8 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
 from krishiv_spark.kafka import transactions
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import Cluster
 
 LAST_EPOCH = 32_766
@@ -27,9 +27,11 @@ _TIMEOUT_MS = 60_000
 
 def raise_epochs(cluster: Cluster, epochs: Mapping[str, int]) -> None:
     """Start the only broker of a cluster again, with other epochs of ids that have nothing open."""
-    client = Client(Connection.of({"bootstrap.servers": cluster.bootstrap, **_WRITER}))
+    client = KafkaClient(
+        KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap, **_WRITER})
+    )
     known = transactions.describe(client, list(epochs))
-    partitions = len(client.topics([_TOPIC])[_TOPIC].leaders)
+    partitions = len(client.fetch_topics([_TOPIC])[_TOPIC].leaders)
     for name, epoch in epochs.items():
         partition = abs(_java_hash(name)) % partitions
         _write(client, partition, _record(name, known[name].producer_id, epoch))
@@ -51,7 +53,7 @@ def _record(name: str, producer_id: int, epoch: int) -> bytes:
     return builder.buffer()
 
 
-def _write(client: Client, partition: int, records: bytes) -> None:
+def _write(client: KafkaClient, partition: int, records: bytes) -> None:
     topic = ProduceRequest.TopicProduceData
     part = topic.PartitionProduceData(index=partition, records=records)
     request = ProduceRequest(
@@ -62,7 +64,7 @@ def _write(client: Client, partition: int, records: bytes) -> None:
         min_version=3,
         max_version=9,
     )
-    (answer,) = client.ask([(client.nodes()[0], request)])
+    (answer,) = client.ask([(client.list_nodes()[0], request)])
     assert not answer.responses[0].partition_responses[0].error_code, answer
 
 

@@ -14,9 +14,9 @@ from krishiv_spark.testing.subjects import default_row
 
 TIMED = pa.schema([*ROW_SCHEMA, ("timestamp", pa.timestamp("us", "UTC"))])
 REQUESTS = {
-    "krishiv_spark.kafka.client:Client.ask": KafkaFailedError,
-    "krishiv_spark.kafka.client:Client.submit": KafkaFailedError,
-    "krishiv_spark.kafka.client:Client.wait": KafkaConnectionError,  # tried again
+    "krishiv_spark.kafka.client:KafkaClient.ask": KafkaFailedError,
+    "krishiv_spark.kafka.client:KafkaClient.submit": KafkaFailedError,
+    "krishiv_spark.kafka.client:KafkaClient.wait": KafkaConnectionError,  # tried again
 }
 """Where a reader asks a broker, for the kit."""
 

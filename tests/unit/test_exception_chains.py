@@ -13,7 +13,7 @@ from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.kafka.client import open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.messages.exception_chains import raise_alone, scrub, walk
 from krishiv_spark.messages.redaction import without_secrets
 from krishiv_spark.storage import Storage, StoreUrl, azure_uploads, patience, s3
@@ -170,7 +170,7 @@ def test_an_error_of_kafka_shows_no_secret(way, mechanism, tmp_path):
             "default.api.timeout.ms": "500",
         }
         with pytest.raises(KrishivError) as caught:
-            open_client(Connection.of(settings))
+            open_client(KafkaConfig.from_settings(settings))
     assert caught.value.__context__ is None
     assert shown_by(caught.value) == set()
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.kafka import connection
-from krishiv_spark.kafka.client import Client, KafkaFailedError, open_client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka import config
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_client
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.runtime import once
 from krishiv_spark.runtime.contacts import note_reached
@@ -42,8 +42,8 @@ def test_without_servers_there_is_no_connection():
 
 
 def test_equal_settings_are_one_key_whatever_their_order():
-    one = Connection.of({"kafka.bootstrap.servers": "a:1", "kafka.client.id": "x"})
-    other = Connection.of({"client.id": "x", "bootstrap.servers": "a:1"})
+    one = KafkaConfig.from_settings({"kafka.bootstrap.servers": "a:1", "kafka.client.id": "x"})
+    other = KafkaConfig.from_settings({"client.id": "x", "bootstrap.servers": "a:1"})
     assert one == other
     assert hash(one) == hash(other)
     assert pickle.loads(pickle.dumps(one)) == other
@@ -188,12 +188,12 @@ def test_one_thing_is_said_once():
 def test_a_file_that_is_not_there_is_named(tmp_path):
     options = parse(**TLS, **{"kafka.ssl.truststore.location": str(tmp_path / "ca.pem")})
     with pytest.raises(KafkaFailedError, match=r"kafka\.ssl\.truststore\.location' = .*ca\.pem"):
-        Client(options.kafka)
+        KafkaClient(options.kafka)
 
 
 def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypatch):
-    monkeypatch.setattr(connection, "_AT_START_S", 0.2)
-    monkeypatch.setitem(connection._DEFAULTS, "default_api_timeout_ms", 3000)
+    monkeypatch.setattr(config, "_AT_START_S", 0.2)
+    monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 3000)
     assert waited_s("/a") < 2.5
     note_reached("Kafka 127.0.0.1:1 for /a")
     assert waited_s("/a") >= 3, "a query that runs is not less patient than it was"
@@ -215,7 +215,7 @@ def waited_s(checkpoint):
 
 
 def login(servers, mechanism="PLAIN", protocol="SASL_PLAINTEXT"):
-    return Connection.of({
+    return KafkaConfig.from_settings({
         "bootstrap.servers": servers,
         "security.protocol": protocol,
         "sasl.mechanism": mechanism,
@@ -248,7 +248,7 @@ def test_a_login_in_clear_text_is_warned_of_once_in_a_process(caplog):
         login("localhost:1, 127.0.0.9:1, [::1]:9092"),
         login("broker.invalid:9092", "SCRAM-SHA-256"),
         login("broker.invalid:9092", protocol="SASL_SSL"),
-        Connection.of({"bootstrap.servers": "broker.invalid:9092"}),
+        KafkaConfig.from_settings({"bootstrap.servers": "broker.invalid:9092"}),
     ],
 )
 def test_other_logins_are_not_warned_of(given, caplog):

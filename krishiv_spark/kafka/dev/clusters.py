@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.kafka.client import Client
-from krishiv_spark.kafka.connection import Connection
+from krishiv_spark.kafka.client import KafkaClient
+from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev.brokers import (
     KAFKA_VERSION,
     Broker,
@@ -199,10 +199,10 @@ def free_ports(count: int) -> list[int]:
 def _metadata(bootstrap: str, brokers: int) -> None:
     """kafka-python's own ``describe_cluster`` does not understand brokers before 3.7."""
     try:
-        client = Client(Connection.of({"bootstrap.servers": bootstrap, **_LIMITS}))
+        client = KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": bootstrap, **_LIMITS}))
         try:
-            client.topics([])
-            found = len(client.nodes())
+            client.fetch_topics([])
+            found = len(client.list_nodes())
         finally:
             client.close()
     except (KrishivError, OSError) as error:

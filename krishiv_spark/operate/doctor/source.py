@@ -25,7 +25,7 @@ from krishiv_spark.operate.doctor.reports import Report, report
 from krishiv_spark.storage import StoreUrl
 
 if TYPE_CHECKING:
-    from krishiv_spark.kafka.client import Client
+    from krishiv_spark.kafka.client import KafkaClient
     from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
 __all__ = [
@@ -145,7 +145,7 @@ def check_reachable(asked: Questions, said: Findings) -> None:
         return
     with said.looking_at("Kafka", _REACH_BROKERS) as well:
         client = _client(_options(asked))
-        well(f"cluster {client.cluster_id()} answers")
+        well(f"cluster {client.fetch_cluster_id()} answers")
 
 
 def check_brokers(asked: Questions, said: Findings) -> None:
@@ -155,7 +155,7 @@ def check_brokers(asked: Questions, said: Findings) -> None:
     with said.looking_at("Kafka, from the driver", _REACH_BROKERS):
         options = _options(asked)
         client = _client(options)
-        said.ok(f"Kafka, from the driver: cluster {client.cluster_id()} responds")
+        said.ok(f"Kafka, from the driver: cluster {client.fetch_cluster_id()} responds")
         is_new = _check_rules(client, said)
         _check_ids(client, options, asked.probe, said)
         _check_topic(client, options, said, reads=not is_new)
@@ -167,13 +167,13 @@ def _options(asked: Questions) -> KafkaSinkOptions:
     return KafkaSinkOptions.parse(asked.kafka, "krishiv-kafka")
 
 
-def _client(options: KafkaSinkOptions) -> Client:
+def _client(options: KafkaSinkOptions) -> KafkaClient:
     from krishiv_spark.kafka.client import open_client
 
     return open_client(options.kafka)
 
 
-def _check_rules(client: Client, said: Findings) -> bool:
+def _check_rules(client: KafkaClient, said: Findings) -> bool:
     """Whether the cluster has the rules of KIP-890."""
     from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
 
@@ -185,7 +185,7 @@ def _check_rules(client: Client, said: Findings) -> bool:
     return is_new
 
 
-def _check_ids(client: Client, options: KafkaSinkOptions, probe: str, said: Findings) -> None:
+def _check_ids(client: KafkaClient, options: KafkaSinkOptions, probe: str, said: Findings) -> None:
     """Initialize a transactional id as tasks do, describe it and list it as drivers do.
 
     The id has a random part: another doctor, of another team too, would be fenced by the same one.
@@ -207,7 +207,9 @@ def _check_ids(client: Client, options: KafkaSinkOptions, probe: str, said: Find
         well(f"can be begun, for {options.timeout_ms / 1000:g} s, seen and listed")
 
 
-def _check_topic(client: Client, options: KafkaSinkOptions, said: Findings, *, reads: bool) -> None:
+def _check_topic(
+    client: KafkaClient, options: KafkaSinkOptions, said: Findings, *, reads: bool
+) -> None:
     from krishiv_spark.sinks.kafka.topics import writable_topic
 
     if options.topic is None:

@@ -160,7 +160,7 @@ def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[s
     if status.log is None or "Kafka cluster" not in (status.log.target or ""):
         return None
     client = open_client(topic_options(given).kafka, at_start=True)
-    if client.cluster_id() not in (status.log.target or ""):
+    if client.fetch_cluster_id() not in (status.log.target or ""):
         return None
     prefix = _lower(given).get(_ID, _ID_BY_DEFAULT)
     return tuple(open_lines_of(client, f"{prefix}.{status.query}."))

@@ -133,7 +133,7 @@ class SourceCheck:
         client = open_client(topic_options(given, topics).kafka, at_start=True)
         if others := [
             f"topic {name} was deleted and created again since"
-            for name, found in client.topics(topics).items()
+            for name, found in client.fetch_topics(topics).items()
             if (now := found.usable_id) and now != ids.get(name, now)
         ]:
             raise OptionError(_listed(sorted(others)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 from unittest import mock
 
-from krishiv_spark.kafka import client, connections, coordinators, outcomes, requests
+from krishiv_spark.kafka import client, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import jobs, writing
 from krishiv_spark.offsets import entries, journal
@@ -20,7 +20,7 @@ from krishiv_spark.sinks import log_view, logged, values
 from krishiv_spark.sinks.kafka import attempts, rows, task_writer
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.clock import FakeOs, FakeTime, FakeUuid
-from simulation.cluster.network import SimulatedNetwork
+from simulation.cluster.network import SimulatedTransport
 from simulation.present import present
 
 __all__ = ["installed", "use_highest_epoch"]
@@ -99,10 +99,9 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (writing, "tune_worker", lambda: None),
     (logged, "application", lambda: present().world.current.process.application),
     (client, "_clients", _Clients()),
-    (connections, "Network", SimulatedNetwork),
+    (client, "Transport", SimulatedTransport),
     (client, "os", OS),
     (client, "time", TIME),
-    (connections, "time", TIME),
     (requests, "time", TIME),
     (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
     (outcomes, "_LAST_EPOCH", 2**15 - 2),

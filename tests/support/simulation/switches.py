@@ -7,7 +7,7 @@ from typing import Any
 
 from krishiv_spark.kafka.outcomes import Outcome
 from krishiv_spark.kafka.producing import EndTxn
-from krishiv_spark.kafka.requests import exchange
+from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.transactions import transaction_of
 from krishiv_spark.offsets import EpochLog, State, epochs
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
@@ -153,7 +153,9 @@ def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]
         name: transaction_of(client, name, now.producer_id, now.producer_epoch)
         for name, now in ongoing.items()
     }
-    answers = exchange(client, EndTxn(exact, commit=False), exact, within_s)
+    answers = send_all(
+        client, EndTxn(exact, commit=False), exact, on_error="return", within_s=within_s
+    )
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 

@@ -1,4 +1,4 @@
-"""What a client sends its messages over: in the place of `krishiv_spark.kafka.network.Network`."""
+"""A transport to simulated brokers, in place of `krishiv_spark.kafka.transport.Transport`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from kafka.errors import KafkaConnectionError, KafkaError
 
-from krishiv_spark.kafka.network import LEAST_LOADED
 from krishiv_spark.kafka.topic_partition import BrokerAddress
+from krishiv_spark.kafka.transport import LEAST_LOADED
 from simulation.cluster.words import shown
 from simulation.present import present
 from simulation.world import CallKind
 
-__all__ = ["KAFKA", "SimulatedNetwork"]
+__all__ = ["KAFKA", "SimulatedTransport"]
 
 KAFKA = CallKind("kafka", lambda what: KafkaConnectionError(f"no answer: {what}"))
 _SILENCE_MS = 100
@@ -39,7 +39,7 @@ def _place_in_order(broker: int, request: Any) -> tuple[int, str]:
     return broker, getattr(request, "transactional_id", None) or ""
 
 
-class SimulatedNetwork:
+class SimulatedTransport:
     """Each message is a call; those that are sent side by side are calls one after another.
 
     Attributes:
@@ -109,11 +109,11 @@ class SimulatedNetwork:
             return (up or self._cluster.nodes)[0]
         return node if isinstance(node, int) else int(node.split("@")[0])
 
-    def nodes(self) -> list[int]:
+    def list_nodes(self) -> list[int]:
         """All brokers."""
         return self._cluster.nodes
 
-    def learn(self, metadata: Any) -> None:
+    def update_brokers(self, metadata: Any) -> None:
         """All brokers are known."""
 
     def add_connection(self, name: str, broker: BrokerAddress) -> str:

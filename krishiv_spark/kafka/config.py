@@ -29,7 +29,7 @@ from krishiv_spark.kafka.security import (
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options import Options
 
-__all__ = ["Connection", "KafkaOptions"]
+__all__ = ["KafkaConfig", "KafkaOptions"]
 
 _REFUSED = {
     "auto.offset.reset": "use the option 'startingOffsets'",
@@ -135,7 +135,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Connection:
+class KafkaConfig:
     """How one cluster is reached. Equal ones share a client; it travels to the executors.
 
     Attributes:
@@ -145,7 +145,7 @@ class Connection:
     settings: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> Connection:
+    def from_settings(cls, settings: Mapping[str, str]) -> KafkaConfig:
         """Read settings by their names in Kafka, with or without ``kafka.`` in front.
 
         Raises:
@@ -180,7 +180,7 @@ class Connection:
         """Return the passwords among the settings, for texts that must not show them."""
         return {text for key, text in self.settings if _SECRET.search(key)} - {""}
 
-    def missing_file(self) -> str | None:
+    def find_missing_file(self) -> str | None:
         """The setting of a file that is not on this machine, with its name; None for none."""
         for key, text in self.settings:
             if _NAMES.get(key, ("", None))[1] in {pem_file, file_name} and not isfile(text.strip()):
@@ -197,7 +197,7 @@ class Connection:
         """How long something is tried until it counts as failed (``default.api.timeout.ms``)."""
         return float(self.values["default_api_timeout_ms"]) / 1000
 
-    def patience_s(self, *, at_start: bool) -> float:
+    def connect_timeout_s(self, *, at_start: bool) -> float:
         """How long the cluster is waited for until it counts as not to be reached.
 
         Args:
@@ -244,7 +244,7 @@ def _unknown(key: str) -> str:
 
 
 def _connection(given: object) -> object:
-    return Connection.of(given) if isinstance(given, Mapping) else given
+    return KafkaConfig.from_settings(given) if isinstance(given, Mapping) else given
 
 
 class KafkaOptions(Options):
@@ -259,7 +259,7 @@ class KafkaOptions(Options):
         """See `Options`."""
         return super().secret_keys(given) | {key for key in given if _SECRET.search(key.lower())}
 
-    kafka: Annotated[Connection, BeforeValidator(_connection)] = Field(
+    kafka: Annotated[KafkaConfig, BeforeValidator(_connection)] = Field(
         validation_alias="kafka.bootstrap.servers",
         description="Kafka brokers to contact first, `host:port,...`. Other settings of the "
         "cluster are given in the same way: `kafka.security.protocol`, `kafka.sasl.jaas.config`, "
